@@ -1,0 +1,1 @@
+"""Frozen values and small interfaces that every other layer shares; no I/O here."""

@@ -1,0 +1,67 @@
+"""Hosts and clusters, as they are used: every default filled in, nothing left to look up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+DEFAULT_REMOTE_DIR = "~/.mesh"
+
+
+class HostKeys(Enum):
+    """What to do with the key of a host that known_hosts does not name; a changed key is always refused."""
+
+    ACCEPT_NEW = "accept-new"
+    STRICT = "strict"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One machine of a cluster."""
+
+    name: str  # how the user calls it: unique in its cluster, used in labels and file names
+    address: str  # a name, an ssh_config alias or an IP address (IPv6 without brackets)
+    port: int = 0  # 1 .. 65535; 0: what ssh_config says, else 22
+    user: str = ""  # "": what ssh_config says, else the local user
+    identity_file: str = ""  # a path, ~ expanded; "": what ssh_config says, else the agent and default keys
+    internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A named, ordered set of hosts and how they are reached."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    backend: str = "ssh"  # a key of api.BACKENDS
+    gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
+    python: str = "python3"  # the interpreter that runs the agent on the hosts
+    remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's
+    password_env: str = ""  # the name of the variable that holds the password; "": no password
+    host_keys: HostKeys = HostKeys.ACCEPT_NEW
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which ranks run where: host i runs ranks i * nproc .. i * nproc + nproc - 1.
+
+    >>> hosts = tuple(Host(name=name, address=name) for name in ("a", "b"))
+    >>> placement = Placement(hosts=hosts, nproc=2)
+    >>> placement.world_size, list(placement.ranks(1)), placement.node(2)
+    (4, [2, 3], 1)
+    """
+
+    hosts: tuple[Host, ...]
+    nproc: int = field(default=1)  # ranks on each host, at least 1
+
+    @property
+    def world_size(self) -> int:
+        return len(self.hosts) * self.nproc
+
+    def ranks(self, node: int) -> range:
+        """The ranks of the node-th host."""
+        return range(node * self.nproc, (node + 1) * self.nproc)
+
+    def node(self, rank: int) -> int:
+        """The index of the host that runs this rank."""
+        return rank // self.nproc

@@ -1,0 +1,33 @@
+"""The errors that a user can act on. A class exists only where a caller treats it differently."""
+
+from __future__ import annotations
+
+
+class MeshError(Exception):
+    """A failure that the user can act on; hint is the next thing to try, or ""."""
+
+    exit_code = 125  # mesh failed, not the command; same number as docker run and timeout(1)
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(MeshError):
+    """The command line or a configuration file is wrong; nothing was tried."""
+
+    exit_code = 2
+
+
+class HostUnreachable(MeshError):
+    """No channel to a host could be opened: no route, no login, a wrong host key."""
+
+
+class ChannelClosed(MeshError):
+    """The other end of a channel is gone; what was sent last may not have arrived."""
+
+
+class OutputClosed(MeshError):
+    """Nobody reads our standard output any more."""
+
+    exit_code = 141  # 128 + SIGPIPE, as a shell reports it

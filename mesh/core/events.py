@@ -1,0 +1,182 @@
+"""What happens in a run. Events are all that sinks and the supervisor know; they come from the hosts' threads.
+
+Every event carries ``time``: seconds since the epoch on the launcher's clock. Where a host told the time, it was
+corrected by the offset between the two clocks, so that events of different hosts can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Stream(Enum):
+    """Where bytes came from: a rank's two outputs, or the steps before the ranks start."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    PRERUN = "prerun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in a run."""
+
+    time: float  # seconds since the epoch, on the launcher's clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostEvent(Event):
+    """Something that happened on one host."""
+
+    node: int  # 0 .. number of hosts - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEvent(HostEvent):
+    """Something that happened to one rank."""
+
+    rank: int  # 0 .. world size - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connected(HostEvent):
+    """The agent runs there and has answered."""
+
+    address: str  # by which the other hosts reach it
+    port: int  # a TCP port that was free there
+    machine: str  # which machine it is: equal for two hosts of a cluster that are the same machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked(HostEvent):
+    """The host is ours until the agent leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy(HostEvent):
+    """Another run holds the host's lock."""
+
+    owner: str  # whose, since when, with what: one line for people
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synced(HostEvent):
+    """The workspace on the host equals the local one."""
+
+    files: int
+    bytes: int  # that were sent to this host
+    seconds: float  # from the first byte sent to the last file in place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready(HostEvent):
+    """Everything before the ranks is done there, prerun too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareFailed(HostEvent):
+    """The host cannot take part; no rank will start anywhere."""
+
+    step: str  # "connect", "lock", "sync", "prerun" or "start"
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(RankEvent):
+    """The rank's process exists."""
+
+    pid: int  # on its host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(RankEvent):
+    """Bytes that a rank (or, for Stream.PRERUN, the host's prerun) wrote, as they came."""
+
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exited(RankEvent):
+    """The rank's process ended by itself or by a signal; all that it had written came before."""
+
+    code: int = 0  # 0 .. 255; 0 when a signal ended it
+    signal: int = 0  # the signal's number, 0 if it exited
+
+    @property
+    def status(self) -> int:
+        """As a shell tells it: the exit code, or 128 + signal."""
+        return 128 + self.signal if self.signal else self.code
+
+    def told(self) -> str:
+        """In words.
+
+        >>> Exited(time=0, node=0, rank=0, signal=9).told(), Exited(time=0, node=0, rank=0, code=3).told()
+        ('killed by SIGKILL', 'exit 3')
+        """
+        if not self.signal:
+            return f"exit {self.code}"
+        import signal
+
+        try:
+            return f"killed by {signal.Signals(self.signal).name}"
+        except ValueError:  # a real-time signal
+            return f"killed by signal {self.signal}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(HostEvent):
+    """The host or its agent is gone without a good-bye, or is silent for too long."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(HostEvent):
+    """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone(HostEvent):
+    """The agent has ended every process of the run, looked, and leaves."""
+
+    left: tuple[str, ...] = ()  # what is still there and why, one line each; () if nothing is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Event):
+    """The launcher got a signal that asks it to end, or was told to."""
+
+    signal: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StdoutClosed(Event):
+    """Nobody reads our standard output any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick(Event):
+    """Nothing happened but time. Only the supervisor sees it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Event):
+    """A line for the user about the run as a whole. Comes from the supervisor, for the sinks."""
+
+    text: str
+    is_error: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The run has ended everywhere; the last event of every run."""
+
+    exit_code: int
+    cause: str  # a value of outcome.Cause
+    run: str

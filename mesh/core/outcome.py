@@ -1,0 +1,46 @@
+"""How a run ended, and what each rank had to do with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mesh.core.events import Exited, Lost, PrepareFailed
+
+
+class Cause(Enum):
+    """What decided the exit status; tells a command's 75 from mesh's in run.json."""
+
+    COMPLETED = "completed"  # every rank exited 0
+    RANK = "rank"  # a rank failed first
+    LOST = "lost"  # a host or its agent was lost
+    PREPARE = "prepare"  # the command could not be started
+    BUSY = "busy"  # another run holds a host
+    TIMEOUT = "timeout"
+    SIGNAL = "signal"  # the user or the system asked us to end
+    OUTPUT_CLOSED = "output-closed"
+    USAGE = "usage"
+
+
+EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL
+EXIT_LOST = 76  # sysexits.h: EX_PROTOCOL
+EXIT_TIMEOUT = 124  # as timeout(1)
+EXIT_PREPARE = 125  # as docker run
+EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The end of a run."""
+
+    run: str
+    exit_code: int  # 0 .. 255, by the table of the README
+    cause: Cause
+    started: float  # seconds since the epoch: when the ranks started, 0.0 if they never did
+    ended: float
+    first: Exited | Lost | None = None  # what failed first, if a rank or a host decided
+    exits: tuple[Exited, ...] = ()  # of every rank that ended, by rank
+    stopped: tuple[int, ...] = ()  # ranks that ended only after mesh had ordered it
+    lost: tuple[Lost, ...] = ()  # hosts, by node
+    failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be prepared, by node
+    unverified: tuple[str, ...] = ()  # what may be left behind, and where: one line each

@@ -1,0 +1,55 @@
+"""A run as it was asked for: one value, built once, read by every layer below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFAULT_GRACE = 10.0
+DEFAULT_DRAIN = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What one run does, on whatever hosts. Times are in seconds."""
+
+    run: str  # the run's id, unique for this user
+    project: str  # the name of the directory on the hosts: the project's name and a hash of who and where
+    workspace: Path  # the local directory that every host gets a copy of
+    command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode)
+    ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
+    prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
+    env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
+    nproc: int = 1  # ranks on each host, at least 1
+    grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL
+    drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
+    timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
+    keep_going: bool = False  # a failed rank does not stop the others
+    stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
+    sync: bool = True  # send the workspace before the start
+    lock: bool = True  # take the lock of every host
+
+
+SHELL = ("bash", "-c")
+
+
+def command_words(words: list[str]) -> tuple[str, ...]:
+    """Turn the words after CLUSTER into what execve gets (CONTRACT §1).
+
+    >>> command_words(["python", "train.py", "--name", "a b"])
+    ('python', 'train.py', '--name', 'a b')
+    >>> command_words(["echo $RANK | tee log"])
+    ('bash', '-c', 'echo $RANK | tee log')
+    >>> command_words(["-c", "echo $1", "zero", "one"])
+    ('bash', '-c', 'echo $1', 'zero', 'one')
+    >>> command_words(["--", "-c", "x"])
+    ('-c', 'x')
+    """
+    if words[:1] == ["--"]:
+        return tuple(words[1:])
+    if words[:1] == ["-c"] and len(words) > 1:
+        return (*SHELL, *words[1:])
+    if len(words) == 1 and any(character.isspace() for character in words[0]):
+        return (*SHELL, words[0])
+    return tuple(words)
