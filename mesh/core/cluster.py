@@ -24,6 +24,7 @@ class Host:
     port: int = 0  # 1 .. 65535; 0: what ssh_config says, else 22
     user: str = ""  # "": what ssh_config says, else the local user
     identity_file: str = ""  # a path, ~ expanded; "": what ssh_config says, else the agent and default keys
+    remote_dir: str = ""  # where mesh keeps what it has there; "": what the cluster says
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
 
 

@@ -78,7 +78,15 @@ class Ready(HostEvent):
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    step: str  # "connect", "lock", "sync", "prerun" or "start"
+    step: str  # "connect", "home", "sync", "prerun", "start" or "agent"
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceFailed(Event):
+    """Our own part of the preparation failed: the workspace cannot be listed, read or packed."""
+
     message: str
     hint: str = ""
 
@@ -162,6 +170,8 @@ class StdoutClosed(Event):
 @dataclass(frozen=True, kw_only=True)
 class Tick(Event):
     """Nothing happened but time. Only the supervisor sees it."""
+
+    monotonic: float  # seconds of time.monotonic(), for deadlines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ class RunSpec:
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL
     drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
     timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
+    lease: float = 60.0  # how long the hosts keep the run without a sign of life from us
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     sync: bool = True  # send the workspace before the start

@@ -1,0 +1,433 @@
+"""Carries a run out: threads, the queue between them, signals and the clock. Every decision is the supervisor's.
+
+One thread per host blocks on its channel and puts events on a queue; the main thread owns all state. One more thread
+feeds the sinks, as a terminal may be paused while a Ctrl-C must still be heard; one sends the beats; one opens the
+channels; one packs the workspace.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import HostUnreachable, MeshError, OutputClosed
+from mesh.core.events import (
+    Connected,
+    Event,
+    Finished,
+    Interrupted,
+    Locked,
+    Notice,
+    PrepareFailed,
+    Silent,
+    StdoutClosed,
+    Tick,
+    WorkspaceFailed,
+)
+from mesh.core.interfaces import Backend, Channel, Sink
+from mesh.core.outcome import Outcome
+from mesh.core.run import RunSpec
+from mesh.engine import orders
+from mesh.engine.environment import host_environment, rank_environment
+from mesh.engine.supervisor import Supervisor
+from mesh.remote.blob import start_command
+from mesh.remote.session import Begin, Rank, Session
+
+TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
+BEAT = 5.0  # seconds between two beats
+SILENT = 15.0  # seconds without a byte after which a host is called silent
+HOST_GRACE = 60.0  # seconds without a byte after which a host is lost
+QUEUED = 256  # events, of up to 64 KiB each, between two threads; behind a slow reader output waits on the hosts
+STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
+JOIN = 5.0  # seconds for a thread to end after its channel was closed
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """What the launcher needs from this side."""
+
+    owner: dict[str, object] | None  # what the lock tells others; None: take no lock
+    pack: Callable[[], Path]  # makes the file with the workspace in it; raises MeshError or OSError
+    stdin: int = 0  # the descriptor of our standard input
+
+
+class Launcher:
+    """Runs one run to its end."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        placement: Placement,
+        backend: Backend,
+        sinks: Sequence[Sink],
+        local: Local,
+    ) -> None:
+        self._spec, self._cluster, self._placement = spec, cluster, placement
+        self._backend, self._sinks, self._local = backend, list(sinks), local
+        self._supervisor = Supervisor(spec, placement)
+        self._arrived: queue.Queue[Event] = queue.Queue(QUEUED)
+        self._to_show: queue.Queue[Event | None] = queue.Queue(QUEUED)
+        self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
+        self._sessions: dict[int, Session] = {}
+        self._may_sync: dict[int, queue.SimpleQueue[bool]] = {
+            node: queue.SimpleQueue() for node in range(len(placement.hosts))
+        }
+        self._connected: dict[int, Connected] = {}
+        self._pack: Future[Path] = Future()
+        self._stdin = _StdinCredit()
+        self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
+        self._leaving = False
+
+    def run(self) -> Outcome:
+        """Run until every process of the run is gone, or cannot be reached. Call it from the main thread.
+
+        Raises whatever went wrong in mesh itself; the channels are closed then, and the agents end the run.
+        """
+        with _noted_signals(self._urgent):
+            shower = self._spawn("mesh-sinks", self._show_all)
+            try:
+                self._spawn("mesh-connect", self._connect)
+                self._spawn("mesh-watchdog", self._watch)
+                if self._spec.sync:
+                    self._spawn("mesh-pack", self._make_pack)
+                self._drive()
+                outcome = self._supervisor.outcome(time.time())
+                self._show(
+                    Finished(
+                        time=outcome.ended,
+                        exit_code=outcome.exit_code,
+                        cause=outcome.cause.value,
+                        run=self._spec.run,
+                    )
+                )
+            finally:
+                self._hang_up()
+                self._finish_showing(shower)
+            self._raise_errors()
+            return outcome
+
+    # ---- the main thread
+
+    def _drive(self) -> None:
+        """Run until every agent has left; the only loop that touches state."""
+        while not self._supervisor.done:
+            self._pass_time()
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._arrived.get(timeout=TICK))
+                while not self._urgent:
+                    self._handle(self._arrived.get_nowait())
+
+    def _pass_time(self) -> None:
+        """Look at the clock and at what passes the queue."""
+        self._decide(Tick(time=time.time(), monotonic=time.monotonic()))
+        while self._urgent:
+            item = self._urgent.popleft()
+            if isinstance(item, BaseException):
+                raise item
+            self._decide(item)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Connected):
+            self._connected[event.node] = event
+        self._decide(event)
+        self._show(event)
+
+    def _decide(self, event: Event) -> None:
+        for order in self._supervisor.handle(event):
+            self._carry_out(order)
+
+    def _carry_out(self, order: orders.Order) -> None:
+        if isinstance(order, orders.Say):
+            self._show(Notice(time=time.time(), text=order.text))
+            return
+        session = self._sessions[order.node]
+        match order:
+            case orders.Sync(node=node):
+                self._may_sync[node].put(True)
+            case orders.Prepare(node=node):
+                session.prepare(self._environment(node), self._spec.prerun)
+            case orders.Start(node=node):
+                session.start(self._spec.command, self._ranks(node))
+                if self._spec.stdin != "none" and not self._stdin.begun:
+                    self._stdin.begun = True
+                    self._spawn("mesh-stdin", self._feed_stdin)
+            case orders.Signal(number=number, grace=grace):
+                session.signal(number, grace)
+            case orders.Kill():
+                session.kill()
+            case orders.Finish(node=node, number=number, grace=grace):
+                session.finish(number, grace)
+                self._may_sync[node].put(False)
+
+    def _show(self, event: Event) -> None:
+        """Hand an event to the sinks. Behind a reader that is slow or paused, time and signals go on."""
+        while not self._leaving:
+            with contextlib.suppress(queue.Full):
+                self._to_show.put(event, timeout=TICK)
+                return
+            # Decisions made here show nothing but notices, and those come back here: only what is urgent is looked
+            # at, so that this does not go deeper than the few events that a user can cause.
+            self._pass_time()
+            self._leaving = self._leaving or self._supervisor.done
+
+    def _environment(self, node: int) -> dict[str, str]:
+        hosts = self._placement.hosts
+        addresses = [host.internal_ip or self._connected[i].address for i, host in enumerate(hosts)]
+        return host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+
+    def _ranks(self, node: int) -> list[Rank]:
+        ranks = []
+        for rank in self._placement.ranks(node):
+            own = rank_environment(self._placement, rank)
+            env = {key: value for key, value in own.items() if key not in self._spec.env}
+            stdin = self._spec.stdin == "all" or (self._spec.stdin == "rank0" and rank == 0)
+            ranks.append(Rank(rank=rank, env=env, stdin=stdin))
+        return ranks
+
+    def _hang_up(self) -> None:
+        """Close every channel and end every thread but the one that shows."""
+        self._over.set()
+        self._stdin.close()
+        for node, session in list(self._sessions.items()):
+            self._may_sync[node].put(False)
+            session.close()
+        self._backend.close()
+        deadline = time.monotonic() + JOIN
+        while any(thread.is_alive() for thread in self._threads[1:]) and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):  # a host's thread may be waiting for room
+                self._arrived.get(timeout=0.01)
+
+    def _finish_showing(self, shower: threading.Thread) -> None:
+        """Wait until the sinks have seen everything, however slow their reader is; a signal ends the wait."""
+        while shower.is_alive() and not self._leaving:
+            with contextlib.suppress(queue.Full):
+                self._to_show.put(None, timeout=TICK)
+                break
+            self._leaving = any(isinstance(item, Interrupted) for item in self._urgent)
+        while shower.is_alive() and not self._leaving:
+            shower.join(TICK)
+            self._leaving = any(isinstance(item, Interrupted) for item in self._urgent)
+
+    def _raise_errors(self) -> None:
+        for item in self._urgent:
+            if isinstance(item, BaseException):
+                raise item
+
+    # ---- the other threads
+
+    def _spawn(self, name: str, function: Callable[[], None]) -> threading.Thread:
+        """Start a thread; an error in it is the main thread's."""
+
+        def work() -> None:
+            try:
+                function()
+            except Exception as error:
+                self._urgent.append(error)
+
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _put(self, event: Event) -> None:
+        """Queue an event from another thread; dropped once nobody reads the queue any more."""
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                self._arrived.put(event, timeout=1.0)
+                return
+
+    def _connect(self) -> None:
+        hosts = self._placement.hosts
+        for opened in self._backend.open(hosts, start_command(self._cluster.python)):
+            if isinstance(opened.result, HostUnreachable):
+                error = opened.result
+                failed = PrepareFailed(
+                    time=time.time(), node=opened.node, step="connect", message=str(error), hint=error.hint
+                )
+                self._put(failed)
+            else:
+                self._begin(opened.node, opened.result)
+
+    def _begin(self, node: int, channel: Channel) -> None:
+        host = self._placement.hosts[node]
+        session = Session(node, self._placement.ranks(node)[0], channel, self._stdin.taken)
+        self._sessions[node] = session
+        begin = Begin(
+            run=self._spec.run,
+            project=self._spec.project,
+            remote_dir=host.remote_dir or self._cluster.remote_dir,
+            owner=self._local.owner,
+            lease=self._spec.lease,
+            grace=self._spec.grace,
+        )
+
+        def serve() -> None:
+            session.begin(begin)
+            for event in session.events():
+                self._put(event)
+                if isinstance(event, Locked) and self._spec.sync and self._may_sync[node].get():
+                    self._send_workspace(session)
+
+        self._spawn(f"mesh-host-{host.name}", serve)
+
+    def _make_pack(self) -> None:
+        try:
+            self._pack.set_result(self._local.pack())
+        except (MeshError, OSError) as error:
+            hint = error.hint if isinstance(error, MeshError) else ""
+            self._put(WorkspaceFailed(time=time.time(), message=str(error), hint=hint))
+            self._pack.set_exception(error)
+        except BaseException as error:
+            self._pack.set_exception(error)
+            raise
+
+    def _send_workspace(self, session: Session) -> None:
+        if self._pack.exception() is None:  # waits for it; the thread that makes it tells what went wrong
+            with self._pack.result().open("rb") as pack:
+                session.send_workspace(pack)
+
+    def _watch(self) -> None:
+        """Renew the leases; tell who is silent; hang up when the main thread is no more."""
+        silent: set[int] = set()
+        beat_at = time.monotonic() + BEAT
+        while not self._over.wait(1.0):
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + BEAT
+                for session in list(self._sessions.values()):
+                    session.beat()
+            for node, session in list(self._sessions.items()):
+                quiet = now - session.heard if session.listening else 0.0
+                if quiet > HOST_GRACE:
+                    session.give_up(f"silent for {HOST_GRACE:.0f} s")
+                if (quiet > SILENT) != (node in silent):
+                    silent ^= {node}
+                    self._put(Silent(time=time.time(), node=node, seconds=quiet if quiet > SILENT else 0.0))
+            if not threading.main_thread().is_alive():
+                for session in list(self._sessions.values()):
+                    session.close()
+
+    def _feed_stdin(self) -> None:
+        """Give our standard input to the ranks that want it, as fast as the slowest takes it."""
+        nodes = {
+            rank.rank: self._sessions[node]
+            for node in range(len(self._placement.hosts))
+            for rank in self._ranks(node)
+            if rank.stdin
+        }
+        data = b"?"
+        while data and self._stdin.wait_for_room(nodes):
+            data = self._read_stdin()
+            for rank, session in nodes.items():
+                self._stdin.give(rank, len(data))
+                session.stdin(rank, data)
+
+    def _read_stdin(self) -> bytes:
+        while not self._over.is_set():
+            ready, _, _ = select.select([self._local.stdin], [], [], TICK)
+            if ready:
+                try:
+                    return os.read(self._local.stdin, 65536)
+                except OSError:  # the terminal is gone
+                    return b""
+        return b""
+
+    def _show_all(self) -> None:
+        """Feed the sinks. One that fails is left out, so that the others still see everything."""
+        sinks = self._sinks
+        while True:
+            try:
+                event = self._to_show.get(timeout=0.5)
+            except queue.Empty:
+                sinks = self._tell(sinks, lambda sink: sink.idle())
+                continue
+            if event is None:
+                break
+            sinks = self._tell(sinks, _handler(event))
+        self._tell(sinks, lambda sink: sink.close())
+
+    def _tell(self, sinks: Sequence[Sink], what: Callable[[Sink], None]) -> list[Sink]:
+        """Do something with each sink; return those that still work."""
+        working = []
+        for sink in sinks:
+            try:
+                what(sink)
+                working.append(sink)
+            except OutputClosed:
+                self._urgent.append(StdoutClosed(time=time.time()))
+            except Exception as error:
+                self._urgent.append(error)
+        return working
+
+
+def _handler(event: Event) -> Callable[[Sink], None]:
+    return lambda sink: sink.handle(event)
+
+
+class _StdinCredit:
+    """How far each rank is behind our standard input."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._changed = threading.Condition()
+        self._behind: collections.Counter[int] = collections.Counter()
+        self._closed = False
+
+    def give(self, rank: int, count: int) -> None:
+        with self._changed:
+            self._behind[rank] += count
+
+    def taken(self, rank: int, count: int) -> None:
+        with self._changed:
+            self._behind[rank] -= count
+            self._changed.notify_all()
+
+    def wait_for_room(self, ranks: Sequence[int] | dict[int, Any]) -> bool:
+        """Wait until every one of them has taken enough; False once closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or all(self._behind[rank] < STDIN_AHEAD for rank in ranks), timeout=None
+            )
+            return not self._closed
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def _noted_signals(urgent: collections.deque[Event | BaseException]) -> Iterator[None]:
+    """Within: a signal that asks us to end becomes an event. A SIGHUP that was ignored (nohup) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        urgent.append(Interrupted(time=time.time(), signal=number))
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if not (number == signal.SIGHUP and handler is signal.SIG_IGN):
+            signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,58 @@
+"""What the supervisor may order; the launcher carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Say:
+    """Tell the user a line."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOrder:
+    """Something to do on one host."""
+
+    node: int  # 0 .. number of hosts - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync(HostOrder):
+    """Send the workspace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(HostOrder):
+    """Run prerun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(HostOrder):
+    """Start the ranks of this host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal(HostOrder):
+    """Signal every process of the run there; what is left after grace seconds is killed."""
+
+    number: int
+    grace: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill(HostOrder):
+    """Kill every process of the run there, now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(HostOrder):
+    """End what is left, look that it is gone, and let the agent leave."""
+
+    number: int
+    grace: float
+
+
+Order = Say | HostOrder

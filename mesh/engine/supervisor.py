@@ -1,0 +1,355 @@
+"""Decides what a run does next, and does none of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from enum import IntEnum
+
+from mesh.core.cluster import Placement
+from mesh.core.events import (
+    Busy,
+    Connected,
+    Event,
+    Exited,
+    Gone,
+    Interrupted,
+    Locked,
+    Lost,
+    Output,
+    PrepareFailed,
+    Ready,
+    Started,
+    StdoutClosed,
+    Synced,
+    Tick,
+    WorkspaceFailed,
+)
+from mesh.core.outcome import (
+    EXIT_BUSY,
+    EXIT_LOST,
+    EXIT_OUTPUT_CLOSED,
+    EXIT_PREPARE,
+    EXIT_TIMEOUT,
+    Cause,
+    Outcome,
+)
+from mesh.core.run import RunSpec
+from mesh.engine.orders import Finish, Kill, Order, Prepare, Say, Signal, Start, Sync
+
+QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
+CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
+PATIENCE = 10.0  # seconds beyond grace for an agent's answer; it names what SIGKILL did not end after 5
+
+
+class Phase(IntEnum):
+    """How far a host is."""
+
+    CONNECTING = 0
+    LOCKING = 1
+    SYNCING = 2
+    SYNCED = 3
+    PREPARING = 4
+    READY = 5
+    RUNNING = 6
+    FINISHING = 7
+    OVER = 8  # its agent has left, or never was
+
+
+class Ending(IntEnum):
+    """How hard the run is being ended; each Ctrl-C goes one further."""
+
+    NOT = 0
+    STOPPING = 1  # signalled, grace is running
+    KILLING = 2
+    LEAVING = 3  # we go; the hosts finish by themselves
+
+
+class Supervisor:
+    """Decides what a run does next: no thread, socket or clock. Time comes with each Tick."""
+
+    def __init__(self, spec: RunSpec, placement: Placement) -> None:
+        self._spec = spec
+        self._placement = placement
+        self._phase = dict.fromkeys(range(len(placement.hosts)), Phase.CONNECTING)
+        self._now = 0.0  # seconds, monotonic
+        self._time = 0.0  # seconds since the epoch
+        self._cause: Cause | None = None  # what decided that the run ends; the first one holds
+        self._signal = 0  # that asked for it
+        self._ending = Ending.NOT
+        self._grace = spec.grace
+        self._started = 0.0  # seconds since the epoch
+        self._deadlines: dict[str, float] = {}  # monotonic
+        self._last_output = 0.0
+        self._ordered_end = float("inf")  # when the ranks were told to end, seconds since the epoch
+        self._exits: dict[int, Exited] = {}
+        self._suspects: list[Exited | Lost] = []  # what failed by itself; the earliest one decides
+        self._stopped: set[int] = set()
+        self._lost: list[Lost] = []
+        self._failures: list[PrepareFailed] = []
+        self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
+        self._unverified: list[str] = []
+
+    @property
+    def done(self) -> bool:
+        """True once every agent has left, or is not waited for."""
+        return self._ending is Ending.LEAVING or all(phase is Phase.OVER for phase in self._phase.values())
+
+    def handle(self, event: Event) -> list[Order]:
+        """Take note of an event; return what is to be done now, in this order."""
+        match event:
+            case Output():
+                self._last_output = self._now
+                return []
+            case Tick():
+                self._now, self._time = event.monotonic, event.time
+                return self._look_at_the_clock()
+            case Connected(node=node):
+                return self._move(node, Phase.LOCKING)
+            case Locked(node=node):
+                if not self._spec.sync or self._cause is not None:
+                    return self._move(node, Phase.SYNCED)
+                return [Sync(node=node), *self._move(node, Phase.SYNCING)]
+            case Synced(node=node):
+                return self._move(node, Phase.SYNCED)
+            case Ready(node=node):
+                return self._move(node, Phase.READY)
+            case Busy(node=node, owner=owner, time=time):
+                failure = PrepareFailed(time=time, node=node, step="lock", message=f"busy with {owner}")
+                return self._fail(failure, Cause.BUSY)
+            case PrepareFailed():
+                if self._started and event.step != "start":  # the agent itself was told to end
+                    return self._lose(Lost(time=event.time, node=event.node, reason=event.message), Phase.RUNNING)
+                return self._fail(event, Cause.PREPARE)
+            case WorkspaceFailed(time=time, message=message, hint=hint):
+                failure = PrepareFailed(time=time, node=0, step="workspace", message=message, hint=hint)
+                return self._fail(failure, Cause.PREPARE)
+            case Started():
+                return []
+            case Exited():
+                return self._exit(event)
+            case Lost(node=node):
+                phase, self._phase[node] = self._phase[node], Phase.OVER
+                return self._lose(event, phase)
+            case Gone(node=node, left=left):
+                self._unverified += [f"{self._name(node)}: {line}" for line in left]
+                self._phase[node] = Phase.OVER
+            case Interrupted(signal=number):
+                return self._interrupt(number)
+            case StdoutClosed():
+                return self._end(Cause.OUTPUT_CLOSED, signal.SIGTERM)
+        return []
+
+    def outcome(self, ended: float) -> Outcome:
+        """How it all ended; ended is in seconds since the epoch. Valid once ``done``."""
+        first = min(self._suspects, key=lambda suspect: suspect.time, default=None)
+        cause = self._cause
+        if cause is None:
+            cause = Cause.COMPLETED if first is None else Cause.RANK
+        if cause in (Cause.RANK, Cause.LOST):
+            cause = Cause.LOST if isinstance(first, Lost) else Cause.RANK
+        else:
+            first = None
+        waited_for = [node for node, phase in self._phase.items() if phase is not Phase.OVER]
+        left_alone = [f"{self._name(node)}: not waited for; its agent ends the run there" for node in waited_for]
+        return Outcome(
+            run=self._spec.run,
+            exit_code=self._exit_code(cause, first),
+            cause=cause,
+            started=self._started,
+            ended=ended,
+            first=first,
+            exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
+            stopped=tuple(sorted(self._stopped)),
+            lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
+            failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
+            unverified=(*self._unverified, *left_alone),
+        )
+
+    def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
+        if isinstance(first, Exited):
+            return first.status
+        return {
+            Cause.COMPLETED: 0,
+            Cause.LOST: EXIT_LOST,
+            Cause.PREPARE: EXIT_PREPARE,
+            Cause.BUSY: EXIT_BUSY,
+            Cause.TIMEOUT: EXIT_TIMEOUT,
+            Cause.SIGNAL: 128 + self._signal,
+            Cause.OUTPUT_CLOSED: EXIT_OUTPUT_CLOSED,
+        }.get(cause, EXIT_PREPARE)
+
+    # ---- towards the start
+
+    def _move(self, node: int, phase: Phase) -> list[Order]:
+        """One host is further; what all hosts wait for may be reached."""
+        if self._phase[node] >= Phase.FINISHING:
+            return []
+        self._phase[node] = phase
+        if self._cause is not None:
+            return self._finish([node]) if self._ending >= Ending.STOPPING else []
+        # The environment names every host, so that prerun waits until all have answered.
+        if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING):
+            synced = [node for node, phase in self._phase.items() if phase is Phase.SYNCED]
+            self._phase.update(dict.fromkeys(synced, Phase.PREPARING))
+            return [Prepare(node=node) for node in synced]
+        if self._all(Phase.READY):  # gang start: all ranks or none
+            self._started = self._time
+            self._last_output = self._now
+            if self._spec.timeout:
+                self._deadlines["timeout"] = self._now + self._spec.timeout
+            self._phase = dict.fromkeys(self._phase, Phase.RUNNING)
+            return [Start(node=node) for node in self._phase]
+        return []
+
+    def _all(self, phase: Phase) -> bool:
+        return all(reached >= phase for reached in self._phase.values())
+
+    def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
+        """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
+        self._failures.append(failure)
+        if failure.step == "connect":
+            self._phase[failure.node] = Phase.OVER
+        if failure.step == "start":
+            self._no_ranks.add(failure.node)
+        if self._cause is None:
+            self._cause = cause
+            self._deadlines["drain"] = self._now + self._spec.drain
+        return self._settle()
+
+    # ---- towards the end
+
+    def _exit(self, event: Exited) -> list[Order]:
+        self._exits[event.rank] = event
+        if event.time > self._ordered_end - CLOCK_ERROR:
+            self._stopped.add(event.rank)
+        elif event.status:
+            return [*self._suspect(event), *self._settle()]
+        return self._settle()
+
+    def _lose(self, event: Lost, phase: Phase) -> list[Order]:
+        """A host is lost, or its agent has given it up; phase is how far it was."""
+        node, name = event.node, self._name(event.node)
+        if phase is not Phase.FINISHING and not self._started:
+            step = phase.name.lower()
+            return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
+        if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_end:
+            self._unverified.append(f"{name}: lost before it could tell that all is gone there: {event.reason}")
+            self._no_ranks.add(node)
+            return self._settle()
+        self._lost.append(event)
+        self._unverified.append(f"{name}: lost; its agent ends the run there as soon as it notices")
+        self._no_ranks.add(node)
+        return [*self._suspect(event), *self._settle()]
+
+    def _suspect(self, event: Exited | Lost) -> list[Order]:
+        """Something failed by itself. The first one ends the run, once the others have had their say."""
+        self._suspects.append(event)
+        if self._cause is None and not self._spec.keep_going:
+            self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
+            self._last_output = self._now
+            self._deadlines["drain"] = self._now + self._spec.drain
+        return []
+
+    def _interrupt(self, number: int) -> list[Order]:
+        if self._ending is Ending.NOT:
+            self._signal = self._signal or number
+            passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+            return self._end(Cause.SIGNAL, passed_on)
+        if self._ending is Ending.STOPPING:
+            self._ending = Ending.KILLING
+            self._grace = 0.0
+            return [Say(text="killing"), *(Kill(node=node) for node in self._answering())]
+        self._ending = Ending.LEAVING
+        return []
+
+    def _end(self, cause: Cause, number: int) -> list[Order]:
+        """End the run now, whatever it is doing; the first cause holds."""
+        self._cause = self._cause or cause
+        if self._ending is not Ending.NOT:
+            return []
+        return [*self._stop(number), *self._settle()]
+
+    def _stop(self, number: int) -> list[Order]:
+        """Signal what runs; where nothing runs yet, release what was prepared."""
+        self._ending = Ending.STOPPING
+        self._deadlines.pop("drain", None)
+        self._deadlines.pop("timeout", None)
+        if not self._started:
+            for node, phase in self._phase.items():
+                if phase is Phase.CONNECTING:  # nothing is there yet; the launcher gives up opening it
+                    self._phase[node] = Phase.OVER
+            return self._finish(self._answering(), number)
+        self._ordered_end = self._time
+        self._deadlines["stop"] = self._now + self._grace + PATIENCE
+        running = [node for node in self._answering() if not self._ended(node)]
+        orders: list[Order] = [Signal(node=node, number=number, grace=self._grace) for node in running]
+        if orders:
+            ranks = sum(rank not in self._exits for node in running for rank in self._placement.ranks(node))
+            name = signal.Signals(number).name
+            text = f"stopping {ranks} rank{'s' * (ranks != 1)}: {name}, {self._grace:g} s of grace, then SIGKILL"
+            orders.insert(0, Say(text=text))
+        return orders
+
+    def _settle(self) -> list[Order]:
+        """See whether the ranks of all hosts have ended, or none will ever start."""
+        if self._started:
+            if all(self._ended(node) for node in self._phase):
+                return self._finish(self._answering())
+        elif self._cause is not None and all(phase is Phase.OVER for phase in self._phase.values()):
+            self._ending = max(self._ending, Ending.STOPPING)
+        return []
+
+    def _ended(self, node: int) -> bool:
+        return node in self._no_ranks or all(rank in self._exits for rank in self._placement.ranks(node))
+
+    def _answering(self) -> list[int]:
+        """Hosts that have an agent."""
+        return [node for node, phase in self._phase.items() if Phase.CONNECTING < phase < Phase.OVER]
+
+    def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
+        orders: list[Order] = []
+        for node in nodes:
+            if Phase.CONNECTING < self._phase[node] < Phase.FINISHING:
+                self._phase[node] = Phase.FINISHING
+                orders.append(Finish(node=node, number=number, grace=self._grace))
+        if orders:
+            self._ending = max(self._ending, Ending.STOPPING)
+            self._deadlines.pop("drain", None)
+            self._deadlines["finish"] = self._now + self._grace + PATIENCE
+        return orders
+
+    def _look_at_the_clock(self) -> list[Order]:
+        orders: list[Order] = []
+        if self._passed("timeout"):
+            orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
+            orders += self._end(Cause.TIMEOUT, signal.SIGTERM)
+        if "drain" in self._deadlines and self._may_stop():
+            orders += self._stop(signal.SIGTERM)
+        if self._passed("stop"):
+            orders += self._finish(self._answering())
+        if self._passed("finish"):
+            for node in self._answering():
+                self._unverified.append(f"{self._name(node)}: did not answer whether all is gone there")
+                self._phase[node] = Phase.OVER
+        return orders
+
+    def _may_stop(self) -> bool:
+        """After the first failure: have the others had their say?"""
+        late = self._now >= self._deadlines["drain"]
+        if not self._started:  # connecting has its own deadline, and each host that fails is to be named
+            told = {failure.node for failure in self._failures}
+            open_phases = {phase for node, phase in self._phase.items() if node not in told}
+            at_work = open_phases & {Phase.LOCKING, Phase.SYNCING, Phase.PREPARING}
+            return Phase.CONNECTING not in open_phases and (late or not at_work)
+        return late or self._now - self._last_output >= QUIET
+
+    def _passed(self, name: str) -> bool:
+        """True once, when the deadline has passed."""
+        if name not in self._deadlines or self._now < self._deadlines[name]:
+            return False
+        del self._deadlines[name]
+        return True
+
+    def _name(self, node: int) -> str:
+        return self._placement.hosts[node].name

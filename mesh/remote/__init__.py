@@ -1,0 +1,1 @@
+"""What runs on the hosts (agent), and its local end (session)."""

@@ -1,0 +1,81 @@
+"""The end of a run on this host: signal, grace, SIGKILL, and a look that all are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from .processes import Process, descendants, send_signal
+
+LOOK = 0.05  # seconds between two looks at /proc
+REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
+
+
+class Ending:
+    """Ends processes by the clock. All of them are descendants of ours: we are their subreaper."""
+
+    def __init__(self) -> None:
+        self.ordered = False  # everything is to end, and we are to leave
+        self.spared = 0  # a process that ends by itself once asked to; 0: none
+        self._kill_at: float | None = None  # monotonic, like every time here
+        self._killed_at: float | None = None
+        self._look_at = 0.0
+        self._foreign: dict[int, Process] = {}  # what we may not signal
+
+    def signal(self, number: int, grace: float) -> None:
+        """Signal every process of the run, and kill what is left after grace seconds."""
+        self._send([p for p in descendants(os.getpid()) if p.pid != self.spared], number)
+        self.kill_by(grace)
+
+    def kill_by(self, seconds: float) -> None:
+        moment = time.monotonic() + seconds
+        self._kill_at = moment if self._kill_at is None else min(self._kill_at, moment)
+
+    def order(self, number: int, grace: float) -> None:
+        """From now on nothing is to be left; what is has grace seconds."""
+        self.ordered = True
+        self._killed_at = None  # an earlier kill was for the ranks; what is left now has its own time
+        self.look_now()
+        self.signal(number, grace)
+
+    def look_now(self) -> None:
+        """A process has ended: it may have been the last one."""
+        self._look_at = 0.0
+
+    def next(self) -> float:
+        """When step() is to be called again, at the latest."""
+        moments = [moment for moment in (self._kill_at, self._look_at if self.ordered else None) if moment is not None]
+        return min(moments, default=float("inf"))
+
+    def step(self) -> list[Process] | None:
+        """Do what is due. Once all is gone, or cannot be ended, return what is left; before that None."""
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill()
+            self._kill_at = now + LOOK if self.ordered else None
+        if not self.ordered or now < self._look_at:
+            return None
+        self._look_at = now + LOOK
+        left = descendants(os.getpid())
+        if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
+            return left
+        return None
+
+    def _is_hopeless(self, left: list[Process], waited: float) -> bool:
+        return waited > REAPED or all(process.pid in self._foreign for process in left)
+
+    def _kill(self) -> None:
+        """Kill until a look finds nobody new: a process may fork while we look."""
+        if self._killed_at is None:
+            self._killed_at = time.monotonic()
+        seen: set[tuple[int, int]] = set()
+        while True:
+            found = [p for p in descendants(os.getpid()) if (p.pid, p.start) not in seen]
+            if not found:
+                return
+            seen.update((process.pid, process.start) for process in found)
+            self._send(found, signal.SIGKILL)
+
+    def _send(self, processes: list[Process], number: int) -> None:
+        self._foreign.update((process.pid, process) for process in send_signal(processes, number))

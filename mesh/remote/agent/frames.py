@@ -1,0 +1,92 @@
+"""The protocol's frames: one line of JSON, and then as many raw bytes as its "size" says."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False  # importing typing takes longer than all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_HEADER = 64 << 20  # bytes; a header carries argv and environment, which Linux limits to a few MiB
+
+
+class FrameError(Exception):
+    """What came is no frame."""
+
+
+def encode(header: dict[str, Any], data: bytes = b"") -> bytes:
+    """Make one frame of a dict and bytes.
+
+    >>> encode({"type": "output", "rank": 3}, b"hello")
+    b'{"type":"output","rank":3,"size":5}\\nhello'
+    """
+    if data:
+        header = dict(header, size=len(data))
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + data
+
+
+class Decoder:
+    """Turns chunks of bytes into frames.
+
+    >>> decoder = Decoder()
+    >>> decoder.feed(b'{"type":"a","size":2}\\nx'), decoder.feed(b'y{"type":"b"}\\n')
+    ([], [({'type': 'a', 'size': 2}, b'xy'), ({'type': 'b'}, b'')])
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._header: dict[str, Any] | None = None  # of the frame whose bytes have not all come
+        self._searched = 0  # bytes of the buffer that are known to hold no newline
+
+    def feed(self, chunk: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """Add a chunk; return the list of (header, data) that are complete now. Raises FrameError."""
+        buffer = self._buffer
+        buffer += chunk
+        frames: list[tuple[dict[str, Any], bytes]] = []
+        position = 0  # consumed so far: the buffer is cut once at the end, not once a frame
+        while True:
+            if self._header is None:
+                end = buffer.find(b"\n", max(position, self._searched))
+                if end < 0:
+                    self._searched = len(buffer) - position
+                    if self._searched > MAX_HEADER:
+                        raise FrameError("a header without end")
+                    break
+                self._header = _header(bytes(buffer[position:end]))
+                position = end + 1
+            size = self._header.get("size", 0)
+            if len(buffer) - position < size:
+                self._searched = 0
+                break
+            frames.append((self._header, bytes(buffer[position : position + size])))
+            position += size
+            self._header = None
+            self._searched = 0
+        del buffer[:position]
+        return frames
+
+
+def _header(line: bytes) -> dict[str, Any]:
+    header: Any
+    try:
+        header = json.loads(line)
+    except ValueError:
+        header = None
+    if not isinstance(header, dict) or not isinstance(header.get("size", 0), int) or header.get("size", 0) < 0:
+        raise FrameError(f"no frame: {line[:200]!r}")
+    return header
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes of a word that travelled as JSON: UTF-8, undecodable bytes as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(data: bytes) -> str:
+    """The inverse of to_bytes.
+
+    >>> to_bytes(to_text(b"\\xff caf\\xc3\\xa9")) == b"\\xff caf\\xc3\\xa9"
+    True
+    """
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,456 @@
+"""The agent's loop: requests and beats come in on stdin, frames go out on stdout, processes in between.
+
+One thread, so that fork is safe; nothing in the loop blocks. What takes long (unpacking) is a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+
+from .ending import Ending
+from .frames import Decoder, to_bytes
+from .outbox import Outbox
+from .processes import Process, Setting, become_subreaper, close_inherited, first_environment
+from .ranks import CHUNK, Rank, Source
+from .shell import Prerun
+from .state import Busy, State, machine_id
+from .sync import Sync, hint, why
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Tuple
+
+    Frame = Tuple[Dict[str, Any], bytes]
+
+GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
+LAST_WORDS = 1.5  # seconds for the channel to take the last frames; the agent leaves within 2
+
+# Requests that do not wait for the step that is under way.
+AT_ONCE = frozenset(("beat", "signal", "kill", "finish"))
+
+
+class Agent:
+    """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE."""
+
+    def __init__(self, decoder: Decoder, begin: dict[str, Any], rest: list[Frame]) -> None:
+        self.decoder, self.begin = decoder, begin
+        self.environment = first_environment()
+        self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
+        self.out = Outbox()
+        self.heard = time.monotonic()
+        self.terminated = False  # somebody sent us SIGTERM
+        self.failed = False
+        self.sync: Sync | None = None
+        self.prerun: Prerun | None = None
+        self.ranks: dict[int, Rank] = {}  # by pid
+        self.sources: dict[int, Source] = {}  # by descriptor
+        self.read_again = 0.0  # when the ranks' pipes are looked at next
+        self.ending = Ending()
+        self.leave_at: float | None = None  # set once all processes are gone
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Serve until every process of the run is gone and the client knows it, or is gone itself."""
+        self.wake, wake_end = os.pipe()
+        for descriptor in (self.wake, wake_end, 0, 1):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, self.on_signal)
+        self.greet()
+        while not self.done():
+            self.serve(self.poll())
+
+    def on_signal(self, number: int, frame: object) -> None:
+        if number == signal.SIGTERM:
+            self.terminated = True
+
+    def done(self) -> bool:
+        return self.leave_at is not None and (not self.out or time.monotonic() > self.leave_at)
+
+    def poll(self) -> set[int]:
+        """Wait for the next thing to do; return the ready descriptors."""
+        now = time.monotonic()
+        poll = select.poll()
+        poll.register(self.wake, select.POLLIN)
+        moments = [self.lease_end(), self.ending.next() if self.leave_at is None else self.leave_at]
+        if self.out.open:
+            poll.register(0, select.POLLIN)
+            if self.out:
+                poll.register(1, select.POLLOUT)
+        if self.sources and not self.out.full:
+            if now >= self.read_again:
+                for descriptor in self.sources:
+                    poll.register(descriptor, select.POLLIN)
+            else:
+                moments.append(self.read_again)
+        if self.prerun is not None and self.prerun.setting is None:
+            poll.register(self.prerun.status, select.POLLIN)
+        if self.sync is not None and self.sync.answer >= 0:
+            poll.register(self.sync.answer, select.POLLIN)
+        for rank in self.ranks.values():
+            if rank.wants_to_write():
+                poll.register(rank.stdin, select.POLLOUT)
+        wait = max(0.0, min(moments) - now)
+        return {descriptor for descriptor, _ in poll.poll(min(wait, 3600.0) * 1000 + 0.5)}
+
+    def serve(self, ready: set[int]) -> None:
+        if self.wake in ready:
+            drain(self.wake)
+            self.reap()
+        if 0 in ready:
+            self.receive()
+        if 1 in ready:
+            self.flush()
+        if self.prerun is not None and self.prerun.status in ready:
+            self.listen_to_prerun(self.prerun)
+        if self.sync is not None and self.sync.answer in ready:
+            self.sync.listen()
+        self.relay(ready)
+        for rank in list(self.ranks.values()):
+            if rank.stdin >= 0 and rank.stdin in ready:
+                self.took_stdin(rank, rank.fill())
+        self.tell_ends()
+        self.look_at_the_clock()
+        while self.requests and not self.at_work():
+            self.obey(*self.requests.popleft())
+
+    # ---- the channel
+
+    def flush(self) -> None:
+        self.out.flush()
+        if not self.out.open:
+            self.client_is_gone()
+
+    def receive(self) -> None:
+        try:
+            chunk = os.read(0, 1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self.client_is_gone()
+            return
+        self.heard = time.monotonic()
+        for frame in self.decoder.feed(chunk):
+            if frame[0]["type"] in AT_ONCE:
+                self.obey(*frame)
+            else:
+                self.requests.append(frame)
+
+    def client_is_gone(self) -> None:
+        """Nobody is there to end the run: we do."""
+        self.out.close()
+        self.finish(signal.SIGTERM, self.begin["grace"])
+
+    def lease_end(self) -> float:
+        lease: float = self.begin["lease"]
+        return self.heard + lease if not self.ending.ordered else float("inf")
+
+    def obey(self, header: dict[str, Any], data: bytes) -> None:
+        getattr(self, "do_" + header["type"])(header, data)
+
+    def at_work(self) -> bool:
+        """True while later requests must wait: they build on the step that is under way."""
+        return self.sync is not None and bool(self.sync.pid)
+
+    def is_over(self) -> bool:
+        """True once nothing more is to be begun."""
+        return self.failed or self.ending.ordered
+
+    def fail(self, step: str, message: str, hint: str = "") -> None:
+        if not self.failed:
+            self.failed = True
+            self.out.send({"type": "failed", "step": step, "message": message, "hint": hint})
+
+    # ---- before the ranks
+
+    def greet(self) -> None:
+        """Say who we are, and take the lock."""
+        self.out.send(
+            {
+                "type": "hello",
+                "pid": os.getpid(),
+                "time": time.time(),
+                "machine": machine_id(),
+                "port": free_port(),
+            }
+        )
+        try:
+            self.state = State(self.begin["remote_dir"], self.begin["project"])
+            if self.begin["owner"]:
+                self.state.lock(self.begin["owner"])
+        except Busy as busy:
+            self.failed = True
+            self.out.send({"type": "busy", "owner": busy.owner})
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
+        else:
+            self.out.send({"type": "locked"})
+        self.flush()
+
+    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of the workspace's pack; the last one is empty."""
+        if self.is_over():
+            return
+        try:
+            if self.sync is None:
+                self.sync = Sync(self.state, self.begin["run"])
+            self.sync.add(data)
+            if header.get("last"):
+                self.sync.unpack()
+        except OSError as error:
+            self.drop_sync()
+            self.fail("sync", why(error), hint(error))
+
+    def drop_sync(self) -> None:
+        if self.sync is not None:
+            self.sync.drop()
+            self.sync = None
+
+    def unpacked(self, sync: Sync) -> None:
+        """The unpacking process has ended."""
+        self.sync = None
+        answer = sync.end()
+        if self.is_over():
+            return
+        if "error" in answer:
+            self.fail("sync", answer["error"], answer["hint"])
+        else:
+            self.out.send({"type": "synced", "files": answer["files"], "seconds": answer["seconds"]})
+
+    def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
+        """Run prerun, if there is any, with the environment of the host's first rank."""
+        if self.is_over():
+            return
+        self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
+        environment = rank_environment(self.environment, self.given, self.state.workspace)
+        self.setting = Setting(environment, self.state.workspace)
+        if not header["prerun"]:
+            self.out.send({"type": "ready"})
+            return
+        try:
+            self.prerun = Prerun(header["prerun"], self.setting)
+        except OSError as error:
+            self.fail("prerun", why(error))
+            return
+        self.add_source(Source(self.prerun.output, -1, "prerun"))
+
+    def listen_to_prerun(self, prerun: Prerun) -> None:
+        if prerun.setting is None and prerun.heard() and prerun.setting is not None:
+            self.setting = prerun.setting
+            self.ending.spared = prerun.pid
+            if not self.is_over():
+                self.relay_all(prerun.output)
+                self.out.send({"type": "ready"})
+
+    def prerun_ended(self, prerun: Prerun, status: int) -> None:
+        self.listen_to_prerun(prerun)  # its last words may still be in the pipe
+        if prerun.setting is None and not self.is_over():
+            self.relay_all(prerun.output)
+            self.fail("prerun", prerun.failure(status))
+
+    # ---- ranks
+
+    def do_start(self, header: dict[str, Any], data: bytes) -> None:
+        if self.is_over():
+            return
+        for rank in header["ranks"]:
+            environment = dict(self.setting.environment)
+            for key, value in rank["env"].items():
+                # What prerun or the user has set differently stays; the rest is this rank's own.
+                name = to_bytes(key)
+                if environment.get(name) == self.given.get(name):
+                    environment[name] = to_bytes(value)
+            try:
+                process = Rank(rank["rank"], header["argv"], self.setting, environment, rank["stdin"])
+            except OSError as error:  # no process or descriptor is left to have
+                self.fail("start", why(error))
+                return
+            self.ranks[process.pid] = process
+            for source in process.sources:
+                self.add_source(source)
+            self.out.send({"type": "started", "rank": process.rank, "pid": process.pid, "time": time.time()})
+
+    def add_source(self, source: Source) -> None:
+        self.sources[source.descriptor] = source
+
+    def relay(self, ready: set[int]) -> None:
+        """Pass on what ranks have printed."""
+        now = time.monotonic()
+        longest = 0
+        for descriptor in ready & self.sources.keys():
+            source = self.sources[descriptor]
+            data = source.read()
+            if data:
+                self.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
+                longest = max(longest, len(data))
+            elif data is not None:
+                del self.sources[descriptor]
+                os.close(descriptor)
+        if longest:
+            self.read_again = now if longest == CHUNK else now + GATHER
+            self.flush()
+
+    def relay_all(self, descriptor: int) -> None:
+        """Pass on what a source holds now, before something that comes after it is told."""
+        source = self.sources.get(descriptor)
+        if source is not None:
+            source.owe_what_waits()
+            while source.owed:
+                data = source.read()
+                if not data:
+                    break
+                self.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
+
+    def tell_ends(self) -> None:
+        for rank in self.ranks.values():
+            if rank.all_relayed() and not rank.told:
+                rank.told = True
+                ended = {"type": "exited", "rank": rank.rank, "time": rank.ended}
+                if os.WIFSIGNALED(rank.status):
+                    ended["signal"] = os.WTERMSIG(rank.status)
+                else:
+                    ended["code"] = os.WEXITSTATUS(rank.status)
+                self.out.send(ended)
+                self.flush()
+
+    def reap(self) -> None:
+        """Take note of every child that has ended; orphans of the run are our children too."""
+        self.ending.look_now()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            rank = self.ranks.get(pid)
+            if rank is not None and rank.status < 0:
+                rank.end(status, time.time())
+                self.took_stdin(rank, rank.drop_input())
+            elif self.sync is not None and pid == self.sync.pid:
+                self.unpacked(self.sync)
+            elif self.prerun is not None and pid == self.prerun.pid:
+                self.prerun_ended(self.prerun, status)
+
+    def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
+        """Bytes for the stdin of one rank; none: its end."""
+        for rank in self.ranks.values():
+            if rank.rank == header["rank"]:
+                rank.give(data)
+                self.took_stdin(rank, rank.drop_input())
+
+    def took_stdin(self, rank: Rank, count: int) -> None:
+        if count:
+            self.out.send({"type": "taken", "rank": rank.rank, "bytes": count})
+
+    # ---- the end
+
+    def do_beat(self, header: dict[str, Any], data: bytes) -> None:
+        self.out.send({"type": "beat", "echo": header["time"], "time": time.time()})
+        self.flush()
+
+    def do_signal(self, header: dict[str, Any], data: bytes) -> None:
+        self.ending.signal(header["signal"], header["grace"])
+
+    def do_kill(self, header: dict[str, Any], data: bytes) -> None:
+        self.ending.kill_by(0.0)
+
+    def do_finish(self, header: dict[str, Any], data: bytes) -> None:
+        self.finish(header["signal"], header["grace"])
+
+    def finish(self, number: int, grace: float) -> None:
+        """End whatever is left of the run; then we leave."""
+        if not self.ending.ordered:
+            self.requests.clear()
+            if not self.at_work():
+                self.drop_sync()
+            if self.prerun is not None:
+                self.prerun.release()
+            self.ending.order(number, grace)
+
+    def look_at_the_clock(self) -> None:
+        if self.terminated and not self.ending.ordered:
+            self.fail("agent", "the agent was told to end (SIGTERM) on its host")
+            self.finish(signal.SIGTERM, self.begin["grace"])
+        if time.monotonic() > self.lease_end():
+            self.fail("agent", f"the agent heard nothing from the client for {self.begin['lease']:g} s")
+            self.finish(signal.SIGTERM, self.begin["grace"])
+        if self.leave_at is None:
+            left = self.ending.step()
+            if left is not None:
+                self.take_leave(left)
+
+    def take_leave(self, left: list[Process]) -> None:
+        """Every process is gone, or named: tell what they printed last, and leave."""
+        self.reap()
+        for descriptor in list(self.sources):
+            self.relay_all(descriptor)
+        self.tell_ends()
+        self.out.send({"type": "gone", "left": [process.told() for process in left]})
+        self.leave_at = time.monotonic() + LAST_WORDS
+        self.flush()
+
+
+def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:
+    """What ``ssh HOST command`` would see, and what mesh gives."""
+    environment = dict(base)
+    home = environment.setdefault(b"HOME", os.fsencode(pwd.getpwuid(os.getuid()).pw_dir))
+    local = os.path.join(home, b".local/bin")  # where uv and pip put the user's own programs
+    path = environment.get(b"PATH", os.defpath.encode())
+    environment[b"PATH"] = path if local in path.split(b":") else local + b":" + path
+    # Debian's bash takes a non-interactive one under sshd for a login and reads .bashrc, unless it is nested.
+    environment[b"SHLVL"] = b"1"
+    environment[b"PWD"] = os.fsencode(workspace)
+    for name in (b"_", b"OLDPWD"):
+        environment.pop(name, None)
+    environment.update(given)
+    return environment
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def main() -> None:
+    """Read the first frame, answer with its marker, and serve."""
+    close_inherited()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        os.setsid()
+    except OSError:  # the login shell made us one already
+        pass
+    become_subreaper()
+    decoder = Decoder()
+    frames: list[Frame] = []
+    while not frames:
+        chunk = os.read(0, 65536)
+        if not chunk:
+            sys.exit(1)
+        frames = decoder.feed(chunk)
+    begin = frames[0][0]
+    os.write(1, b"\n%s\n" % begin["marker"].encode())
+    Agent(decoder, begin, frames[1:]).run()

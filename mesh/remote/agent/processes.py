@@ -1,0 +1,209 @@
+"""The processes of a run: how they are started, found and ended."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl since 3.10
+PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe-max-size
+
+NOT_FOUND, NOT_EXECUTABLE = (
+    127,
+    126,
+)  # exit status of a command that could not be started, as a shell has them
+
+
+def become_subreaper() -> None:
+    """Have every orphan below us handed to us instead of to init, also those that called setsid."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def close_inherited() -> None:
+    """Keep what sshd or the login shell left open out of everything that we start."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor > 2:
+            try:
+                os.set_inheritable(descriptor, False)
+            except OSError:  # the one that listed the directory
+                pass
+
+
+def first_environment() -> dict[bytes, bytes]:
+    """The environment that this process was started with, as bytes: Python itself may add LC_CTYPE (PEP 538)."""
+    with open("/proc/self/environ", "rb") as file:
+        return parse_environment(file.read())
+
+
+def parse_environment(block: bytes) -> dict[bytes, bytes]:
+    """
+    >>> parse_environment(b"A=1\\0B=x=y\\0")
+    {b'A': b'1', b'B': b'x=y'}
+    """
+    pairs = (item.partition(b"=") for item in block.split(b"\0") if b"=" in item)
+    return {name: value for name, _, value in pairs}
+
+
+class Setting:
+    """What a new process finds: environment, working directory, umask and limits."""
+
+    def __init__(
+        self,
+        environment: dict[bytes, bytes],
+        directory: str,
+        umask: int | None = None,
+        limits: dict[int, tuple[int, int]] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.directory = directory
+        self.umask = umask  # None: ours
+        self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
+
+
+def spawn(
+    argv: Sequence[bytes],
+    setting: Setting,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    keep: Mapping[int, int] | None = None,
+) -> int:
+    """Fork and execute argv; return its pid.
+
+    stdin, stdout, stderr: descriptors that become 0, 1 and 2
+    keep: more of them, new number to ours
+    If argv cannot be executed, the child says so on its stderr and exits 126 or 127.
+    """
+    agent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})}, agent)
+    except OSError as error:
+        name = os.fsdecode(argv[0]) if argv else ""
+        os.write(2, (f"mesh: cannot run {name!r}: {error.strerror or error}\n").encode("utf-8", "replace"))
+        os._exit(NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE)
+    except Exception as error:
+        os.write(2, (f"mesh: cannot run the command: {error}\n").encode("utf-8", "replace"))
+    finally:  # nothing of ours may go on in the child, whatever happened
+        os._exit(NOT_EXECUTABLE)
+
+
+def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], agent: int) -> None:
+    """In the child: turn into argv."""
+    os.setsid()
+    # First out of the way of each other: a source may have the number of another one's target.
+    sources = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for number, ours in descriptors.items()}
+    for number, ours in sources.items():
+        os.dup2(ours, number)
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):  # numbers that the C library keeps for itself
+                pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # Should the agent be killed, its direct children at least do not go on for ever.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:
+        os._exit(NOT_EXECUTABLE)
+    if setting.limits:
+        import resource
+
+        for which, limit in setting.limits.items():
+            resource.setrlimit(which, limit)
+    if setting.umask is not None:
+        os.umask(setting.umask)
+    os.chdir(setting.directory)
+    os.execvpe(argv[0], list(argv), setting.environment)
+
+
+def output_pipe() -> tuple[int, int]:
+    """A pipe for what a rank prints: (our end, which does not block; its end)."""
+    ours, theirs = os.pipe()
+    os.set_blocking(ours, False)
+    try:
+        fcntl.fcntl(ours, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the user has too many large pipes already: the default of 64 KiB does
+        pass
+    return ours, theirs
+
+
+class Process:
+    """What /proc tells about one process."""
+
+    def __init__(self, pid: int, parent: int, state: str, name: str, start: int) -> None:
+        self.pid, self.parent, self.state, self.name = pid, parent, state, name
+        self.start = start  # clock ticks since boot: with the pid, it names a process once and for all
+
+    def told(self) -> str:
+        """Pid, user and command, for people."""
+        try:
+            with open(f"/proc/{self.pid}/cmdline", "rb") as file:
+                command = file.read(300).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            user = os.stat(f"/proc/{self.pid}").st_uid
+        except OSError:
+            command, user = "", -1
+        why = ", in uninterruptible sleep" if self.state == "D" else ""
+        return f"pid {self.pid} ({command or self.name}), user {user}{why}"
+
+
+def descendants(root: int) -> list[Process]:
+    """Every process below root that has not ended (zombies have), in no order."""
+    children: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            process = _look_at(name)
+            if process is not None:
+                children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        for process in children.get(waiting.pop(), ()):
+            waiting.append(process.pid)  # a zombie may still have children
+            if process.state not in "ZX":
+                found.append(process)
+    return found
+
+
+def _look_at(pid: str) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError:  # it has just ended
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(int(pid), int(fields[1]), fields[0], name, int(fields[19]))
+
+
+def send_signal(processes: Sequence[Process], number: int) -> list[Process]:
+    """Signal each of them; return those that belong to somebody else. A stopped one is woken to hear it."""
+    foreign = []
+    for process in processes:
+        try:
+            os.kill(process.pid, number)
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                os.kill(process.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            foreign.append(process)
+    return foreign

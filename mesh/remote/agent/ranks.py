@@ -1,0 +1,123 @@
+"""One rank: its process, its pipes, and how it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+from collections import deque
+
+from .frames import to_bytes
+from .processes import Setting, output_pipe, spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHUNK = 65536  # bytes of output in one frame
+
+
+class Source:
+    """A pipe that a process prints into."""
+
+    def __init__(self, descriptor: int, rank: int, stream: str) -> None:
+        self.descriptor, self.rank, self.stream = descriptor, rank, stream
+        self.owed = 0  # bytes that must be relayed before the end of the process may be told
+
+    def read(self) -> bytes | None:
+        """At most CHUNK bytes; b"" at the end; None if there is nothing now."""
+        try:
+            data = os.read(self.descriptor, CHUNK)
+        except BlockingIOError:
+            return None
+        self.owed = max(0, self.owed - len(data)) if data else 0
+        return data
+
+    def owe_what_waits(self) -> None:
+        """The process has ended: what is in the pipe now was written before."""
+        try:
+            (self.owed,) = struct.unpack("i", fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0" * 4))
+        except (OSError, ValueError):  # closed already
+            self.owed = 0
+
+
+class Rank:
+    """The process of one rank. Where stdin is wanted, its end of the pipe is filled without ever blocking."""
+
+    def __init__(
+        self, rank: int, argv: Sequence[str], setting: Setting, environment: dict[bytes, bytes], wants_stdin: bool
+    ) -> None:
+        self.rank = rank
+        self.status = -1  # from waitpid, once it has ended
+        self.ended = 0.0  # seconds since the epoch
+        self.told = False
+        out, out_end = output_pipe()
+        err, err_end = output_pipe()
+        self.sources = [Source(out, rank, "stdout"), Source(err, rank, "stderr")]
+        self.stdin = -1
+        self._input: deque[bytes] = deque()
+        self._input_ended = False
+        if wants_stdin:
+            stdin_end, self.stdin = os.pipe()
+            os.set_blocking(self.stdin, False)
+        else:
+            stdin_end = os.open(os.devnull, os.O_RDONLY)
+        try:
+            own = Setting(environment, setting.directory, setting.umask, setting.limits)
+            self.pid = spawn([to_bytes(word) for word in argv], own, stdin_end, out_end, err_end)
+        finally:
+            for descriptor in (stdin_end, out_end, err_end):
+                os.close(descriptor)
+
+    def end(self, status: int, now: float) -> None:
+        """Take note of what waitpid said."""
+        self.status, self.ended = status, now
+        self.close_stdin()
+        for source in self.sources:
+            source.owe_what_waits()
+
+    def all_relayed(self) -> bool:
+        """True if everything that it wrote before its end has been passed on."""
+        return self.status >= 0 and not any(source.owed for source in self.sources)
+
+    def give(self, data: bytes) -> None:
+        """Queue bytes for its stdin; b"" ends it."""
+        if data:
+            self._input.append(data)
+        else:
+            self._input_ended = True
+
+    def wants_to_write(self) -> bool:
+        return self.stdin >= 0 and (bool(self._input) or self._input_ended)
+
+    def fill(self) -> int:
+        """Write what its stdin takes now; return how many bytes it took (or will never take)."""
+        taken = 0
+        try:
+            while self._input and self.stdin >= 0:
+                count = os.write(self.stdin, self._input[0])
+                taken += count
+                rest = self._input.popleft()[count:]
+                if rest:
+                    self._input.appendleft(rest)
+        except BlockingIOError:
+            return taken
+        except BrokenPipeError:  # it closed its stdin; the rest is for nobody
+            self._input_ended = True
+        if self._input_ended:
+            self.close_stdin()
+        return taken + self.drop_input()
+
+    def drop_input(self) -> int:
+        """Forget what nobody will read if stdin is closed; return its size."""
+        if self.stdin >= 0:
+            return 0
+        size = sum(len(data) for data in self._input)
+        self._input.clear()
+        return size
+
+    def close_stdin(self) -> None:
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1

@@ -1,0 +1,105 @@
+"""What mesh keeps on a host: where it is, and the lock that one run at a time holds."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOCK_PATIENCE = 1.0  # seconds; taking the lock and writing the owner are two steps, far shorter than this
+
+
+def machine_id() -> str:
+    """Which machine this is, readable and unique: several machines may share one home directory."""
+    name = socket.gethostname()
+    try:
+        with open("/etc/machine-id") as file:
+            number = file.read()
+    except OSError:
+        number = ""
+    # Machines made from one image may have one machine-id, so the name counts as well.
+    digest = zlib.crc32((name + "\n" + number).encode("utf-8", "replace"))
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name[:40])
+    return f"{safe}-{digest:08x}"
+
+
+class Busy(Exception):
+    """Another run has the lock; ``owner`` is what it wrote there, a dict."""
+
+    def __init__(self, owner: dict[str, Any]) -> None:
+        Exception.__init__(self, "busy")
+        self.owner = owner
+
+
+class State:
+    """The directories below remote_dir. Raises OSError where they cannot be made or written."""
+
+    def __init__(self, remote_dir: str, project: str) -> None:
+        root = os.path.expanduser(remote_dir)
+        self.machine = os.path.join(root, "machines", machine_id())
+        self.workspaces = os.path.join(root, "workspaces")
+        self.project = project
+        os.makedirs(root, 0o700, exist_ok=True)
+        for directory in (self.machine, self.workspace):
+            os.makedirs(directory, exist_ok=True)
+        if not os.access(self.workspaces, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.workspaces)
+
+    @property
+    def workspace(self) -> str:
+        return os.path.join(self.workspaces, self.project)
+
+    def beside(self, what: str) -> str:
+        """A file of ours that belongs to the workspace: the pack that comes, the record of the last sync."""
+        return os.path.join(self.workspaces, f".{self.project}.{what}")
+
+    def lock(self, owner: dict[str, Any]) -> None:
+        """Take the machine's lock until this process ends; owner is a dict with "run". Raises Busy.
+
+        Agents of the same run share it: a cluster may name one machine twice. The kernel drops the lock with the
+        last of them, however it ends, so there is no stale one to judge.
+        """
+        self._lock = os.open(os.path.join(self.machine, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while not self._try_lock(owner):
+            if time.monotonic() > deadline:
+                raise Busy(self._owner())
+            time.sleep(0.01)
+
+    def _try_lock(self, owner: dict[str, Any]) -> bool:
+        """One attempt; False if somebody is just now changing the lock or its owner."""
+        if self._flock(fcntl.LOCK_EX):
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, json.dumps(owner).encode(), 0)
+            return self._flock(fcntl.LOCK_SH)
+        if not self._flock(fcntl.LOCK_SH):
+            return False
+        holder = self._owner()
+        if holder.get("run") == owner["run"]:
+            return True
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        if holder:
+            raise Busy(holder)
+        return False
+
+    def _flock(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _owner(self) -> dict[str, Any]:
+        try:
+            owner = json.loads(os.pread(self._lock, 1 << 20, 0))
+        except ValueError:
+            owner = {}
+        return owner if isinstance(owner, dict) else {}

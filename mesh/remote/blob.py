@@ -1,0 +1,58 @@
+"""The agent as it travels: its modules as one compressed piece, and the command that starts it."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from importlib import resources
+
+# In the order of their imports.
+MODULES = ("frames", "processes", "state", "shell", "ranks", "workspace", "outbox", "sync", "ending", "main")
+
+LOADER = """
+import sys, types
+package = types.ModuleType("mesh_agent")
+package.__path__ = []
+sys.modules["mesh_agent"] = package
+for name, text in SOURCES:
+    module = types.ModuleType("mesh_agent." + name)
+    module.__package__ = "mesh_agent"
+    sys.modules[module.__name__] = module
+    setattr(package, name, module)
+    exec(compile(text, "mesh_agent/" + name + ".py", "exec"), module.__dict__)
+sys.modules["mesh_agent.main"].main()
+"""
+
+NO_PYTHON, OLD_PYTHON = (
+    97,
+    96,
+)  # exit status of the start command when there is no interpreter, or one below 3.8
+
+# Read exactly as many bytes as the blob has, and run them. -I and -S keep the user's own modules and .pth files out,
+# and save time. No quotes in it: it stands in double quotes, in single quotes.
+_BOOT = (
+    "import os,sys,zlib;"
+    "sys.version_info<(3,8)and sys.exit({old});"
+    "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
+    "exec(zlib.decompress(r({size})))"
+)
+
+# Read by sh, whatever the user's login shell is: that one only sees words that every shell reads alike.
+_SHELL = (
+    'p=$1; case $p in "~/"*) p=$HOME/${{p#??}};; esac; p=$(command -v "$p") || exit {missing}; '
+    'exec "$p" -I -S -c "{boot}"'
+)
+
+
+@functools.cache
+def blob() -> bytes:
+    """What the start command reads from its stdin before anything else."""
+    folder = resources.files("mesh.remote.agent")
+    sources = [(name, (folder / f"{name}.py").read_text("utf-8")) for name in MODULES]
+    return zlib.compress(f"SOURCES = {sources!r}\n{LOADER}".encode(), 9)
+
+
+def start_command(python: str) -> list[str]:
+    """The argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
+    boot = _BOOT.format(old=OLD_PYTHON, size=len(blob()))
+    return ["sh", "-c", _SHELL.format(missing=NO_PYTHON, boot=boot), "sh", python]

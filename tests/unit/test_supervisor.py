@@ -1,0 +1,374 @@
+"""The supervisor's decisions, replayed from lists of events: no process, no clock."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from mesh.core.cluster import Host, Placement
+from mesh.core.events import (
+    Busy,
+    Connected,
+    Event,
+    Exited,
+    Gone,
+    Interrupted,
+    Locked,
+    Lost,
+    Output,
+    PrepareFailed,
+    Ready,
+    StdoutClosed,
+    Stream,
+    Synced,
+    Tick,
+    WorkspaceFailed,
+)
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import RunSpec
+from mesh.engine.orders import Finish, Kill, Order, Prepare, Say, Signal, Start, Sync
+from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
+
+GRACE, DRAIN = 10.0, 2.0
+
+
+class Replay:
+    """A supervisor whose clock is moved by hand: ``at`` is both clocks of every event."""
+
+    def __init__(self, hosts: int = 2, nproc: int = 1, **changes: object) -> None:
+        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), nproc=nproc, **changes)  # type: ignore[arg-type]
+        names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
+        self.supervisor = Supervisor(spec, Placement(hosts=names, nproc=nproc))
+        self.hosts = hosts
+        self.said: list[str] = []
+
+    def tick(self, at: float) -> list[Order]:
+        return self.handle(Tick(time=at, monotonic=at))
+
+    def handle(self, *events: Event) -> list[Order]:
+        """The orders that the events give, less what is only said."""
+        orders = [order for event in events for order in self.supervisor.handle(event)]
+        self.said += [order.text for order in orders if isinstance(order, Say)]
+        return [order for order in orders if not isinstance(order, Say)]
+
+    def ready(self) -> list[Order]:
+        """Bring every host to the start of its ranks, at time 1."""
+        self.tick(1.0)
+        for node in range(self.hosts):
+            self.handle(connected(node), Locked(time=1, node=node), synced(node))
+        return self.handle(*(Ready(time=1, node=node) for node in range(self.hosts)))
+
+    def outcome(self) -> Outcome:
+        assert self.supervisor.done
+        return self.supervisor.outcome(100.0)
+
+
+def connected(node: int) -> Connected:
+    return Connected(time=1, node=node, address=f"10.0.0.{node}", port=5000, machine=f"m{node}")
+
+
+def synced(node: int) -> Synced:
+    return Synced(time=1, node=node, files=1, bytes=1, seconds=0.1)
+
+
+def exited(rank: int, code: int = 0, *, at: float = 2.0, by: int = 0, node: int | None = None) -> Exited:
+    return Exited(time=at, node=rank if node is None else node, rank=rank, code=code, signal=by)
+
+
+def gone(*nodes: int) -> list[Event]:
+    return [Gone(time=50, node=node) for node in nodes]
+
+
+def stop(node: int, number: int = signal.SIGTERM, grace: float = GRACE) -> Signal:
+    return Signal(node=node, number=number, grace=grace)
+
+
+def finish(node: int, number: int = signal.SIGTERM, grace: float = GRACE) -> Finish:
+    return Finish(node=node, number=number, grace=grace)
+
+
+def test_the_lock_comes_before_the_sync() -> None:
+    replay = Replay()
+    assert replay.handle(connected(0)) == []
+    assert replay.handle(Locked(time=1, node=0)) == [Sync(node=0)]
+
+
+def test_prerun_waits_until_all_hosts_are_locked() -> None:
+    replay = Replay()
+    assert replay.handle(connected(0), Locked(time=1, node=0), synced(0)) == [Sync(node=0)]
+    assert replay.handle(connected(1)) == []
+    assert replay.handle(Locked(time=1, node=1)) == [Sync(node=1), Prepare(node=0)]
+    assert replay.handle(synced(1)) == [Prepare(node=1)]
+
+
+def test_no_rank_starts_before_all_hosts_are_ready() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    replay.handle(*(event for node in (0, 1) for event in (connected(node), Locked(time=1, node=node), synced(node))))
+    assert replay.handle(Ready(time=1, node=0)) == []
+    assert replay.handle(Ready(time=1, node=1)) == [Start(node=0), Start(node=1)]
+
+
+def test_without_a_sync_a_locked_host_is_prepared() -> None:
+    replay = Replay(hosts=1, sync=False)
+    assert replay.handle(connected(0), Locked(time=1, node=0)) == [Prepare(node=0)]
+
+
+def test_when_all_ranks_have_ended_the_hosts_finish() -> None:
+    replay = Replay(nproc=2)
+    replay.ready()
+    assert replay.handle(*(exited(rank, node=rank // 2) for rank in (0, 1, 2))) == []
+    assert replay.handle(exited(3, node=1)) == [finish(0), finish(1)]
+    assert not replay.supervisor.done
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.first) == (0, Cause.COMPLETED, None)
+    assert outcome.started == 1.0
+
+
+def test_an_early_exit_0_is_no_failure() -> None:
+    replay = Replay()
+    replay.ready()
+    assert replay.handle(exited(0)) == []
+    assert replay.tick(1000.0) == []
+
+
+def test_one_failure_stops_the_others_once_they_are_quiet() -> None:
+    replay = Replay(hosts=3)
+    replay.ready()
+    replay.tick(2.0)
+    assert replay.handle(exited(1, 3)) == []
+    assert replay.tick(2.0 + QUIET / 2) == []
+    assert replay.tick(2.0 + QUIET) == [stop(0), stop(2)]
+    assert replay.handle(exited(0, by=15, at=2.6)) == []
+    assert replay.handle(exited(2, by=15, at=2.6)) == [finish(0), finish(1), finish(2)]
+    replay.handle(*gone(0, 1, 2))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.stopped) == (3, Cause.RANK, (0, 2))
+    assert outcome.first == exited(1, 3)
+
+
+def test_others_that_still_print_have_the_whole_drain() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(1, 3))
+    for at in (2.4, 2.8, 3.2, 3.6, 3.9):
+        assert replay.tick(at) == []
+        replay.handle(Output(time=at, node=0, rank=0, stream=Stream.STDERR, data=b"still here\n"))
+    assert replay.tick(2.0 + DRAIN) == [stop(0)]
+
+
+def test_the_first_in_time_decides_not_the_first_heard_of() -> None:
+    replay = Replay(hosts=3)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(2, 7, at=1.95))
+    replay.handle(exited(0, 9, at=1.90))
+    replay.tick(2.0 + QUIET)
+    replay.handle(exited(1, by=15, at=2.55), *gone(0, 1, 2))
+    assert replay.outcome().exit_code == 9
+
+
+def test_a_rank_that_mesh_stopped_never_decides() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(5.0)
+    assert replay.handle(Interrupted(time=5, signal=signal.SIGINT)) == [stop(0, signal.SIGINT), stop(1, signal.SIGINT)]
+    replay.handle(exited(0, 1, at=5.2), exited(1, by=2, at=5.3), *gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.stopped) == (130, Cause.SIGNAL, (0, 1))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_decides_the_status(number: int, status: int) -> None:
+    replay = Replay(hosts=1)
+    replay.ready()
+    passed_on = number if number == signal.SIGINT else signal.SIGTERM
+    assert replay.handle(Interrupted(time=2, signal=number)) == [stop(0, passed_on)]
+    replay.handle(exited(0, by=9, at=12.0), *gone(0))
+    assert replay.outcome().exit_code == status
+
+
+def test_the_second_interrupt_kills_and_the_third_leaves() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.handle(Interrupted(time=2, signal=signal.SIGINT))
+    assert replay.handle(Interrupted(time=3, signal=signal.SIGINT)) == [Kill(node=0), Kill(node=1)]
+    assert not replay.supervisor.done
+    assert replay.handle(Interrupted(time=4, signal=signal.SIGINT)) == []
+    outcome = replay.outcome()
+    assert outcome.exit_code == 130
+    assert [line.split(":")[0] for line in outcome.unverified] == ["h0", "h1"]
+
+
+def test_after_a_kill_what_is_left_has_no_grace() -> None:
+    replay = Replay(hosts=1)
+    replay.ready()
+    replay.handle(Interrupted(time=2, signal=signal.SIGINT), Interrupted(time=3, signal=signal.SIGINT))
+    assert replay.handle(exited(0, by=9, at=3.0)) == [finish(0, grace=0.0)]
+
+
+def test_an_interrupt_while_a_failure_is_being_stopped_kills_but_does_not_decide() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(0, 4))
+    assert replay.tick(3.0) == [stop(1)]
+    assert replay.handle(Interrupted(time=3.5, signal=signal.SIGINT)) == [Kill(node=0), Kill(node=1)]
+    replay.handle(exited(1, by=9, at=3.6), *gone(0, 1))
+    assert replay.outcome().exit_code == 4
+
+
+def test_an_interrupt_before_the_start_releases_what_was_prepared() -> None:
+    replay = Replay(hosts=3)
+    replay.handle(connected(0), Locked(time=1, node=0), connected(1))
+    orders = replay.handle(Interrupted(time=2, signal=signal.SIGINT))
+    assert orders == [finish(0, signal.SIGINT), finish(1, signal.SIGINT)]
+    replay.handle(*gone(0, 1))
+    assert replay.outcome().exit_code == 130  # the third host is not waited for
+
+
+def test_a_closed_stdout_stops_the_run() -> None:
+    replay = Replay(hosts=1)
+    replay.ready()
+    assert replay.handle(StdoutClosed(time=2)) == [stop(0)]
+    replay.handle(exited(0, by=15, at=2.1), *gone(0))
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (141, Cause.OUTPUT_CLOSED)
+
+
+def test_the_time_is_out() -> None:
+    replay = Replay(hosts=1, timeout=30.0)
+    replay.ready()
+    assert replay.tick(30.9) == []
+    assert replay.tick(31.0) == [stop(0)]
+    replay.handle(exited(0, by=15, at=31.2), *gone(0))
+    assert replay.outcome().exit_code == 124
+
+
+def test_keep_going_lets_the_others_run() -> None:
+    replay = Replay(keep_going=True)
+    replay.ready()
+    replay.tick(2.0)
+    assert replay.handle(exited(0, 5)) == []
+    assert replay.tick(500.0) == []
+    assert replay.handle(exited(1, 6, at=500)) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    assert replay.outcome().exit_code == 5
+
+
+def test_a_lost_host_ends_the_run_with_76() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    assert replay.handle(Lost(time=2, node=1, reason="the connection ended")) == []
+    assert replay.tick(2.0 + QUIET) == [stop(0)]
+    assert replay.handle(exited(0, by=15, at=2.6)) == [finish(0)]
+    replay.handle(*gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause) == (76, Cause.LOST)
+    assert outcome.unverified[0].startswith("h1: lost")
+
+
+def test_a_host_lost_after_its_ranks_ended_is_named_but_no_failure() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.handle(exited(1), Lost(time=3, node=1, reason="the connection ended"))
+    assert replay.handle(exited(0, at=4)) == [finish(0)]
+    replay.handle(*gone(0))
+    outcome = replay.outcome()
+    assert outcome.exit_code == 0
+    assert len(outcome.unverified) == 1
+
+
+def test_an_agent_that_was_told_to_end_is_a_lost_host() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(PrepareFailed(time=2, node=0, step="agent", message="told to end"))
+    replay.handle(exited(0, by=15, at=2.1), *gone(0))
+    replay.tick(3.0)
+    replay.handle(exited(1, by=15, at=3.1), *gone(1))
+    assert replay.outcome().exit_code == 76
+
+
+def test_all_unreachable_hosts_are_named_and_the_others_released() -> None:
+    replay = Replay(hosts=3)
+    replay.tick(1.0)
+    replay.handle(connected(0), Locked(time=1, node=0), synced(0))
+    replay.handle(PrepareFailed(time=2, node=1, step="connect", message="timed out"))
+    assert replay.tick(60.0) == []  # one is still being tried
+    replay.handle(PrepareFailed(time=60, node=2, step="connect", message="refused"))
+    assert replay.tick(60.1) == [finish(0)]
+    replay.handle(*gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause) == (125, Cause.PREPARE)
+    assert [failure.node for failure in outcome.failures] == [1, 2]
+
+
+def test_a_prerun_that_fails_on_one_host_gives_the_others_a_moment() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    replay.handle(*(event for node in (0, 1) for event in (connected(node), Locked(time=1, node=node), synced(node))))
+    assert replay.handle(PrepareFailed(time=1, node=0, step="prerun", message="exit 1")) == []
+    assert replay.tick(1.0 + DRAIN / 2) == []
+    assert replay.tick(1.0 + DRAIN) == [finish(0), finish(1)]
+    assert replay.handle(Ready(time=3.5, node=1)) == []  # too late: nothing starts
+    replay.handle(*gone(0, 1))
+    assert replay.outcome().exit_code == 125
+
+
+def test_a_busy_host_ends_with_75() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1), Locked(time=1, node=0), synced(0))
+    replay.handle(Busy(time=1, node=1, owner="ana"))
+    assert replay.tick(1.1) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause) == (75, Cause.BUSY)
+    assert "ana" in outcome.failures[0].message
+
+
+def test_a_workspace_that_cannot_be_read_starts_nothing() -> None:
+    replay = Replay(hosts=1)
+    replay.tick(1.0)
+    replay.handle(WorkspaceFailed(time=1, message="cannot read secret.bin"), connected(0))
+    replay.handle(Locked(time=1, node=0))
+    assert replay.tick(1.0 + DRAIN) == [finish(0)]
+    replay.handle(*gone(0))
+    assert replay.outcome().exit_code == 125
+
+
+def test_an_agent_that_never_answers_is_not_waited_for_for_ever() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(0, at=2), exited(1, at=2), *gone(0))
+    replay.tick(2.0 + GRACE + PATIENCE)
+    outcome = replay.outcome()
+    assert outcome.exit_code == 0
+    assert outcome.unverified == ("h1: did not answer whether all is gone there",)
+
+
+def test_a_rank_that_sigkill_does_not_end_is_not_waited_for_for_ever() -> None:
+    replay = Replay(hosts=1)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(Interrupted(time=2, signal=signal.SIGINT))
+    assert replay.tick(2.0 + GRACE + PATIENCE) == [finish(0)]
+    replay.handle(Gone(time=30, node=0, left=("pid 7 (cp), in uninterruptible sleep",)))
+    assert replay.outcome().unverified == ("h0: pid 7 (cp), in uninterruptible sleep",)
+
+
+def test_a_rank_that_cannot_be_forked_stops_those_that_run() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(PrepareFailed(time=2, node=1, step="start", message="no more processes"))
+    assert replay.tick(2.0 + DRAIN) == [stop(0)]
+    assert replay.handle(exited(0, by=15, at=4.1)) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (125, Cause.PREPARE)
