@@ -1,0 +1,1 @@
+"""Ways to reach hosts: each opens a Channel, and differs from the others in nothing else."""

@@ -1,0 +1,148 @@
+"""Real agents in real subprocesses, on each Python that is found here."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mesh.backends.local import LocalBackend
+from mesh.core.cluster import Host
+from mesh.core.events import Event, Exited, Gone, HostEvent, Locked, Output, PrepareFailed, Ready, Started, Stream
+from mesh.core.interfaces import Channel
+from mesh.remote.blob import start_command
+from mesh.remote.session import Begin, Rank, Session
+
+OLDEST, NEWEST = (3, 8), (3, 14)
+HOST = Host(name="here", address="127.0.0.1")
+
+
+def pythons() -> dict[str, str]:
+    """A path for each minor version that the agent supports and that is here."""
+    found = {}
+    patterns = ["/usr/bin/python3.?", "/usr/bin/python3.??", "/usr/local/bin/python3.??", os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")]
+    for path in [sys.executable, *(path for pattern in patterns for path in sorted(glob.glob(pattern)))]:
+        asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        version = answer.stdout.strip()
+        if version and OLDEST <= tuple(map(int, version.split("."))) <= NEWEST:
+            found.setdefault(version, path)
+    return found
+
+
+PYTHONS = pythons()
+
+
+class Run:
+    """One agent, driven step by step; it keeps every event that came."""
+
+    def __init__(self, channel: Channel, begin: Begin) -> None:
+        self.session = Session(0, 0, channel, self.take)
+        self.events: list[Event] = []
+        self.taken: list[tuple[int, int]] = []
+        self.session.begin(begin)
+        self._coming = self.session.events()
+
+    def take(self, rank: int, count: int) -> None:
+        self.taken.append((rank, count))
+
+    def until(self, *kinds: type[Event], where: Callable[[Event], bool] = lambda event: True) -> Event:
+        """The next event of these kinds; the wait ends at the channel's end at the latest."""
+        for event in self._coming:
+            self.events.append(event)
+            if isinstance(event, kinds) and where(event):
+                return event
+        raise AssertionError(f"no {kinds} came, but {self.events}")
+
+    def prepare(self, prerun: Sequence[str] = (), env: Mapping[str, str] | None = None) -> HostEvent:
+        """Go on to Ready, or to what failed."""
+        self.until(Locked)
+        self.session.prepare({"RANK": "0", "LOCAL_RANK": "0", **(env or {})}, prerun)
+        event = self.until(Ready, PrepareFailed)
+        assert isinstance(event, HostEvent)
+        return event
+
+    def start(self, *argv: str, nproc: int = 1, stdin: bool = False) -> None:
+        ranks = [Rank(rank=n, env={"RANK": str(n), "LOCAL_RANK": str(n)}, stdin=stdin) for n in range(nproc)]
+        self.session.start(argv, ranks)
+        for _ in ranks:
+            self.until(Started)
+
+    def finish(self, grace: float = 10.0) -> Gone:
+        self.session.finish(signal.SIGTERM, grace)
+        event = self.until(Gone)
+        assert isinstance(event, Gone)
+        return event
+
+    def result(self) -> Exited:
+        """Wait for the end of the (only) rank, and let the agent leave."""
+        event = self.until(Exited)
+        assert isinstance(event, Exited)
+        assert self.finish().left == ()
+        return event
+
+    def printed(self, stream: Stream = Stream.STDOUT, rank: int = 0) -> bytes:
+        return b"".join(
+            event.data
+            for event in self.events
+            if isinstance(event, Output) and event.stream is stream and event.rank == rank
+        )
+
+
+Open = Callable[..., Run]
+
+
+@pytest.fixture(params=PYTHONS)
+def python(request: pytest.FixtureRequest) -> str:
+    return PYTHONS[request.param]
+
+
+@pytest.fixture
+def any_python() -> str:
+    return next(iter(PYTHONS.values()))
+
+
+@pytest.fixture
+def remote_dir(tmp_path: Path) -> Path:
+    return tmp_path / "dot mesh"
+
+
+@pytest.fixture
+def opener(remote_dir: Path) -> Iterator[Open]:
+    """Open agents; all are gone when the test ends, or it fails."""
+    backend = LocalBackend()
+    channels: list[Channel] = []
+
+    def start(python: str, **changes: object) -> Run:
+        begin = Begin(run="run-1", project="p", remote_dir=str(remote_dir), owner=None, lease=60.0, grace=5.0)
+        begin = replace(begin, **changes)  # type: ignore[arg-type]
+        (opened,) = backend.open([HOST], start_command(python))
+        assert not isinstance(opened.result, Exception), opened.result
+        channels.append(opened.result)
+        return Run(opened.result, begin)
+
+    yield start
+    for channel in channels:
+        channel.close()
+    backend.close()
+
+
+@pytest.fixture
+def agent(opener: Open, any_python: str) -> Run:
+    """One agent on one Python, for what does not depend on its version."""
+    return opener(any_python)
+
+
+@pytest.fixture(scope="session")
+def bash() -> str:
+    found = shutil.which("bash")
+    assert found
+    return found

@@ -1,0 +1,148 @@
+"""Ended means gone: whatever a rank leaves behind, and whatever becomes of the client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from mesh.core.events import Exited, Gone, Locked, Lost, Output, PrepareFailed
+
+from .conftest import Open, Run
+
+FORKED_TWICE = "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
+LEAVERS = {
+    "a background child": "sleep 4567 & echo $!",
+    "a double fork with setsid that ignores SIGTERM": FORKED_TWICE,
+    "a child with a cleared environment": "env -i setsid sleep 4567 & echo $!",
+    "a stopped child": "sleep 4567 & echo $!; kill -STOP $!",
+    "a child with closed files": "setsid sleep 4567 <&- >&- 2>&- & echo $!",
+}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("script", LEAVERS.values(), ids=LEAVERS)
+def test_what_a_rank_leaves_is_gone_when_the_run_is(agent: Run, script: str) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", script)
+    agent.until(Exited)
+    pid = int(agent.printed())
+    assert agent.finish(grace=0.5).left == ()
+    assert not is_running(pid)
+
+
+def test_the_end_on_each_python(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.prepare(["sleep 4567 &"])
+    run.start("bash", "-c", FORKED_TWICE)
+    run.until(Exited)
+    pid = int(run.printed())
+    assert run.finish(grace=0.2).left == ()
+    assert not is_running(pid)
+
+
+def test_a_storm_of_forks_is_ended(agent: Run) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", "trap '' TERM; storm() { for n in 1 2 3 4 5 6 7 8; do sleep 0.05 & done; }; while :; do storm; done")
+    assert agent.finish(grace=0.3).left == ()
+
+
+def test_a_signal_reaches_every_process_of_a_rank(agent: Run) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", "trap 'echo parent; exit 9' INT; bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done' & wait; wait")
+    agent.until(Output)
+    agent.session.signal(signal.SIGINT, 5.0)
+    assert agent.result().status in (9, 130)
+    assert b"parent\n" in agent.printed()
+
+
+def test_grace_and_then_kill(agent: Run) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+    agent.until(Output)
+    agent.session.signal(signal.SIGTERM, 0.3)
+    assert agent.result().signal == signal.SIGKILL
+
+
+def test_a_kill_does_not_wait_for_grace(agent: Run) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+    agent.until(Output)
+    agent.session.signal(signal.SIGTERM, 3600.0)
+    agent.session.kill()
+    assert agent.result().signal == signal.SIGKILL
+
+
+def test_a_client_that_hangs_up_ends_the_run(opener: Open, any_python: str) -> None:
+    run = opener(any_python, grace=0.3)
+    run.prepare()
+    run.start("bash", "-c", "trap '' TERM HUP; echo $$; while :; do sleep 0.05; done")
+    run.until(Output)
+    pid = int(run.printed())
+    run.session.close()
+    deadline = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: str) -> None:
+    run = opener(any_python, lease=0.5)
+    run.prepare()
+    run.start("sleep", "4567")
+    assert run.until(Exited).time > 0
+    assert isinstance(run.until(Gone), Gone)
+    (failure,) = [event for event in run.events if isinstance(event, PrepareFailed)]
+    assert "heard nothing" in failure.message
+
+
+def test_a_beat_renews_the_lease(opener: Open, any_python: str) -> None:
+    run = opener(any_python, lease=1.0)
+    run.prepare()
+    run.start("sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; echo $n; done")
+    while not isinstance(run.until(Output, Exited), Exited):
+        run.session.beat()
+    assert run.finish().left == ()
+    assert b"10\n" in run.printed()
+
+
+def test_a_killed_agent_is_lost_and_its_ranks_do_not_go_on(opener: Open, any_python: str) -> None:
+    run = opener(any_python)
+    run.prepare()
+    run.start("sh", "-c", "echo $$ $PPID; exec sleep 4567")
+    run.until(Output)
+    pid, agent = map(int, run.printed().split())
+    os.kill(agent, signal.SIGKILL)
+    assert isinstance(run.until(Lost), Lost)
+    deadline = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_python: str) -> None:
+    run = opener(any_python)
+    run.prepare()
+    run.start("sh", "-c", "echo $$ $PPID; exec sleep 4567")
+    run.until(Output)
+    pid, agent = map(int, run.printed().split())
+    os.kill(agent, signal.SIGTERM)
+    assert isinstance(run.until(PrepareFailed), PrepareFailed)
+    assert isinstance(run.until(Gone), Gone)
+    assert not is_running(pid)
+
+
+def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
+    agent.until(Locked)
+    agent.session.prepare({"RANK": "0"}, ["echo begun", "sleep 4567"])
+    agent.until(Output)
+    assert agent.finish(grace=5.0).left == ()
