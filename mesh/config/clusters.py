@@ -1,0 +1,270 @@
+"""cluster.yaml: which clusters there are, and how their hosts are reached."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yaml.nodes import MappingNode, Node
+
+from mesh.config import yamlfile
+from mesh.config.hosts import NoHost, check_port, expand, split
+from mesh.config.yamlfile import Problems
+from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
+from mesh.core.errors import UsageError
+
+LOCAL = "local"
+LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
+
+CLUSTER_KEYS = (
+    "user",
+    "identity_file",
+    "hosts",
+    "port",
+    "gateway",
+    "python",
+    "remote_dir",
+    "password_env",
+    "host_keys",
+)
+HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
+
+EXAMPLE = """\
+write that file, for example:
+    pod:
+      user: me
+      hosts:
+        - 10.0.0.1
+        - 10.0.0.2
+or try the built-in cluster: mesh run local COMMAND"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFile:
+    """The clusters of one file, good and bad ones."""
+
+    path: Path
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the bad ones, by name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, as they stand in the file."""
+        return (*self.clusters, *self.problems)
+
+
+def clusters_path(flag: str, environ: Mapping[str, str]) -> Path:
+    """Where the clusters are: --clusters, MESH_CLUSTERS, or the user's configuration directory."""
+    named = flag or environ.get("MESH_CLUSTERS", "")
+    if named:
+        return Path(named).expanduser()
+    base = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification has relative paths ignored.
+    directory = Path(base) if base.startswith("/") else Path.home() / ".config"
+    return directory / "mesh" / "cluster.yaml"
+
+
+def load_clusters(path: Path, *, required: bool) -> ClusterFile:
+    """Read the file; one that is not there holds no clusters, unless it is required. Raises UsageError."""
+    if not required and not path.exists():
+        return ClusterFile(path=path)
+    node, problems = yamlfile.load(path)
+    if node is None:
+        return ClusterFile(path=path)
+    keys = yamlfile.mapping(node, "", problems, "a mapping of cluster names")
+    if not isinstance(node, MappingNode):
+        raise UsageError(f"{path}:1: expected clusters by name, found {yamlfile.found(node)}", hint=EXAMPLE)
+    problems.check()
+    clusters, bad = {}, {}
+    for name, (_, value) in keys.items():
+        cluster, own = _cluster(name, value, path)
+        if own.lines:
+            bad[name] = tuple(own.lines)
+        else:
+            clusters[name] = cluster
+    return ClusterFile(path=path, clusters=clusters, problems=bad)
+
+
+def find_cluster(name: str, file: ClusterFile) -> Cluster:
+    """The cluster of that name, a built-in one or one of the file. Raises UsageError."""
+    if name == LOCAL or name.startswith(f"{LOCAL}:"):
+        return _local(name)
+    if name in file.problems:
+        raise UsageError("\n".join(file.problems[name]))
+    if name in file.clusters:
+        return file.clusters[name]
+    if not file.path.exists():
+        raise UsageError(f"no cluster {name!r}: there is no {file.path}", hint=EXAMPLE)
+    near = yamlfile.did_you_mean(name, [*file.names, LOCAL])
+    raise UsageError(f"no cluster {name!r} in {file.path}{near}", hint="`mesh clusters` lists them")
+
+
+def _local(name: str) -> Cluster:
+    _, colon, count = name.partition(":")
+    number = int(count) if count.isdecimal() and len(count) < 4 else 0
+    if colon and not 1 <= number <= MOST_LOCAL_HOSTS:
+        raise UsageError(f"{name!r}: expected local:N with N from 1 to {MOST_LOCAL_HOSTS}")
+    hosts = (
+        Host(name=f"local-{i}", address="127.0.0.1", remote_dir=f"{DEFAULT_REMOTE_DIR}/local/{i}")
+        for i in range(number if colon else LOCAL_HOSTS)
+    )
+    return Cluster(name=name, hosts=tuple(hosts), backend="local")
+
+
+def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
+    """One cluster, and what is wrong with it; it is to be used only if nothing is."""
+    problems = Problems(path)
+    if name == LOCAL or name.startswith(f"{LOCAL}:"):
+        problems.add(node, name, "is the name of the built-in cluster; choose another one")
+    keys = yamlfile.mapping(node, name, problems, "a mapping with hosts:")
+    yamlfile.known(keys, CLUSTER_KEYS, name, problems)
+
+    def text(key: str, expected: str) -> str:
+        return yamlfile.text(keys[key][1], f"{name}.{key}", problems, expected) if key in keys else ""
+
+    defaults = Host(
+        name="",
+        address="",
+        user=_user(text("user", "a user name"), keys, name, problems),
+        port=_port(keys, name, problems),
+        identity_file=_identity_file(keys, name, problems),
+    )
+    host_keys = text("host_keys", "accept-new or strict") or HostKeys.ACCEPT_NEW.value
+    if host_keys not in [kind.value for kind in HostKeys]:
+        problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
+        host_keys = HostKeys.ACCEPT_NEW.value
+    cluster = Cluster(
+        name=name,
+        hosts=_hosts(keys, name, node, defaults, problems),
+        gateway=_gateway(text("gateway", "a gateway, [user@]host[:port]"), keys, name, problems),
+        python=text("python", "a path or name of an interpreter") or "python3",
+        remote_dir=text("remote_dir", "a directory on the hosts") or DEFAULT_REMOTE_DIR,
+        password_env=text("password_env", "the name of a variable"),
+        host_keys=HostKeys(host_keys),
+    )
+    return cluster, problems
+
+
+def _user(user: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
+    if user:
+        try:
+            split(f"{user}@host")
+        except NoHost as error:
+            problems.add(keys["user"][1], f"{where}.user", str(error))
+    return user
+
+
+def _gateway(gateway: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
+    if gateway:
+        try:
+            split(gateway)
+        except NoHost as error:
+            problems.add(keys["gateway"][1], f"{where}.gateway", str(error))
+    return gateway
+
+
+def _port(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> int:
+    if "port" not in keys:
+        return 0
+    node = keys["port"][1]
+    try:
+        return check_port(yamlfile.scalar(node, f"{where}.port", problems, "a port (1 to 65535)") or "1")
+    except NoHost:
+        problems.unexpected(node, f"{where}.port", "a port (1 to 65535)")
+        return 0
+
+
+def _identity_file(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
+    if "identity_file" not in keys:
+        return ""
+    node, place = keys["identity_file"][1], f"{where}.identity_file"
+    written = yamlfile.text(node, place, problems, "the path of a private key")
+    if not written:
+        return ""
+    try:
+        path = Path(written).expanduser()
+        if not path.is_file():
+            problems.add(node, place, f"there is no file {path}")
+    except (OSError, RuntimeError, ValueError):  # no such user for ~user; a path that is none
+        problems.add(node, place, f"there is no file {written}")
+        return written
+    return str(path)
+
+
+def _hosts(
+    keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, problems: Problems
+) -> tuple[Host, ...]:
+    if "hosts" not in keys:
+        if isinstance(cluster, MappingNode):
+            problems.add(cluster, name, "has no hosts:")
+        return ()
+    place = f"{name}.hosts"
+    listed = yamlfile.items(keys["hosts"][1], place, problems, "a list of hosts")
+    hosts = [(host, where, node) for where, node in listed for host in _host(node, where, defaults, problems)]
+    if not hosts and not problems.lines:
+        problems.add(keys["hosts"][1], place, "is empty")
+    counted = Counter(host.name for host, _, _ in hosts)
+    named: list[Host] = []
+    for host, where, node in hosts:
+        if counted[host.name] > 1 and host.port:  # one machine, several ports: as containers have
+            host = dataclasses.replace(host, name=f"{host.name}:{host.port}")
+        if any(host.name == other.name for other in named):
+            problems.add(node, where, f"{host.name} is listed twice")
+        named.append(host)
+    return tuple(named)
+
+
+def _host(node: Node, where: str, defaults: Host, problems: Problems) -> list[Host]:
+    """The hosts of one item of the list: one, or those of a range."""
+    if isinstance(node, MappingNode):
+        return _host_mapping(node, where, defaults, problems)
+    written = yamlfile.text(node, where, problems, "a host name")
+    return _named(written, node, where, defaults, problems) if written else []
+
+
+def _host_mapping(node: MappingNode, where: str, defaults: Host, problems: Problems) -> list[Host]:
+    keys = yamlfile.mapping(node, where, problems, "a host")
+    yamlfile.known(keys, HOST_KEYS, where, problems)
+    if "host" not in keys:
+        problems.add(node, where, "has no host:")
+        return []
+    own = defaults
+    if "user" in keys:
+        user = yamlfile.text(keys["user"][1], f"{where}.user", problems, "a user name")
+        own = dataclasses.replace(own, user=_user(user, keys, where, problems))
+    if "port" in keys:
+        own = dataclasses.replace(own, port=_port(keys, where, problems))
+    if "identity_file" in keys:
+        own = dataclasses.replace(own, identity_file=_identity_file(keys, where, problems))
+    if "internal_ip" in keys:
+        place = f"{where}.internal_ip"
+        address = yamlfile.text(keys["internal_ip"][1], place, problems, "an address")
+        try:
+            user, address, port = split(address or "x")
+            if user or port:
+                problems.unexpected(keys["internal_ip"][1], place, "an address without user and port")
+        except NoHost as error:
+            problems.add(keys["internal_ip"][1], place, str(error))
+        own = dataclasses.replace(own, internal_ip=address)
+    place = f"{where}.host"
+    written = yamlfile.text(keys["host"][1], place, problems, "a host name")
+    hosts = _named(written, keys["host"][1], place, own, problems) if written else []
+    if own.internal_ip and len(hosts) > 1:
+        problems.add(node, where, "a range of hosts cannot share one internal_ip")
+    return hosts
+
+
+def _named(written: str, node: Node, where: str, defaults: Host, problems: Problems) -> list[Host]:
+    try:
+        hosts = []
+        for name in expand(written):
+            user, address, port = split(name)
+            host = dataclasses.replace(defaults, name=address, address=address)
+            hosts.append(dataclasses.replace(host, user=user or host.user, port=port or host.port))
+        return hosts
+    except NoHost as error:
+        problems.add(node, where, f"expected a host name, found {yamlfile.found(node)}: {error}")
+        return []

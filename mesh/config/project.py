@@ -1,0 +1,162 @@
+"""mesh.yaml: what a project is, and what is done before its commands."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yaml.nodes import Node
+
+from mesh.config import yamlfile
+from mesh.config.yamlfile import Problems
+from mesh.core.errors import UsageError
+from mesh.core.run import DEFAULT_GRACE
+
+FILE = "mesh.yaml"
+KEYS = ("commands", "ignore", "prerun", "env", "pass", "workspace", "grace")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+TEMPLATE = """\
+# mesh.yaml: belongs into the project's directory, which is the workspace that every host gets a copy of.
+# Every key may be left out.
+
+# Once per machine, by `mesh setup CLUSTER`:
+commands:
+  # - curl -LsSf https://astral.sh/uv/install.sh | sh
+
+# What is not sent, by git's rules; .gitignore, .meshignore and .git are left out as well.
+ignore:
+  - "*.pyc"
+  - ".env"
+  # - "/data"
+
+# Before each run, in one bash session per host: what it exports or activates holds for the command.
+prerun:
+  # - uv venv --allow-existing
+  # - source .venv/bin/activate
+  # - uv pip install -r requirements.txt
+
+# Variables for every rank; they win over those that mesh sets.
+env:
+  # JAX_PLATFORMS: cpu
+
+# Variables of yours to hand on, by pattern.
+pass:
+  # - WANDB_*
+
+# Another directory to send, relative to this file.
+# workspace: .
+
+# Seconds from SIGTERM to SIGKILL when a run is ended.
+# grace: 10
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A directory with or without a mesh.yaml."""
+
+    workspace: Path  # absolute; what every host gets a copy of
+    named: bool  # a mesh.yaml says so; otherwise it is just the directory that we are in
+    commands: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    prerun: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    passed: tuple[str, ...] = ()  # patterns of local variables to hand on
+    grace: float = DEFAULT_GRACE  # seconds
+
+
+def load_project(start: Path) -> Project:
+    """The project of a directory: the nearest mesh.yaml in it or above decides. Raises UsageError."""
+    start = start.resolve()
+    for directory in (start, *start.parents):
+        path = directory / FILE
+        if path.is_file():
+            return _read(path)
+    return Project(workspace=start, named=False)
+
+
+def _read(path: Path) -> Project:
+    node, problems = yamlfile.load(path)
+    if node is None:
+        return Project(workspace=path.parent, named=True)
+    keys = yamlfile.mapping(node, path.name, problems, "the keys " + ", ".join(KEYS))
+    yamlfile.known(keys, KEYS, "", problems)
+    lists = {
+        key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else ()
+        for key in ("commands", "ignore", "prerun", "pass")
+    }
+    project = Project(
+        workspace=_workspace(path, keys, problems),
+        named=True,
+        commands=lists["commands"],
+        ignore=lists["ignore"],
+        prerun=lists["prerun"],
+        env=_env(keys, problems),
+        passed=lists["pass"],
+        grace=_grace(keys, problems),
+    )
+    problems.check()
+    return project
+
+
+def _workspace(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> Path:
+    if "workspace" not in keys:
+        return path.parent
+    node = keys["workspace"][1]
+    written = yamlfile.text(node, "workspace", problems, "a directory") or "."
+    try:
+        workspace = (path.parent / Path(written).expanduser()).resolve()
+        if workspace.is_dir():
+            return workspace
+    except (OSError, RuntimeError, ValueError):  # no such user for ~user; a path that is none
+        pass
+    problems.add(node, "workspace", f"there is no directory {written}")
+    return path.parent
+
+
+def _env(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> dict[str, str]:
+    if "env" not in keys or yamlfile.found(keys["env"][1]) == "nothing":
+        return {}
+    env = {}
+    for name, (key, value) in yamlfile.mapping(keys["env"][1], "env", problems, "variables, NAME: VALUE").items():
+        if not VARIABLE.fullmatch(name):
+            problems.add(key, "env", f"{name!r} is no name of a variable")
+        env[name] = yamlfile.scalar(value, f"env.{name}", problems, 'a text (an empty one is "")')
+        if "\0" in env[name]:
+            problems.add(value, f"env.{name}", "holds a zero byte")
+    return env
+
+
+def _grace(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> float:
+    if "grace" not in keys:
+        return DEFAULT_GRACE
+    grace = yamlfile.number(keys["grace"][1], "grace", problems, "a number of seconds")
+    if grace is not None and not (math.isfinite(grace) and grace >= 0):
+        problems.unexpected(keys["grace"][1], "grace", "a number of seconds")
+    return grace if grace is not None else DEFAULT_GRACE
+
+
+def project_directory_name(workspace: Path, user: str, machine: str) -> str:
+    """The name of the workspace's copy on hosts: stable for the same user, machine and directory.
+
+    >>> project_directory_name(Path("/home/me/my project"), "me", "laptop")
+    'my-project-0c32a92fcf'
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", workspace.name)[:40].lstrip(".-") or "workspace"
+    who_and_where = f"{user}@{machine}:{workspace}".encode("utf-8", "surrogateescape")
+    return f"{name}-{hashlib.sha256(who_and_where).hexdigest()[:10]}"
+
+
+def check_workspace(project: Project, home: Path) -> None:
+    """Refuse to send a home directory, or all of the machine, unless a mesh.yaml names it. Raises UsageError."""
+    home = home.resolve()
+    if not project.named and project.workspace in (home, *home.parents):
+        raise UsageError(
+            f"{project.workspace} would be sent to every host, as it is the working directory",
+            hint="cd into your project, or write a mesh.yaml here (mesh init)",
+        )
