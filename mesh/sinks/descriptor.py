@@ -1,0 +1,56 @@
+"""Writing to a descriptor of ours: all of it, whatever is at its other end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+
+from mesh.core.errors import OutputClosed
+
+
+class Descriptor:
+    """Standard output or error. A paused terminal blocks us; nobody at the other end is OutputClosed."""
+
+    def __init__(self, number: int, *, required: bool) -> None:
+        """required: False where nobody has to read it, and its end is ignored."""
+        self._number, self._required = number, required
+        self._gone = False
+        try:
+            mode = os.fstat(number).st_mode
+        except OSError:  # closed before we came (mesh >&-)
+            mode, self._gone = 0, True
+        self._can_vanish = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self.is_terminal = not self._gone and os.isatty(number)
+
+    def write(self, data: bytes) -> None:
+        """Write all of data. Raises OutputClosed, and OSError (a full disk)."""
+        view = memoryview(data)
+        while view and not self._gone:
+            try:
+                view = view[os.write(self._number, view) :]
+            except BlockingIOError:  # whoever gave it to us set it non-blocking
+                poll = select.poll()
+                poll.register(self._number, select.POLLOUT)
+                poll.poll(1000)
+            except OSError as error:
+                self._failed(error)
+
+    def check(self) -> None:
+        """See whether somebody is at the other end. Raises OutputClosed."""
+        if self._can_vanish and self._required and not self._gone:
+            poll = select.poll()
+            poll.register(self._number, 0)
+            if any(what & select.POLLERR for _, what in poll.poll(0)):
+                self._gone = True
+                raise OutputClosed("nobody reads our output")
+
+    def _failed(self, error: OSError) -> None:
+        if error.errno == errno.EIO or not self._required:  # EIO: the terminal is gone, and a SIGHUP says so
+            self._gone = True
+        elif error.errno in (errno.EPIPE, errno.ECONNRESET):
+            self._gone = True
+            raise OutputClosed("nobody reads our output") from error
+        else:
+            raise error

@@ -1,0 +1,70 @@
+"""What a host may show on a terminal: text and colours. Everything else that a terminal would obey is removed."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+MAX_SEQUENCE = 4096  # characters; an escape sequence that has not ended by then is no sequence
+
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_SEQUENCES = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links, clipboard
+    r"|\x1b[PX^_][^\x1b\n]*\x1b\\"  # DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"  # all others
+)
+_CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # all but tab, newline and carriage return; C1 too
+_REMOVED = re.compile(f"({_COLOUR})|{_SEQUENCES}|{_CONTROLS}")
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[PX^_][^\x1b\n]*\x1b?|[ -/]*)\Z")
+_OVERPRINTED = re.compile(r"[^\n]*\r(?!\n)")
+RESET = "\x1b[0m"
+
+
+def clean(text: str) -> str:
+    """Remove what is no text and no colour.
+
+    >>> clean("\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07\\x1b[2Jdone\\x07")
+    '\\x1b[31mred\\x1b[0m done'
+    """
+    return _REMOVED.sub(lambda match: match.group(1) or "", text)
+
+
+def plain(text: str) -> str:
+    """Text without colours as well."""
+    return _REMOVED.sub("", text).replace("\r", "")
+
+
+def clean_lines(text: str) -> str:
+    """Clean whole lines: of what ``\\r`` overprints the last state stays, and a colour ends with its line.
+
+    >>> clean_lines("10%\\r20%\\r30%\\n\\x1b[31mred\\n")
+    '30%\\n\\x1b[31mred\\x1b[0m\\n'
+    """
+    if "\r" in text:
+        text = _OVERPRINTED.sub("", text.replace("\r\n", "\n")).replace("\r", "")
+    text = clean(text)
+    if "\x1b" in text:
+        text = re.sub(rf"^([^\n]*{_COLOUR}[^\n]*?)(?<!\x1b\[0m)$", rf"\1{RESET}", text, flags=re.MULTILINE)
+    return text
+
+
+class Cleaner:
+    """Cleans a stream; a sequence or a character may be cut by a chunk's edge.
+
+    >>> cleaner = Cleaner()
+    >>> cleaner.feed(b"a\\x1b["), cleaner.feed(b"2Jb\\xc3"), cleaner.feed(b"\\xa9")
+    ('a', 'b', 'é')
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+
+    def feed(self, chunk: bytes) -> str:
+        text = self._held + self._decoder.decode(chunk)
+        self._held = ""
+        unfinished = _UNFINISHED.search(text, max(0, len(text) - MAX_SEQUENCE))
+        if unfinished:
+            text, self._held = text[: unfinished.start()], text[unfinished.start() :]
+        return clean(text)

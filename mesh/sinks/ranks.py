@@ -1,0 +1,28 @@
+"""Sets of ranks, as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def told(ranks: Iterable[int]) -> str:
+    """A set of ranks in short.
+
+    >>> told([0, 1, 2, 8, 10, 9]), told([5]), told([])
+    ('0-2,8-10', '5', '')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "rank"), counted(3, "host")
+    ('1 rank', '3 hosts')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

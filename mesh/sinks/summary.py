@@ -1,0 +1,102 @@
+"""The end of a run in at most 25 lines: who failed first, when, where, how, and the last of what it said."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mesh.core.cluster import Placement
+from mesh.core.events import Exited, Lost, PrepareFailed
+from mesh.core.outcome import Cause, Outcome
+from mesh.sinks.ranks import counted, told
+
+MOST_LINES = 25
+LAST_LINES = 10  # of what the first one said
+WIDTH = 200  # characters of a line that is quoted
+INDENT = "    "
+
+Tail = Callable[[int], Sequence[str]]
+
+
+def summary(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, logs: Path) -> list[str]:
+    """The lines for people. A closed stdout has none.
+
+    said: the last lines of a rank; prepared: the last lines of a host's prerun
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    lines = _verdict(outcome, placement, said, prepared)
+    lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
+    room = MOST_LINES - 1
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"and {len(lines) - room + 1} lines more in run.json"]
+    return [*lines, f"logs: {logs}"]
+
+
+def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail) -> list[str]:
+    took = outcome.ended - outcome.started
+    match outcome.cause:
+        case Cause.COMPLETED:
+            return [f"done: {counted(placement.world_size, 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.RANK | Cause.LOST if outcome.first is not None:
+            return [*_first(outcome, outcome.first, placement, said), *_others(outcome, outcome.first)]
+        case Cause.TIMEOUT:
+            return ["the time was out: every rank was stopped"]
+        case Cause.SIGNAL:
+            name = signal.Signals(outcome.exit_code - 128).name
+            where = "every rank was stopped" if outcome.started else "before any rank was started"
+            return [f"ended by {name}: {where}"]
+        case _:
+            return _failures(outcome, placement, prepared)
+
+
+def _first(outcome: Outcome, first: Exited | Lost, placement: Placement, said: Tail) -> list[str]:
+    host = placement.hosts[first.node].name
+    after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
+    if isinstance(first, Lost):
+        ranks = told(placement.ranks(first.node))
+        return [f"host {host} (rank {ranks}) was lost first, {after}: {first.reason}"]
+    quoted = [f"{INDENT}{line[:WIDTH]}" for line in said(first.rank)[-LAST_LINES:]]
+    return [f"rank {first.rank} on {host} failed first: {first.told()}, {after}", *quoted]
+
+
+def _others(outcome: Outcome, first: Exited | Lost) -> list[str]:
+    stopped = set(outcome.stopped)
+    failed = [e for e in outcome.exits if e.status and e.rank not in stopped and e is not first]
+    lost = [lost for lost in outcome.lost if lost is not first]
+    parts = []
+    if failed:
+        span = failed[0].time - first.time if len(failed) == 1 else max(e.time for e in failed) - first.time
+        how = sorted({e.told() for e in failed})
+        parts.append(f"rank {told(e.rank for e in failed)} failed within {max(0.0, span):.1f} s ({', '.join(how[:3])})")
+    if lost:
+        parts.append(f"{counted(len(lost), 'more host')} lost")
+    if stopped:
+        parts.append(f"rank {told(stopped)} stopped by mesh")
+    return ["after it: " + "; ".join(parts)] if parts else []
+
+
+def _failures(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
+    """What kept the command from being started: equal complaints of several hosts as one."""
+    groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
+    for failure in outcome.failures:
+        groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
+    lines = ["the command was not started"] if not outcome.started else ["the command could not be started everywhere"]
+    for (step, message, hint), failures in groups.items():
+        names = [placement.hosts[failure.node].name for failure in failures]
+        who = (
+            names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
+        )
+        # What went wrong on our side is no host's fault; of these steps the message says it all.
+        text = f"{step}: {message}" if step in ("home", "sync", "prerun", "start") else message
+        lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
+        if step == "prerun":
+            lines += [f"{INDENT}{line[:WIDTH]}" for line in prepared(failures[0].node)[-LAST_LINES:]]
+        if hint:
+            lines += [f"{INDENT}{line}" for line in hint.split("\n")]
+    return lines
+
+
+def _limited(lines: list[str], most: int) -> list[str]:
+    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]
