@@ -1,0 +1,206 @@
+"""What people see: the output of the ranks on stdout and stderr, and mesh's own words on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mesh.core.cluster import Placement
+from mesh.core.events import (
+    Connected,
+    Event,
+    Exited,
+    Finished,
+    Gone,
+    Lost,
+    Notice,
+    Output,
+    PrepareFailed,
+    Silent,
+    Stream,
+    Synced,
+)
+from mesh.core.outcome import Outcome
+from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.escapes import Cleaner, clean, clean_lines
+from mesh.sinks.lines import LineCutter, Lines, label
+from mesh.sinks.summary import Tail, summary
+
+PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
+BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
+
+
+class TerminalSink:
+    """Shows whole lines of all ranks (mode "all"), the bytes of rank 0 ("rank0"), or nothing of theirs ("none")."""
+
+    def __init__(
+        self,
+        *,
+        placement: Placement,
+        mode: str,
+        label: str,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        environ: Mapping[str, str],
+    ) -> None:
+        """label: "rank" or "host"; environ: NO_COLOR is looked for in it."""
+        self._placement, self._mode = placement, mode
+        self._out = Descriptor(stdout_fd, required=True)
+        self._err = Descriptor(stderr_fd, required=False)
+        self._to = {Stream.STDOUT: self._out, Stream.STDERR: self._err, Stream.PRERUN: self._err}
+        self._colours = self._err.is_terminal and not environ.get("NO_COLOR")
+        self._prefixes = self._make_prefixes(label)
+        self._cutters: dict[tuple[int, Stream], LineCutter] = {}
+        self._cleaners: dict[Stream, Cleaner] = {}
+        self._in_line = False  # rank 0's bytes on the terminal end in the middle of a line
+        self._began = time.monotonic()
+        self._named_missing = False
+        self._missing = {host.name: None for host in placement.hosts}  # an ordered set
+        self._synced: list[Synced] = []
+        self._failed: int | None = None  # the first rank that did
+
+    def handle(self, event: Event) -> None:
+        match event:
+            case Output():
+                self._output(event)
+            case Connected(node=node):
+                self._missing.pop(self._placement.hosts[node].name, None)
+            case PrepareFailed(node=node):
+                self._missing.pop(self._placement.hosts[node].name, None)
+            case Synced():
+                self._sync(event)
+            case Exited():
+                self._end_lines(event.node, event.rank)
+                if event.status and self._failed is None:
+                    self._failed = event.rank
+                    name = self._placement.hosts[event.node].name
+                    self._say(f"rank {event.rank} on {name}: {event.told()}")
+            case Lost(node=node, reason=reason):
+                self._end_lines(node)
+                self._complain(f"host {self._placement.hosts[node].name} lost: {reason}")
+            case Gone(node=node):
+                self._end_lines(node)
+            case Silent(node=node, seconds=seconds):
+                name = self._placement.hosts[node].name
+                self._say(f"{name}: silent for {seconds:.0f} s" if seconds else f"{name}: is back")
+            case Notice(text=text, is_error=is_error, hint=hint):
+                self._complain(text, hint) if is_error else self._say(text)
+            case Finished():
+                self._end_lines()
+
+    def idle(self) -> None:
+        self._out.check()
+        if self._missing and not self._named_missing and time.monotonic() - self._began > PATIENCE:
+            self._named_missing = True
+            names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
+            self._say(f"still connecting to {names}")
+
+    def close(self) -> None:
+        pass
+
+    def conclude(self, outcome: Outcome, said: Tail, prepared: Tail, logs: Path) -> None:
+        """After the end: the summary, as one error or a few plain lines."""
+        lines = summary(outcome, self._placement, said, prepared, logs)
+        if not lines:
+            return
+        if outcome.exit_code:
+            self._complain(clean(lines[0]), "\n".join(lines[1:]))
+        else:
+            for line in lines:
+                self._say(line)
+
+    def complain(self, error: str, hint: str = "") -> None:
+        """Tell an error that is no part of the run itself."""
+        self._complain(error, hint)
+
+    # ---- mesh's own words
+
+    def _say(self, text: str) -> None:
+        self._tell(f"{BOLD}==>{RESET} " if self._colours else "==> ", text)
+
+    def _complain(self, text: str, more: str = "") -> None:
+        lead = f"{RED}error:{RESET} " if self._colours else "error: "
+        self._tell(lead, "\n       ".join([text, *(more.split("\n") if more else [])]))
+
+    def _tell(self, lead: str, text: str) -> None:
+        begin = "\n" if self._in_line else ""
+        self._in_line = False
+        self._err.write(f"{begin}{lead}{clean(text)}\n".encode("utf-8", "backslashreplace"))
+
+    def _sync(self, event: Synced) -> None:
+        self._synced.append(event)
+        hosts = len(self._placement.hosts)
+        if len(self._synced) == hosts:
+            slowest = max(one.seconds for one in self._synced)
+            sent = sum(one.bytes for one in self._synced)
+            where = "" if hosts == 1 else f" to {hosts} hosts"
+            self._say(f"synced {event.files} files{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
+
+    # ---- output of the ranks
+
+    def _make_prefixes(self, label: str) -> Sequence[bytes]:
+        last = self._placement.world_size - 1
+        numbers = [f"{rank:0{len(str(last))}d}" for rank in range(last + 1)]
+        if label == "host":
+            names = [self._placement.hosts[self._placement.node(rank)].name for rank in range(last + 1)]
+            numbers = [f"{name}:{number}" for name, number in zip(names, numbers, strict=True)]
+        return [f"[{number}] ".encode() for number in numbers]
+
+    def _output(self, event: Output) -> None:
+        if event.stream is Stream.PRERUN:
+            if event.node == 0:  # the others do the same; what they said stands in their logs
+                self._lines(event)
+        elif self._mode == "all":
+            self._lines(event)
+        elif self._mode == "rank0" and event.rank == 0:
+            self._bytes(event)
+
+    def _bytes(self, event: Output) -> None:
+        to = self._to[event.stream]
+        data = event.data
+        if to.is_terminal:
+            data = self._cleaners.setdefault(event.stream, Cleaner()).feed(data).encode()
+        to.write(data)
+        if data and to.is_terminal and self._err.is_terminal:
+            self._in_line = not data.endswith(b"\n")
+
+    def _lines(self, event: Output) -> None:
+        key = event.rank, event.stream
+        cutter = self._cutters.get(key)
+        if cutter is None:
+            cutter = self._cutters[key] = LineCutter()
+        self._write_lines(cutter.feed(event.data), event.rank, event.stream)
+
+    def _end_lines(self, node: int | None = None, rank: int | None = None) -> None:
+        """Show what is left of lines that never ended, of one rank, one host or all."""
+        for (of_rank, stream), cutter in self._cutters.items():
+            if rank in (None, of_rank) and node in (None, self._placement.node(of_rank)):
+                self._write_lines(cutter.end(), of_rank, stream)
+
+    def _write_lines(self, lines: Lines | None, rank: int, stream: Stream) -> None:
+        if lines is None:
+            return
+        to, prefix = self._to[stream], self._prefixes[rank]
+        if stream is Stream.PRERUN:
+            prefix = f"[{self._placement.hosts[0].name}] ".encode()
+        if lines.head is not None:
+            to.write(prefix)
+            for piece in lines.pieces():
+                to.write(clean(piece.decode("utf-8", "replace")).encode() if to.is_terminal else piece)
+        text = lines.text
+        if to.is_terminal:
+            text = clean_lines(text.decode("utf-8", "replace")).encode()
+        to.write(label(text, prefix, first=lines.head is None))
+
+
+def told_bytes(size: int) -> str:
+    """
+    >>> told_bytes(0), told_bytes(1234), told_bytes(20_000_000)
+    ('0 B', '1.2 kB', '20.0 MB')
+    """
+    number, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.0f} B" if units[0] == "B" else f"{number:.1f} {units[0]}"
