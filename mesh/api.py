@@ -5,28 +5,24 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-import secrets
 import shlex
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
-from mesh.config.project import TEMPLATE, check_workspace, load_project
+from mesh.config.project import check_workspace, load_project
 from mesh.config.settings import RunFlags, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Placement
-from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import RunSpec
 
 if TYPE_CHECKING:
     from mesh.core.interfaces import Backend, Sink
-    from mesh.core.outcome import Outcome
 
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone

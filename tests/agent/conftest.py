@@ -28,7 +28,12 @@ HOST = Host(name="here", address="127.0.0.1")
 def pythons() -> dict[str, str]:
     """A path for each minor version that the agent supports and that is here."""
     found = {}
-    patterns = ["/usr/bin/python3.?", "/usr/bin/python3.??", "/usr/local/bin/python3.??", os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")]
+    patterns = [
+        "/usr/bin/python3.?",
+        "/usr/bin/python3.??",
+        "/usr/local/bin/python3.??",
+        os.path.expanduser("~/.pyenv/versions/3.*/bin/python3"),
+    ]
     for path in [sys.executable, *(path for pattern in patterns for path in sorted(glob.glob(pattern)))]:
         asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)

@@ -13,7 +13,9 @@ from mesh.core.events import Exited, Gone, Locked, Lost, Output, PrepareFailed
 
 from .conftest import Open, Run
 
-FORKED_TWICE = "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
+FORKED_TWICE = (
+    "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
+)
 LEAVERS = {
     "a background child": "sleep 4567 & echo $!",
     "a double fork with setsid that ignores SIGTERM": FORKED_TWICE,
@@ -52,13 +54,21 @@ def test_the_end_on_each_python(opener: Open, python: str) -> None:
 
 def test_a_storm_of_forks_is_ended(agent: Run) -> None:
     agent.prepare()
-    agent.start("bash", "-c", "trap '' TERM; storm() { for n in 1 2 3 4 5 6 7 8; do sleep 0.05 & done; }; while :; do storm; done")
+    agent.start(
+        "bash",
+        "-c",
+        "trap '' TERM; storm() { for n in 1 2 3 4 5 6 7 8; do sleep 0.05 & done; }; while :; do storm; done",
+    )
     assert agent.finish(grace=0.3).left == ()
 
 
 def test_a_signal_reaches_every_process_of_a_rank(agent: Run) -> None:
     agent.prepare()
-    agent.start("bash", "-c", "trap 'echo parent; exit 9' INT; bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done' & wait; wait")
+    agent.start(
+        "bash",
+        "-c",
+        "trap 'echo parent; exit 9' INT; bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done' & wait; wait",
+    )
     agent.until(Output)
     agent.session.signal(signal.SIGINT, 5.0)
     assert agent.result().status in (9, 130)

@@ -90,7 +90,7 @@ def test_bashrc_is_not_read(opener: Open, any_python: str, tmp_path: Path, monke
 def test_odd_text_in_a_line(agent: Run) -> None:
     agent.prepare(["cat <<'END'\n it's \"odd\" \\ $x\nEND", "echo 'ünï'"])
     agent.finish()
-    assert agent.printed(Stream.PRERUN).decode() == " it's \"odd\" \\ $x\nünï\n"
+    assert agent.printed(Stream.PRERUN).decode() == ' it\'s "odd" \\ $x\nünï\n'
 
 
 def test_a_user_variable_that_prerun_changes_wins_over_the_rank(agent: Run) -> None:

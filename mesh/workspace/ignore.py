@@ -1,0 +1,104 @@
+"""Which files belong to a workspace: git's rules from every file that git would read, and ours.
+
+In the order of their weight: ``ignore:`` of mesh.yaml; then, from the file's own directory upwards, ``.meshignore``
+and ``.gitignore``, up to the root of the repository also above the workspace; then ``.git/info/exclude``. A user's
+global excludes (core.excludesFile) are not read: two people with one project would send different trees. ``.git``
+never belongs. A repository within the workspace is an ordinary directory; its .gitignore counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mesh.workspace.patterns import Pattern, read_lines, read_ours
+
+FILES = (b".gitignore", b".meshignore")  # the later one wins
+ALWAYS = b".git"
+
+
+class Layer:
+    """The rules that were written for one directory."""
+
+    def __init__(self, base: bytes, patterns: Sequence[Pattern]) -> None:
+        """base: the directory's path and a slash, relative to the top of the walk; b"" for the top itself."""
+        self._base = len(base)
+        self._patterns = [
+            (re.compile(pattern.expression + rb"\Z", re.DOTALL), pattern) for pattern in reversed(patterns)
+        ]
+        # Most paths match nothing: one look at all rules together tells.
+        self._any = _together(patterns)
+        self._any_for_files = _together([pattern for pattern in patterns if not pattern.wants_directory])
+
+    def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
+        """The last rule that matches a path (relative to the top of the walk), if any does."""
+        path = path[self._base :]
+        if not (self._any if is_directory else self._any_for_files).match(path):
+            return None
+        for expression, pattern in self._patterns:
+            if (is_directory or not pattern.wants_directory) and expression.match(path):
+                return pattern
+        return None
+
+
+def _together(patterns: Sequence[Pattern]) -> re.Pattern[bytes]:
+    alternatives = b"|".join(pattern.expression for pattern in patterns) or rb"(?!)"
+    return re.compile(b"(?:" + alternatives + rb")\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules for one directory and what is in it."""
+
+    top: bytes  # what paths are relative to: the repository's root, or the workspace
+    layers: tuple[Layer, ...]  # the later one weighs more
+    ours: Layer  # weighs most
+
+    def excludes(self, path: bytes, is_directory: bool) -> bool:
+        """Whether a path relative to top does not belong; its parent directory must belong."""
+        if path.endswith(ALWAYS) and path[: -len(ALWAYS)][-1:] in (b"", b"/"):
+            return True
+        for layer in (self.ours, *reversed(self.layers)):
+            pattern = layer.decide(path, is_directory)
+            if pattern is not None:
+                return not pattern.negated
+        return False
+
+    def below(self, path: bytes, names: Sequence[bytes]) -> Rules:
+        """The rules for a directory (relative to top; b"" for top) in which these names are."""
+        base = path + b"/" if path else b""
+        patterns: list[Pattern] = []
+        for name in FILES:
+            if name in names:
+                patterns += _read_file(os.path.join(self.top, base + name))
+        return Rules(self.top, (*self.layers, Layer(base, patterns)), self.ours) if patterns else self
+
+
+def _read_file(path: bytes) -> list[Pattern]:
+    try:
+        # As git does: a link in place of an ignore file is not followed.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            return read_lines(file.read(), os.fsdecode(path))
+    except OSError:  # a directory, a link, or unreadable: the listing tells about what cannot be read
+        return []
+
+
+def load_rules(workspace: Path, ignore: Sequence[str]) -> tuple[Rules, bytes]:
+    """The rules for a workspace's own directory, and its path relative to their top (b"" if it is the top)."""
+    here = os.fsencode(workspace.resolve())
+    top = next(
+        (os.fsencode(d) for d in (workspace.resolve(), *workspace.resolve().parents) if (d / ".git").exists()), here
+    )
+    inside = here[len(top) :].strip(b"/")
+    exclude = _read_file(os.path.join(top, b".git/info/exclude"))
+    ours = Layer(inside + b"/" if inside else b"", read_ours(ignore, "mesh.yaml: ignore"))
+    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours)
+    above = inside.split(b"/")[:-1] if inside else []
+    if inside:  # the workspace's own directory is read by the walk
+        for depth in range(len(above) + 1):
+            rules = rules.below(b"/".join(above[:depth]), FILES)
+    return rules, inside

@@ -1,0 +1,119 @@
+"""The files of a workspace, as they are to be on every host."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from mesh.core.errors import MeshError
+from mesh.workspace.ignore import Rules, load_rules
+
+MOST_NAMED = 10  # paths in one message
+
+
+class Kind(Enum):
+    """What an entry is; its value stands in the pack."""
+
+    FILE = "f"
+    DIRECTORY = "d"
+    LINK = "l"  # kept as a link, wherever it points to
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of the workspace."""
+
+    path: bytes  # relative, with slashes; any bytes but zero
+    kind: Kind
+    mode: int  # permission bits
+    size: int  # bytes, of a file
+    mtime_ns: int
+    target: bytes = b""  # of a link
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Everything that belongs, sorted by path."""
+
+    root: bytes
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
+
+
+def list_workspace(workspace: Path, ignore: Sequence[str]) -> Listing:
+    """List a workspace by its ignore files and the patterns of mesh.yaml.
+
+    Raises MeshError naming what cannot be read: no rank may start on a tree that lacks it.
+    """
+    rules, inside = load_rules(workspace, ignore)
+    walk = _Walk(os.fsencode(workspace.resolve()), inside)
+    walk.directory(b"", rules)
+    if walk.unreadable:
+        paths = "\n".join(walk.unreadable[:MOST_NAMED])
+        more = f"\nand {len(walk.unreadable) - MOST_NAMED} more" if len(walk.unreadable) > MOST_NAMED else ""
+        raise MeshError(
+            f"cannot read what belongs to the workspace:\n{paths}{more}",
+            hint="make it readable, or name it under ignore: in mesh.yaml",
+        )
+    return Listing(walk.root, tuple(sorted(walk.entries, key=lambda entry: entry.path)), tuple(walk.skipped))
+
+
+class _Walk:
+    def __init__(self, root: bytes, inside: bytes) -> None:
+        self.root = root
+        self._inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+        self.entries: list[Entry] = []
+        self.skipped: list[str] = []
+        self.unreadable: list[str] = []
+
+    def directory(self, path: bytes, rules: Rules) -> None:
+        """Take everything below a directory that belongs."""
+        try:
+            with os.scandir(os.path.join(self.root, path)) as found:
+                children = list(found)
+        except OSError as error:
+            self._cannot_read(path, error)
+            return
+        rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
+        for child in children:
+            below = path + b"/" + child.name if path else child.name
+            try:
+                if not rules.excludes(self._inside + below, child.is_dir(follow_symlinks=False)):
+                    self._take(below, child, rules)
+            except FileNotFoundError:  # it has just been deleted
+                continue
+            except OSError as error:
+                self._cannot_read(below, error)
+
+    def _take(self, path: bytes, child: os.DirEntry[bytes], rules: Rules) -> None:
+        status = child.stat(follow_symlinks=False)
+        mode, kind = stat.S_IMODE(status.st_mode), stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFREG:
+            if not os.access(child.path, os.R_OK):
+                raise PermissionError(13, "Permission denied")
+            self.entries.append(Entry(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns))
+        elif kind == stat.S_IFDIR:
+            self.entries.append(Entry(path, Kind.DIRECTORY, mode, 0, status.st_mtime_ns))
+            self.directory(path, rules)
+        elif kind == stat.S_IFLNK:
+            self.entries.append(Entry(path, Kind.LINK, mode, 0, status.st_mtime_ns, os.readlink(child.path)))
+        else:
+            what = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}.get(kind, "a device")
+            self.skipped.append(f"{told(path)}: {what}")
+
+    def _cannot_read(self, path: bytes, error: OSError) -> None:
+        self.unreadable.append(f"{told(path) or '.'}: {error.strerror}")
+
+
+def told(path: bytes) -> str:
+    """A path for people: on one line, whatever it holds.
+
+    >>> told(b"a\\nb\\xff")
+    'a\\\\nb\\\\xff'
+    """
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
