@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import os
+import resource
+import secrets
 import shlex
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
-from mesh.config.project import check_workspace, load_project
+from mesh.config.project import FILE as PROJECT_FILE
+from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.settings import RunFlags, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import UsageError
+from mesh.core.events import Notice
 from mesh.core.run import RunSpec
 
 if TYPE_CHECKING:
     from mesh.core.interfaces import Backend, Sink
+    from mesh.sinks.terminal import TerminalSink
 
+OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
@@ -56,54 +64,114 @@ def run(
     dry_run: tell what would be done, and do nothing
     Raises UsageError for wrong flags or files; whatever goes wrong later is told, and is in the status.
     """
-    home = Path.home()
+    for name, value, known in (("--output", output, OUTPUTS), ("--label", label, LABELS)):
+        if value not in known:
+            raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
     found = find_cluster(cluster, load_clusters(clusters_path(clusters_file, os.environ), required=False))
     found = select_hosts(found, flags)
     project = load_project(Path.cwd())
-    check_workspace(project, home)
+    check_workspace(project, Path.home())
     spec = run_spec(project, flags, words, new_run_id(), os.environ, getpass.getuser(), socket.gethostname())
     lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
     spec = dataclasses.replace(spec, lease=lease, lock=spec.lock and found.backend != "local")
-    placement = Placement(hosts=found.hosts, nproc=spec.nproc)
     if dry_run:
-        for line in _plan(spec, found, placement):
-            print(line)
+        sys.stdout.writelines(f"{line}\n" for line in _plan(spec, found))
         return 0
-    _raise_descriptor_limit()
-    return _launch(spec, found, placement, output=output, label=label, json=json)
+    _allow_descriptors()
+    return _launch(spec, found, output=output, label=label, json=json)
 
 
-def _launch(spec: RunSpec, cluster: Cluster, placement: Placement, *, output: str, label: str, json: bool) -> int:
+def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
+    """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read."""
+    file = load_clusters(clusters_path(clusters_file, os.environ), required=bool(clusters_file))
+    lines = [ClusterLine(name="local", hosts=2, problem="")]
+    for name in file.names:
+        if name in file.problems:
+            lines.append(ClusterLine(name=name, hosts=0, problem="\n".join(file.problems[name])))
+        else:
+            lines.append(ClusterLine(name=name, hosts=len(file.clusters[name].hosts), problem=""))
+    return lines
+
+
+def init(directory: Path) -> Path:
+    """Write a commented mesh.yaml into a directory and return its path. Raises UsageError if there is one."""
+    path = directory / PROJECT_FILE
+    try:
+        with path.open("x") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        raise UsageError(f"there is a {path} already") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def runs_directory(environ: Mapping[str, str]) -> Path:
+    """Where the run directories are."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
+
+
+def new_run_id() -> str:
+    """An id that sorts by time and is unique for all who share a host."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def _launch(spec: RunSpec, cluster: Cluster, *, output: str, label: str, json: bool) -> int:
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.jsonl import JsonSink
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
 
-    store = StoreSink(
-        directory=runs_directory(os.environ) / spec.run, spec=spec, cluster_name=cluster.name, placement=placement
-    )
-    terminal = TerminalSink(
-        placement=placement, mode="none" if json else output, label=label, stdout_fd=1, stderr_fd=2, environ=os.environ
-    )
-    sinks: list[Sink] = [store, terminal]
-    if json:
-        sinks.append(JsonSink(placement=placement, stdout_fd=1))
+    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    directory = runs_directory(os.environ) / spec.run
+    store = StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
+    mode = "none" if json else output
+    terminal = TerminalSink(placement=placement, mode=mode, label=label, environ=os.environ)
+    sinks: list[Sink] = [store, terminal, *([JsonSink(placement=placement)] if json else [])]
     with tempfile.TemporaryDirectory(prefix="mesh-") as scratch:
-        local = Local(owner=_owner(spec, cluster) if spec.lock else None, pack=lambda: _pack(spec, Path(scratch)))
+        owner = _owner(spec, cluster) if spec.lock else None
+        local = Local(owner=owner, pack=lambda: _pack(spec, Path(scratch), terminal))
         outcome = Launcher(spec, cluster, placement, BACKENDS[cluster.backend](cluster), sinks, local).run()
     store.finish(outcome)
-    terminal.conclude(outcome, store)
+    terminal.conclude(outcome, store.said, store.prepared, store.logs)
+    if store.problem:
+        terminal.complain(f"the run directory is incomplete: {store.problem}")
     return outcome.exit_code
 
 
-def _pack(spec: RunSpec, scratch: Path) -> Path:
-    from mesh.workspace.ignore import load_rules
-    from mesh.workspace.listing import walk
+def _pack(spec: RunSpec, scratch: Path, terminal: TerminalSink) -> Path:
+    from mesh.workspace.listing import list_workspace
     from mesh.workspace.pack import make
 
+    listing = list_workspace(spec.workspace, spec.ignore)
+    for skipped in listing.skipped:
+        terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
     path = scratch / "workspace.zip"
-    make(walk(spec.workspace, load_rules(spec.workspace, spec.ignore)), spec.workspace, path)
+    make(listing, path)
     return path
+
+
+def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
+    """What --dry-run tells."""
+    from mesh.workspace.listing import Kind, list_workspace
+
+    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    yield f"cluster    {cluster.name} ({cluster.backend})"
+    for node, host in enumerate(cluster.hosts):
+        ranks = placement.ranks(node)
+        login = f"{host.user}@{host.address}" if host.user else host.address
+        where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
+        yield f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5} {host.name}{where}"
+    listing = list_workspace(spec.workspace, spec.ignore)
+    files = [entry for entry in listing.entries if entry.kind is not Kind.DIRECTORY]
+    yield f"workspace  {spec.workspace}: {len(files)} files, {sum(entry.size for entry in files)} bytes"
+    yield f"on hosts   {cluster.remote_dir}/workspaces/{spec.project}"
+    for line in spec.prerun:
+        yield f"prerun     {line}"
+    if spec.env:
+        yield f"env        {', '.join(sorted(spec.env))}"
+    yield f"command    {shlex.join(spec.command)}"
 
 
 def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
@@ -119,6 +187,14 @@ def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
     }
 
 
+def _allow_descriptors() -> None:
+    """Take as many descriptors as we may have: a host needs two or three, and macOS begins with 256."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65536 if hard == resource.RLIM_INFINITY else hard
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _local_backend(cluster: Cluster) -> Backend:
     from mesh.backends.local import LocalBackend
 
@@ -128,7 +204,7 @@ def _local_backend(cluster: Cluster) -> Backend:
 def _ssh_backend(cluster: Cluster) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster)
+    return SshBackend(cluster, environ=os.environ)
 
 
 BACKENDS: Mapping[str, Callable[[Cluster], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

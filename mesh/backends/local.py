@@ -33,7 +33,8 @@ class LocalChannel:
             bufsize=0,
             start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def send(self, data: bytes) -> None:

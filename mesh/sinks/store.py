@@ -18,6 +18,7 @@ from mesh.sinks.escapes import plain
 
 VERSION = 1  # of run.json
 MOST_OPEN = 64  # log files at a time; a laptop may have 256 descriptors in all
+LAST_LINES = 10
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
 SUFFIX = {Stream.STDOUT: "out", Stream.STDERR: "err"}
 
@@ -133,13 +134,21 @@ class StoreSink:
         name = self._placement.hosts[node].name
         return self.logs / f"prerun-{name.replace('/', '_')}.log"
 
-    def tail(self, path: Path, count: int) -> list[str]:
+    def said(self, rank: int) -> list[str]:
+        """The last lines of a rank's stderr, or of its stdout if it wrote none."""
+        return self._tail(self.log(rank, Stream.STDERR)) or self._tail(self.log(rank, Stream.STDOUT))
+
+    def prepared(self, node: int) -> list[str]:
+        """The last lines of a host's prerun."""
+        return self._tail(self.prerun_log(node))
+
+    def _tail(self, path: Path) -> list[str]:
         """The last lines of a log that say something, as text without escape sequences."""
         with contextlib.suppress(OSError), path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             lines = plain(file.read().decode("utf-8", "replace")).split("\n")
-            return [line.rstrip() for line in lines if line.strip()][-count:]
+            return [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
         return []
 
     def _file(self, path: Path) -> IO[bytes]:

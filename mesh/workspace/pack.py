@@ -1,7 +1,7 @@
 """The workspace as it travels: one zip, made once for all hosts.
 
-A zip's own directory holds neither names that are no UTF-8 nor modes of every kind, so members have plain numbers for names,
-and ``index.json`` says what each one is.
+A zip's own directory holds neither names that are no UTF-8 nor modes of every kind, so members have plain numbers for
+names, and ``index.json`` says what each one is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,169 @@
+"""The ``mesh`` command: an Invoke program with a fixed set of tasks."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Sequence
+
+from invoke.config import Config
+from invoke.exceptions import Exit
+from invoke.parser.context import ParserContext
+from invoke.parser.parser import ParseResult
+from invoke.program import Program
+
+from mesh import __version__
+from mesh.cli.tasks import namespace
+from mesh.cli.words import CLUSTER, CONFIG_KEY, SHORT, fill_in
+from mesh.config.yamlfile import did_you_mean
+from mesh.core.errors import MeshError, UsageError
+
+USAGE = "mesh COMMAND [options] ...; `mesh --help` lists the commands"
+EXAMPLES = {
+    "run": """\
+  mesh run local python train.py              two ranks on this machine
+  mesh run pod python train.py --lr 1e-3      every word after the cluster is the command's
+  mesh run --hosts tpu-[0-3] pod 'make && ./train | tee log'   one word with spaces is for bash
+""",
+}
+KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class MeshConfig(Config):
+    """Invoke's settings, from nowhere: INVOKE_* variables, ~/.invoke.yaml and the like are for other programs."""
+
+    prefix = "mesh-invoke"
+
+    def load_system(self, merge: bool = True) -> None: ...
+
+    def load_user(self, merge: bool = True) -> None: ...
+
+    def load_project(self, merge: bool = True) -> None: ...
+
+    def load_runtime(self, merge: bool = True) -> None: ...
+
+    def load_shell_env(self) -> None: ...
+
+
+class MeshProgram(Program):
+    """Reads ``mesh COMMAND [options] [CLUSTER WORD ...]`` and runs the task of that name."""
+
+    def __init__(self) -> None:
+        super().__init__(version=__version__, namespace=namespace, name="mesh", binary="mesh", config_class=MeshConfig)
+        self.contexts: dict[str, ParserContext] = {str(context.name): context for context in namespace.to_contexts()}
+
+    def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  (Invoke's name)
+        """Run argv (with the program's name first) and end with its status."""
+        try:
+            status = self.status(list(sys.argv if argv is None else argv)[1:])
+        except MeshError as error:
+            _complain(error)
+            status = error.exit_code
+        except KeyboardInterrupt:
+            status = KEYBOARD_INTERRUPT
+        except BrokenPipeError:
+            # Python would complain at its end about what it cannot flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = BROKEN_PIPE
+        if exit:
+            sys.exit(status)
+
+    def status(self, arguments: Sequence[str]) -> int:
+        """Run one command line and return its exit status. Raises MeshError."""
+        if not arguments:
+            raise UsageError("no command was given", hint=USAGE)
+        name, *rest = arguments
+        if name in ("-h", "--help", "help"):
+            self._print(self._help())
+            return 0
+        if name in ("-V", "--version"):
+            self._print(f"mesh {__version__}\n")
+            return 0
+        if name not in self.contexts:
+            what = "option" if name.startswith("-") else "command"
+            raise UsageError(f"unknown {what} {name!r}{did_you_mean(name, list(self.contexts))}", hint=USAGE)
+        if any(word in ("-h", "--help") for word in self._options(name, rest)):
+            self._print(self._help_for(name))
+            return 0
+        task = copy.deepcopy(self.contexts[name])
+        words = fill_in(rest, task, _usage(name, task))
+        self.create_config()
+        self.config.load_overrides({CONFIG_KEY: words})
+        self.collection, self.tasks, self.core = namespace, ParseResult([task]), ParseResult()
+        try:
+            self.execute()
+        except Exit as end:
+            return end.code
+        sys.stdout.flush()
+        return 0
+
+    def _options(self, name: str, rest: Sequence[str]) -> list[str]:
+        """The words that are options: with a command of the user's, those before its cluster."""
+        options = []
+        task = self.contexts[name]
+        words = iter(rest)
+        for word in words:
+            if CLUSTER in task.flags and (word == "--" or not word.startswith("-")):
+                break
+            options.append(word)
+            argument = task.flags.get(word)
+            if argument is not None and argument.takes_value:
+                next(words, None)
+        return options
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def _help(self) -> str:
+        width = max(map(len, self.contexts))
+        lines = [f"  {name:<{width}}  {_summary(name)}" for name in self.contexts]
+        return "\n".join(
+            [
+                "Makes a cluster of hosts reached over SSH feel like one machine.",
+                "",
+                "Usage: mesh COMMAND [options] ...",
+                "",
+                *lines,
+                "",
+                "`mesh COMMAND --help` tells more. The clusters stand in ~/.config/mesh/cluster.yaml;",
+                "`local` is always there: mesh run local python3 -c 'import os; print(os.environ[\"RANK\"])'",
+                "",
+            ]
+        )
+
+    def _help_for(self, name: str) -> str:
+        task = self.contexts[name]
+        rows = []
+        for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
+            flag = f"--{argument.name.replace('_', '-')}"
+            flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
+            if flag != CLUSTER:
+                rows.append((f"{flags} {'VALUE' if argument.takes_value else ''}".strip(), argument.help or ""))
+        rows.append(("-h, --help", "tell this"))
+        width = max(len(flags) for flags, _ in rows)
+        table = "".join(f"  {flags:<{width}}  {text}\n" for flags, text in rows)
+        examples = f"\nExamples:\n{EXAMPLES[name]}" if name in EXAMPLES else ""
+        return f"Usage: {_usage(name, task)}\n\n{_summary(name)}\n\nOptions:\n{table}{examples}"
+
+
+def _summary(name: str) -> str:
+    return (namespace[name].__doc__ or "").strip().split("\n")[0]
+
+
+def _usage(name: str, task: ParserContext) -> str:
+    return f"mesh {name} [options]" + (" CLUSTER COMMAND [ARG ...]" if CLUSTER in task.flags else "")
+
+
+def _complain(error: MeshError) -> None:
+    lines = [*str(error).split("\n"), *(error.hint.split("\n") if error.hint else [])]
+    text = "error: " + "\n       ".join(lines) + "\n"
+    sys.stderr.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """The console script."""
+    MeshProgram().run()

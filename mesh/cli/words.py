@@ -1,0 +1,86 @@
+"""Reading a command line: options are Invoke's arguments, the user's own words are never joined or read again.
+
+Invoke's parser would take a value that begins with a dash for a flag, and the words of a command for tasks; its tasks
+and arguments are what we fill in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from invoke.context import Context
+from invoke.parser.argument import Argument
+from invoke.parser.context import ParserContext
+
+from mesh.config.yamlfile import did_you_mean
+from mesh.core.errors import UsageError
+
+CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
+SHORT = {"-i": "--interactive"}
+CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
+
+
+def own_words(context: Context) -> list[str]:
+    """The words of the command: those that MeshProgram found, or under ``inv`` what follows the first ``--``.
+
+    Invoke itself joins them by spaces, so that they are taken from argv.
+    """
+    words: Sequence[str] | None = context.config.get(CONFIG_KEY)
+    if words is None:
+        words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    return [as_utf8(word) for word in words]
+
+
+def as_utf8(word: str) -> str:
+    """A word of argv as if the locale were UTF-8, which is how it travels."""
+    if sys.getfilesystemencoding().lower() in ("utf-8", "utf8"):
+        return word
+    return os.fsencode(word).decode("utf-8", "surrogateescape")
+
+
+def fill_in(arguments: Sequence[str], task: ParserContext, usage: str) -> list[str]:
+    """Give a task's arguments their values, and return the user's own words.
+
+    A task with ``--cluster`` takes it as its first word as well; everything after it is the user's.
+    Raises UsageError.
+    """
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word != "--" and word.startswith("-") and word != "-":
+            flag, equals, value = word.partition("=")
+            flag = SHORT.get(flag, flag)
+            _set(task, flag, value if equals else None, rest, usage)
+        elif CLUSTER in task.flags:
+            cluster = task.flags[CLUSTER]
+            if word == "--" and not cluster.value:
+                raise UsageError("expected a cluster before --", hint=usage)
+            if word == "--" or cluster.value:
+                return rest if word == "--" else [word, *rest]
+            cluster.value = word
+            return rest
+        else:
+            raise UsageError(f"unexpected word {word!r}", hint=usage)
+    return []
+
+
+def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usage: str) -> None:
+    argument: Argument | None = task.flags.get(flag)
+    if argument is None:
+        raise UsageError(f"unknown option {flag}{did_you_mean(flag, _long(task))}", hint=usage)
+    if not argument.takes_value:
+        if value is not None:
+            raise UsageError(f"{flag} takes no value", hint=usage)
+        argument.value = True  # type: ignore[assignment]  # the setter takes anything
+        return
+    if value is None:
+        if not rest:
+            raise UsageError(f"{flag} needs a value", hint=usage)
+        value = rest.pop(0)
+    argument.value = value
+
+
+def _long(task: ParserContext) -> list[str]:
+    return [flag for flag in task.flags if flag.startswith("--") and flag != CLUSTER]
