@@ -1,0 +1,283 @@
+"""One SSH connection: a Fabric Connection with a socket, a login and a host key check of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fabric
+import paramiko
+
+from mesh.backends.hostkeys import Checker
+from mesh.backends.login import Login, Secrets, expanded
+from mesh.core.errors import HostUnreachable
+
+LOOK = 0.1  # seconds between two looks whether we are to give up
+FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
+# Not in Python's socket module on every system.
+TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
+
+
+class SshConfig(fabric.Config):  # type: ignore[misc]
+    """Fabric's settings from ssh_config alone: fabric.yaml, FABRIC_* and INVOKE_* are for other programs."""
+
+    def load_system(self, merge: bool = True) -> None: ...
+
+    def load_user(self, merge: bool = True) -> None: ...
+
+    def load_project(self, merge: bool = True) -> None: ...
+
+    def load_runtime(self, merge: bool = True) -> None: ...
+
+    def load_shell_env(self) -> None: ...
+
+
+class QuickSocket(socket.socket):
+    """A TCP socket that neither gathers small packets nor delays its acknowledgements.
+
+    Nagle's algorithm and the delayed ACK together cost 40 ms in every round trip of a login. The kernel forgets
+    TCP_QUICKACK, so that it is set again after each receive.
+    """
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data = super().recv(size, flags)
+        if TCP_QUICKACK:
+            with contextlib.suppress(OSError):
+                self.setsockopt(socket.IPPROTO_TCP, TCP_QUICKACK, 1)
+        return data
+
+
+class GivenUp(Exception):
+    """The backend is being closed while a connection is opened."""
+
+
+class SshConnection(fabric.Connection):  # type: ignore[misc]
+    """Opens at most once, from any thread; checks the host key; raises HostUnreachable with what was wrong."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        port: int = 0,
+        user: str = "",
+        shared: Shared,
+        files: tuple[Path, ...] = (),
+        gateway: Any = None,
+    ):
+        """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names."""
+        self._set(_shared=shared)
+        self._set(_files=files)
+        self._set(_opening=threading.Lock())
+        super().__init__(host, port=port or None, user=user or None, gateway=gateway, config=shared.config)
+        self.client.set_missing_host_key_policy(_Policy(self._checker()))
+
+    def get_gateway(self) -> Any:
+        """The jump hosts of ssh_config as connections of our own kind, each opened once for all hosts."""
+        if "proxyjump" not in self.ssh_config:
+            command = self.ssh_config.get("proxycommand", "none")
+            return None if command.lower() == "none" else command
+        if self.ssh_config["proxyjump"].lower() == "none":
+            return None
+        gateway = None
+        for hop in self.ssh_config["proxyjump"].split(","):
+            if self.derive_shorthand(hop.strip())["host"] in (self.original_host, self.host):
+                return None  # a pattern that catches its own jump host
+            gateway = self._shared.gateway(hop.strip(), gateway)
+        return gateway
+
+    def open(self) -> None:
+        """Connect and log in, if that has not been done."""
+        with self._opening:
+            if not self.is_connected:
+                self._open()
+
+    def _open(self) -> None:
+        deadline = time.monotonic() + self._shared.connect_timeout
+        sock = self._socket(deadline)
+        kinds = self._checker().known_kinds()
+
+        def transport(sock: Any, **options: Any) -> paramiko.Transport:
+            made = paramiko.Transport(sock, **options)
+            _prefer(made, kinds)
+            return made
+
+        left = max(0.1, deadline - time.monotonic())
+        named = [*self._files, *(expanded(path) for path in self.ssh_config.get("identityfile", []))]
+        only = self.ssh_config.get("identitiesonly", "no").lower() == "yes"
+        login = Login(self.user, self._shared.secrets, named, only_files=only, environ=self._shared.environ)
+        try:
+            self.client.connect(
+                hostname=self.host,
+                port=self.port,
+                username=self.user,
+                sock=sock,
+                timeout=left,
+                banner_timeout=left,
+                auth_timeout=self._shared.connect_timeout,
+                channel_timeout=self._shared.connect_timeout,
+                transport_factory=transport,
+                auth_strategy=login,
+            )
+        except BaseException:
+            self.client.close()
+            sock.close()
+            raise
+        self.transport = self.client.get_transport()
+
+    def _socket(self, deadline: float) -> Any:
+        """A way to the host: our own socket, a proxy command, or a channel through the gateway."""
+        if isinstance(self.gateway, str):
+            return ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user))
+        if self.gateway:
+            try:
+                self.gateway.open()
+                return self.gateway.transport.open_channel(
+                    "direct-tcpip", (self.host, self.port), ("", 0), timeout=max(0.1, deadline - time.monotonic())
+                )
+            except HostUnreachable as error:
+                raise HostUnreachable(f"its gateway {self.gateway.host}: {error}", hint=error.hint) from error
+            except paramiko.ChannelException as error:
+                raise HostUnreachable(f"the gateway {self.gateway.host} cannot reach it: {error.args[1]}") from error
+        return connect(self.host, self.port, deadline, self._shared.is_given_up)
+
+    def _checker(self) -> Checker:
+        option = self.ssh_config
+        users = option.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
+        system = option.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
+        alias = option.get("hostkeyalias", "")
+        return Checker(
+            host=alias or self.host,
+            port=22 if alias else self.port,
+            files=_files(users),
+            more_files=_files(system),
+            strict=self._shared.strict or option.get("stricthostkeychecking", "").lower() == "yes",
+            hashed=option.get("hashknownhosts", "").lower() == "yes",
+        )
+
+
+class Shared:
+    """What the connections of one command share: settings, secrets, jump hosts, and whether to give up."""
+
+    def __init__(
+        self, *, config: SshConfig, secrets: Secrets, environ: Any, strict: bool, connect_timeout: float
+    ) -> None:
+        self.config, self.secrets, self.environ = config, secrets, environ
+        self.strict, self.connect_timeout = strict, connect_timeout
+        self.given_up = threading.Event()
+        self.gateways: dict[tuple[str, object], SshConnection] = {}
+        self._lock = threading.RLock()
+
+    def is_given_up(self) -> bool:
+        return self.given_up.is_set()
+
+    def gateway(self, text: str, before: SshConnection | None) -> SshConnection:
+        """The connection to a jump host, [user@]host[:port], reached through another one or directly."""
+        with self._lock:
+            key = text, before
+            if key not in self.gateways:
+                named = fabric.connection.derive_shorthand(text)
+                self.gateways[key] = SshConnection(
+                    named["host"], port=named["port"] or 0, user=named["user"] or "", shared=self, gateway=before
+                )
+            return self.gateways[key]
+
+
+class _Policy(paramiko.MissingHostKeyPolicy):
+    """The client knows no keys, so that paramiko asks us about every one."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        self._checker.check(key)
+
+
+def _prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
+    """Put fast ciphers and the kinds of key that we know of the host first in the offer."""
+    options = transport.get_security_options()
+    options.ciphers = sorted(options.ciphers, key=lambda name: name not in FAST_CIPHERS)
+    # One RSA key goes by three names, of which the signature's hash is the difference.
+    known = {name for kind in kinds for name in (("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,))}
+    options.key_types = sorted(options.key_types, key=lambda name: name not in known)
+
+
+def _files(paths: str) -> tuple[Path, ...]:
+    return tuple(expanded(path) for path in shlex.split(paths) if path.lower() != "none")
+
+
+def connect(host: str, port: int, deadline: float, is_given_up: Callable[[], bool]) -> QuickSocket:
+    """Connect to the first address of a name that answers. Raises OSError or GivenUp."""
+    problem: OSError = OSError(errno.EHOSTUNREACH, "no address")
+    for family, kind, number, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = QuickSocket(family, kind, number)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(False)
+            _finish_connecting(sock, address, deadline, is_given_up)
+            sock.setblocking(True)
+            return sock
+        except OSError as error:
+            sock.close()
+            problem = error
+        except GivenUp:
+            sock.close()
+            raise
+    raise problem
+
+
+def _finish_connecting(sock: socket.socket, address: Any, deadline: float, is_given_up: Callable[[], bool]) -> None:
+    code = sock.connect_ex(address)
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    while code == errno.EINPROGRESS:
+        if is_given_up():
+            raise GivenUp
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "timed out")
+        if poll.poll(LOOK * 1000):
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+class ProxySocket:
+    """A ProxyCommand's pipes as a socket. It has a session of its own: a Ctrl-C of the terminal is not for it."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs:
+            # By the shell, as ssh_config has it; exec, so that there is one process to end.
+            argv = ["/bin/sh", "-c", f"exec {command}"]
+            self._process = subprocess.Popen(
+                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def close(self) -> None:
+        self._socket.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(2.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _proxy_command(command: str, host: str, port: int, user: str) -> str:
+    for token, value in (("%h", host), ("%p", str(port)), ("%r", user), ("%%", "%")):
+        command = command.replace(token, value)
+    return command

@@ -1,0 +1,179 @@
+"""known_hosts, as OpenSSH reads and writes it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT).
+
+Host certificates (``@cert-authority``) are not checked, as paramiko does not negotiate them: such a host is a new one
+here, known by its plain key.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import fnmatch
+import hashlib
+import hmac
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from mesh.core.errors import HostUnreachable
+
+SSH_PORT = 22
+_writing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file."""
+
+    path: Path
+    number: int
+    marker: str  # "", "@revoked" or "@cert-authority"
+    hosts: str
+    kind: str
+    key: bytes
+
+    def names(self, name: str) -> bool:
+        """Whether the line is about a host, ``host`` or ``[host]:port``."""
+        if self.hosts.startswith("|1|"):
+            _, _, salt, digest = self.hosts.split("|", 3)
+            return hmac.compare_digest(_digest(salt, name), digest)
+        found = False
+        for pattern in self.hosts.split(","):
+            negated = pattern.startswith("!")
+            # Only * and ? are special there; [ begins a name with a port.
+            escaped = pattern.removeprefix("!").replace("[", "[[]")
+            if fnmatch.fnmatchcase(name.lower(), escaped.lower()):
+                if negated:
+                    return False
+                found = True
+        return found
+
+
+def _digest(salt: str, name: str) -> str:
+    try:
+        key = base64.b64decode(salt)
+    except ValueError:
+        return ""
+    return base64.b64encode(hmac.new(key, name.lower().encode(), hashlib.sha1).digest()).decode()
+
+
+def read(paths: Sequence[Path]) -> list[Line]:
+    """The lines of files that can be read; a line that is none is left out, as OpenSSH does."""
+    lines = []
+    for path in paths:
+        try:
+            text = path.read_text("utf-8", "surrogateescape")
+        except OSError:
+            continue
+        for number, written in enumerate(text.splitlines(), 1):
+            words = written.split()
+            if not words or words[0].startswith("#"):
+                continue
+            marker = words.pop(0) if words[0].startswith("@") else ""
+            if len(words) < 3:
+                continue
+            try:
+                key = base64.b64decode(words[2], validate=True)
+            except ValueError:
+                continue
+            lines.append(Line(path, number, marker, words[0], words[1], key))
+    return lines
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Decides about the keys of one host."""
+
+    host: str  # the name that is connected to, or HostKeyAlias
+    port: int
+    files: tuple[Path, ...]  # the first one is where a new key is written; none: nowhere
+    more_files: tuple[Path, ...] = ()  # that are only read: the system's
+    strict: bool = False  # refuse a new key
+    hashed: bool = False  # write names as hashes
+
+    @property
+    def name(self) -> str:
+        """The host as it stands in the files."""
+        return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
+
+    def known_kinds(self) -> list[str]:
+        """The kinds of key that are known of the host: a server with several is asked for one of these."""
+        return [line.kind for line in self._lines() if not line.marker]
+
+    def check(self, key: paramiko.PKey) -> None:
+        """Accept a key, recording it if the host is new. Raises HostUnreachable."""
+        with _writing:  # several connections may meet one host
+            lines = self._lines()
+            if any(line.marker == "@revoked" and line.key == key.asbytes() for line in lines):
+                raise HostUnreachable(f"its host key is revoked ({_told(key.get_name(), key.asbytes())})")
+            plain = [line for line in lines if not line.marker]
+            if any(line.key == key.asbytes() for line in plain):
+                return
+            same_kind = [line for line in plain if line.kind == key.get_name()]
+            if same_kind or plain:
+                raise self._changed((same_kind or plain)[0], key)
+            if self._is_known_without_port(key):
+                return
+            if self.strict:
+                raise self._refused(key)
+            self._record(key)
+
+    def _lines(self) -> list[Line]:
+        name = self.name
+        return [line for line in read([*self.files, *self.more_files]) if line.names(name)]
+
+    def _is_known_without_port(self, key: paramiko.PKey) -> bool:
+        """As OpenSSH: for another port than 22, the same key of the same host will do."""
+        lines = read([*self.files, *self.more_files]) if self.port != SSH_PORT else []
+        return any(not line.marker and line.names(self.host) and line.key == key.asbytes() for line in lines)
+
+    def _changed(self, known: Line, key: paramiko.PKey) -> HostUnreachable:
+        return HostUnreachable(
+            f"its host key has changed: {known.path}:{known.number} has {_told(known.kind, known.key)}, "
+            f"the host has {_told(key.get_name(), key.asbytes())}",
+            hint="somebody may be in between; if the machine was made anew, forget the old key:\n"
+            f"ssh-keygen -R '{self.name}' -f {known.path}",
+        )
+
+    def _refused(self, key: paramiko.PKey) -> HostUnreachable:
+        where = self.files[0] if self.files else "~/.ssh/known_hosts"
+        port = "" if self.port == SSH_PORT else f" -p {self.port}"
+        return HostUnreachable(
+            f"its host key is not known, and only known ones are accepted ({_told(key.get_name(), key.asbytes())})",
+            hint=f"if that fingerprint is right: ssh-keyscan{port} {self.host} >> {where}",
+        )
+
+    def _record(self, key: paramiko.PKey) -> None:
+        if not self.files:
+            return
+        path = self.files[0]
+        name = self.name
+        if self.hashed:
+            salt = base64.b64encode(secrets.token_bytes(20)).decode()
+            name = f"|1|{salt}|{_digest(salt, name)}"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(descriptor, "r+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                size = os.fstat(descriptor).st_size
+                complete = size == 0 or os.pread(descriptor, 1, size - 1) in (b"\n", b"")
+                file.write(f"{'' if complete else chr(10)}{name} {key.get_name()} {key.get_base64()}\n".encode())
+        except OSError as error:
+            hint = (
+                "without that, nobody would notice if the key changes; UserKnownHostsFile in ssh_config names another"
+            )
+            raise HostUnreachable(
+                f"its new host key cannot be written to {path}: {error.strerror}", hint=hint
+            ) from error
+
+
+def _told(kind: str, key: bytes) -> str:
+    """A key's fingerprint, as ssh-keygen -l has it."""
+    digest = base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+    return f"{kind} SHA256:{digest}"

@@ -1,0 +1,232 @@
+"""Hosts reached over SSH: Fabric connections, opened several at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import fabric
+import paramiko
+
+from mesh.backends.connection import GivenUp, Shared, SshConfig, SshConnection
+from mesh.backends.login import Secrets
+from mesh.core.cluster import Cluster, Host, HostKeys
+from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.core.interfaces import Farewell, Opened
+
+CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
+TRIES = 3
+PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
+PARALLEL = 32  # connections being opened at a time
+CHUNK = 65536
+STDERR_KEPT = 65536  # bytes
+
+# What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
+
+
+class SshChannel:
+    """The pipes of one agent at the other end of a connection."""
+
+    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+        self.address = str(connection.host)
+        self._connection, self._channel = connection, channel
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError) as error:
+            raise ChannelClosed(str(error) or "the connection ended") from error
+
+    def receive(self) -> bytes:
+        try:
+            return self._channel.recv(CHUNK)
+        except (OSError, EOFError):
+            return b""
+
+    def farewell(self) -> Farewell:
+        status: int | None = None
+        if self._channel.status_event.wait(2.0) and self._channel.exit_status >= 0:
+            status = self._channel.exit_status
+        said = b""
+        while self._channel.recv_stderr_ready() and len(said) < STDERR_KEPT:
+            said += self._channel.recv_stderr(CHUNK)
+        return Farewell(status=status, stderr=said[-STDERR_KEPT:])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.close()
+        self._connection.close()
+
+
+class ConnectionGroup(fabric.ThreadingGroup):  # type: ignore[misc]
+    """A ThreadingGroup that opens its connections a bounded number at a time, and tells of each as it comes."""
+
+    def open_each(
+        self, parallel: int, open_one: Callable[[int], Opened], is_given_up: Callable[[], bool]
+    ) -> Iterator[Opened]:
+        """Call open_one with every connection's index, in at most ``parallel`` threads; yield what it returns."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Opened | BaseException] = queue.SimpleQueue()
+        for index in range(len(self)):
+            waiting.put(index)
+
+        def work() -> None:
+            while not is_given_up():
+                try:
+                    index = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    done.put(open_one(index))
+                except BaseException as error:
+                    done.put(error)
+
+        for number in range(min(parallel, len(self))):
+            threading.Thread(target=work, name=f"mesh-open-{number}", daemon=True).start()
+        left = len(self)
+        while left and not is_given_up():
+            try:
+                result = done.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            left -= 1
+            if isinstance(result, GivenUp):
+                return
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+
+
+class SshBackend:
+    """Opens channels over SSH. What a cluster says wins over what ssh_config says."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        environ: Mapping[str, str],
+        connect_timeout: float = CONNECT_TIMEOUT,
+        tries: int = TRIES,
+        parallel: int = PARALLEL,
+        ask: Callable[[str], str] | None = None,
+    ) -> None:
+        """ask: how a passphrase or a password is asked for; default: on the terminal, if there is one."""
+        self._cluster, self._environ = cluster, environ
+        self._connect_timeout, self._tries, self._parallel = connect_timeout, tries, parallel
+        self._secrets = Secrets(cluster.password_env, environ, ask)
+        self._connections: list[SshConnection] = []
+        self._shared: Shared | None = None
+        self._given_up = threading.Event()
+
+    def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
+        command = remote_line(argv)
+        try:
+            config = SshConfig()
+        except Exception as error:  # ConfigParseError, OSError, whatever a Match runs: each host is told why
+            for node in range(len(hosts)):
+                failure = HostUnreachable(f"ssh_config cannot be read: {error}", hint="`ssh -G HOST` reads it as well")
+                yield Opened(node=node, result=failure)
+            return
+        shared = Shared(
+            config=config,
+            secrets=self._secrets,
+            environ=self._environ,
+            strict=self._cluster.host_keys is HostKeys.STRICT,
+            connect_timeout=self._connect_timeout,
+        )
+        shared.given_up = self._given_up
+        self._shared = shared
+        gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
+        self._connections = [self._connection(host, shared, gateway) for host in hosts]
+        group = ConnectionGroup.from_connections(self._connections)
+
+        def open_one(node: int) -> Opened:
+            try:
+                return Opened(node=node, result=self._open(hosts[node], self._connections[node], command))
+            except HostUnreachable as error:
+                return Opened(node=node, result=error)
+
+        yield from group.open_each(self._parallel, open_one, self._given_up.is_set)
+
+    def close(self) -> None:
+        self._given_up.set()
+        for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
+            connection.close()
+
+    def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
+        files = (Path(host.identity_file),) if host.identity_file else ()
+        return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=gateway)
+
+    def _open(self, host: Host, connection: SshConnection, command: str) -> SshChannel:
+        """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
+        began = time.monotonic()
+        problem = ""
+        for attempt in range(self._tries):
+            if attempt:
+                pause = PAUSES[min(attempt, len(PAUSES)) - 1]
+                if self._given_up.wait(pause * (1 + random.random())):
+                    raise GivenUp
+            try:
+                connection.open()
+                channel = connection.transport.open_session(timeout=self._connect_timeout)
+                channel.exec_command(command)
+                return SshChannel(connection, channel)
+            except HostUnreachable as error:
+                text = f"cannot connect to {_target(connection)}: {error}"
+                raise HostUnreachable(text, hint=error.hint or self._by_hand(host, connection)) from error
+            except socket.gaierror as error:
+                text = f"cannot connect to {_target(connection)}: {error.strerror}"
+                raise HostUnreachable(text, hint="is the name right? ssh_config may have it as well") from error
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                if self._given_up.is_set():
+                    raise GivenUp from error
+                problem = _reason(error)
+                connection.close()
+        tried = f"{self._tries} tries in {time.monotonic() - began:.0f} s"
+        text = f"cannot connect to {_target(connection)}: {problem} ({tried})"
+        raise HostUnreachable(text, hint=self._by_hand(host, connection))
+
+    def _by_hand(self, host: Host, connection: SshConnection) -> str:
+        words = ["ssh"]
+        words += ["-p", str(host.port)] if host.port else []
+        words += ["-i", host.identity_file] if host.identity_file else []
+        words += ["-J", self._cluster.gateway] if self._cluster.gateway else []
+        words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
+        return f"try by hand: {shlex.join(words)}"
+
+
+def remote_line(argv: Sequence[str]) -> str:
+    """One line that every login shell reads alike: sh, bash, zsh, csh, tcsh and fish.
+
+    >>> remote_line(["sh", "-c", "echo $1", "sh", "a b"])
+    "exec sh -c 'echo $1' sh 'a b'"
+    """
+    if any(character in word for word in argv for character in "'!\\\n"):
+        raise ValueError(f"not all shells read this alike: {argv!r}")
+    return "exec " + shlex.join(argv)
+
+
+def _target(connection: SshConnection) -> str:
+    return f"{connection.user}@{connection.host} port {connection.port}"
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; paramiko's own for an early end of the connection says little."""
+    if isinstance(error, TimeoutError | socket.timeout):
+        return "timed out"
+    if isinstance(error, EOFError):
+        return "the server ended the connection"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    return "no SSH banner came; too many logins at once?" if "banner" in text else text
