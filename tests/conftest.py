@@ -1,0 +1,185 @@
+"""What all tests share: test hosts, a user's home, the mesh command, and a look that no test leaves anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.lab import SSHD, Lab, PlainLab, eventually
+
+REPOSITORY = Path(__file__).parent.parent
+PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("root") and os.geteuid():
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+        elif item.get_closest_marker("sshd") and SSHD is None:
+            item.add_marker(pytest.mark.skip(reason="needs sshd"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process or an open descriptor."""
+    threads, children = set(threading.enumerate()), own_children()
+    descriptors = set(os.listdir("/proc/self/fd"))
+    yield
+    # Threads and processes may be on their way out.
+    assert eventually(lambda: not own_children() - children, 5.0), f"left {own_children() - children}"
+    left = [thread for thread in threading.enumerate() if thread not in threads]
+    assert eventually(lambda: not any(thread.is_alive() for thread in left), 5.0), f"left {left}"
+    assert eventually(lambda: not open_descriptors() - descriptors, 5.0), f"left {open_descriptors() - descriptors}"
+
+
+def own_children() -> set[str]:
+    """Our child processes, zombies too."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def open_descriptors() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.readlink(f"/proc/self/fd/{name}")
+            found.add(name)
+        except OSError:  # the one that listed the directory
+            pass
+    return found
+
+
+@pytest.fixture(scope="session")
+def session_lab() -> Iterator[Lab]:
+    with Lab(4, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(session_lab: Lab, nothing_is_left: None) -> Iterator[Lab]:
+    """Four hosts made of namespaces, as new. A test that leaves a process on one of them fails."""
+    yield session_lab
+    try:
+        for host in session_lab.hosts:
+            assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+    finally:
+        session_lab.reset()
+
+
+@pytest.fixture(scope="session")
+def session_plain_lab() -> Iterator[PlainLab]:
+    with PlainLab(2) as lab:
+        yield lab
+
+
+@dataclass
+class Home:
+    """A user with a home directory and a project."""
+
+    path: Path
+    project: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def clusters(self, text: str) -> None:
+        """Write cluster.yaml."""
+        file = self.path / ".config/mesh/cluster.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def trust(self, lab: Lab) -> None:
+        """Know the keys of all hosts already."""
+        (self.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
+        (self.path / ".ssh/known_hosts").write_text(lab.known_hosts.read_text())
+
+    def files(self, **texts: str) -> None:
+        """Write files of the project; ``__`` in a name stands for a dot."""
+        for name, text in texts.items():
+            (self.project / name.replace("__", ".")).write_text(text)
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "mesh", *words]
+
+    def popen(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
+        """Start mesh, with SIGINT at its default: what runs in the background of a shell has it ignored."""
+        settings: dict[str, object] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": self.project,
+            "env": self.environ,
+            "start_new_session": True,
+            "preexec_fn": _default_signals,
+            **options,
+        }
+        return subprocess.Popen(self.argv(*words), **settings)  # type: ignore[call-overload, no-any-return]
+
+    def mesh(self, *words: str, within: float = PATIENCE, stdin: bytes | None = None, **options: object) -> Done:
+        """Run mesh to its end."""
+        if stdin is not None:
+            options["stdin"] = subprocess.PIPE
+        process = self.popen(*words, **options)
+        try:
+            out, err = process.communicate(stdin, timeout=within)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            out, err = process.communicate()
+            raise AssertionError(f"mesh {words} hangs: {out!r} {err.decode(errors='replace')}") from None
+        return Done(process.returncode, out or b"", (err or b"").decode(errors="replace"))
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a mesh command."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed on stdout, sorted: ranks may speak in any order."""
+        return sorted(self.out.decode().splitlines())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A new user, in a directory that is no project yet."""
+    path, project = tmp_path / "home", tmp_path / "project"
+    path.mkdir()
+    project.mkdir()
+    kept = {
+        name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "COVERAGE_PROCESS_START") if name in os.environ
+    }
+    environ = {**kept, "HOME": str(path), "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error::ResourceWarning"}
+    return Home(path, project, environ)
+
+
+@pytest.fixture
+def pod(home: Home, lab: Lab) -> Home:
+    """A user who knows the four hosts as the cluster ``pod``."""
+    home.clusters(lab.cluster_yaml())
+    home.trust(lab)
+    return home
+
+
+@pytest.fixture
+def plain_pod(home: Home, session_plain_lab: PlainLab) -> Home:
+    """A user who knows the two loopback hosts as the cluster ``pod``."""
+    home.clusters(session_plain_lab.cluster_yaml())
+    return home
+
+
+Run = Callable[..., Done]
+Environ = Mapping[str, str]

@@ -1,0 +1,305 @@
+"""mesh run over four real sshd hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Home
+from tests.lab import Lab, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+
+def run_directory(home: Home) -> Path:
+    (found,) = (home.path / ".local/state/mesh/runs").iterdir()
+    return found
+
+
+def about(home: Home) -> dict[str, object]:
+    loaded = json.loads((run_directory(home) / "run.json").read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_every_rank_once_on_the_right_host(pod: Home, lab: Lab) -> None:
+    done = pod.mesh("run", "pod", "sh", "-c", "echo $RANK $(hostname) $WORLD_SIZE $NODE_RANK $NNODES $LOCAL_RANK")
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{n}] {n} h0{n} 4 {n} 4 0" for n in range(4)]
+
+
+def test_addresses_of_the_rendezvous(pod: Home, lab: Lab) -> None:
+    done = pod.mesh("run", "pod", "sh", "-c", "echo $MASTER_ADDR $MESH_HOSTS $PYTHONUNBUFFERED; echo $MASTER_PORT >&2")
+    addresses = [host.address for host in lab.hosts]
+    assert {line[4:] for line in done.lines} == {f"{addresses[0]} {','.join(addresses)} 1"}
+    assert len(set(re.findall(r"^\[\d\] (\d+)$", done.err, re.MULTILINE))) == 1
+
+
+def test_several_ranks_on_each_host(pod: Home, lab: Lab) -> None:
+    done = pod.mesh("run", "--nproc", "3", "pod", "sh", "-c", "echo $RANK $(hostname) $LOCAL_RANK $LOCAL_WORLD_SIZE")
+    assert done.lines == [f"[{n:02d}] {n} h0{n // 3} {n % 3} 3" for n in range(12)]
+
+
+def test_the_workspace_is_there(pod: Home, lab: Lab) -> None:
+    pod.files(
+        main__sh="echo from $1 $(cat data.txt)", data__txt="the data", mesh__yaml="ignore: ['*.log']\n", a__log="x"
+    )
+    done = pod.mesh("run", "pod", "sh", "main.sh", "here")
+    assert done.lines == [f"[{n}] from here the data" for n in range(4)]
+    (project,) = lab.hosts[0].path("/root/.mesh/workspaces").glob("[!.]*")
+    assert {path.name for path in project.iterdir()} == {"main.sh", "data.txt", "mesh.yaml"}
+
+
+def test_what_hosts_made_stays_and_what_was_deleted_here_goes(pod: Home, lab: Lab) -> None:
+    pod.files(one__txt="1", two__txt="2")
+    assert pod.mesh("run", "pod", "sh", "-c", "echo made > checkpoint").status == 0
+    (pod.project / "two.txt").unlink()
+    done = pod.mesh("run", "--hosts", lab.hosts[0].address, "pod", "ls")
+    assert done.lines == ["[0] checkpoint", "[0] one.txt"]
+
+
+def test_some_of_the_hosts_are_the_world(pod: Home, lab: Lab) -> None:
+    show = ["pod", "sh", "-c", "echo $RANK $WORLD_SIZE $(hostname)"]
+    assert pod.mesh("run", "--ranks", "1-3", "--exclude", lab.hosts[2].address, *show).lines == [
+        "[0] 0 2 h01",
+        "[1] 1 2 h03",
+    ]
+
+
+def test_a_jax_program_sums_over_the_hosts(pod: Home, lab: Lab) -> None:
+    pytest.importorskip("jax", reason="JAX is not installed here")
+    (pod.project / "jax_sum.py").write_text((REPOSITORY / "examples/jax_sum.py").read_text())
+    python = str(REPOSITORY / ".venv/bin/python")
+    done = pod.mesh("run", "pod", python, "jax_sum.py")
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{n}] rank {n}: 4 processes, sum 6" for n in range(4)]
+
+
+def test_the_first_failure_decides_and_stops_the_others(pod: Home) -> None:
+    done = pod.mesh("run", "pod", "sh", "-c", "test $RANK = 2 && { echo broken >&2; exit 7; }; exec sleep 1000")
+    assert done.status == 7
+    assert "rank 2 on" in done.err
+    assert "failed first: exit 7" in done.err
+    assert "           broken\n" in done.err
+    assert "rank 0-1,3 stopped by mesh" in done.err
+    told = about(pod)
+    assert (told["exit_code"], told["cause"]) == (7, "rank")
+    assert told["ranks"] == [
+        {"rank": n, "host": told["hosts"][n], "ended": told["ranks"][n]["ended"], **how}  # type: ignore[index]
+        for n, how in enumerate([{"signal": 15}, {"signal": 15}, {"code": 7}, {"signal": 15}])
+    ]
+
+
+def test_a_rank_killed_by_a_signal(pod: Home) -> None:
+    assert pod.mesh("run", "pod", "sh", "-c", "test $RANK = 1 && kill -9 $$; exec sleep 1000").status == 137
+
+
+def test_keep_going(pod: Home) -> None:
+    done = pod.mesh("run", "--keep-going", "pod", "sh", "-c", "test $RANK = 1 && exit 4; sleep 0.5; echo $RANK")
+    assert done.status == 4
+    assert done.lines == ["[0] 0", "[2] 2", "[3] 3"]
+
+
+@pytest.mark.parametrize(("words", "status"), [(["no-such-command"], 127), (["/etc/passwd"], 126)])
+def test_a_command_that_cannot_be_executed(pod: Home, words: list[str], status: int) -> None:
+    done = pod.mesh("run", "pod", *words)
+    assert done.status == status
+    assert f"cannot run '{words[0]}'" in done.err
+
+
+def test_the_time_is_out(pod: Home) -> None:
+    done = pod.mesh("run", "--timeout", "0.5", "pod", "sleep", "1000")
+    assert done.status == 124
+    assert about(pod)["cause"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "cause"), [(signal.SIGINT, 130, "2"), (signal.SIGTERM, 143, "15"), (signal.SIGHUP, 129, "15")]
+)
+def test_a_signal_is_passed_on_and_ends_the_run(pod: Home, number: int, status: int, cause: str) -> None:
+    script = "trap 'echo got 2; exit' INT; trap 'echo got 15; exit' TERM; echo up; while :; do sleep 0.05; done"
+    process = pod.popen("run", "pod", "bash", "-c", script)
+    assert process.stdout is not None
+    up = [process.stdout.readline() for _ in range(4)]
+    assert {line[4:] for line in up} == {b"up\n"}
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == status, err
+    assert sorted(out.splitlines()) == [b"[%d] got %s" % (n, cause.encode()) for n in range(4)]
+
+
+def test_a_second_interrupt_kills_at_once(pod: Home) -> None:
+    process = pod.popen(
+        "run", "--grace", "3600", "pod", "bash", "-c", "trap '' INT TERM; echo up; while :; do sleep 0.05; done"
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for _ in range(4):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    while b"stopping 4 ranks" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_killed_client_leaves_nothing(pod: Home, lab: Lab) -> None:
+    script = "trap '' TERM; setsid sleep 9876 & echo up; sleep 9876"
+    process = pod.popen("run", "--grace", "0.5", "pod", "bash", "-c", script)
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    assert all(len(host.processes()) >= 3 for host in lab.hosts)
+    process.kill()
+    process.communicate()
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 10.0)
+
+
+def test_a_closed_stdout_ends_the_run_without_a_word(pod: Home) -> None:
+    process = pod.popen("run", "pod", "sh", "-c", "while echo line; do sleep 0.02; done")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=30)
+    assert process.returncode == 141
+    assert process.stderr is not None
+    assert "error" not in process.stderr.read().decode()
+    process.stderr.close()
+
+
+def test_a_reader_that_goes_while_the_ranks_are_silent(pod: Home) -> None:
+    process = pod.popen("run", "pod", "sleep", "1000")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_prerun_holds_for_the_command(pod: Home) -> None:
+    pod.files(mesh__yaml="prerun:\n  - export WHO=host-$RANK\n  - mkdir -p sub && cd sub\nenv:\n  RATE: 1e-3\n")
+    done = pod.mesh("run", "pod", "sh", "-c", "echo $WHO $RATE $(basename $PWD)")
+    assert done.lines == [f"[{n}] host-{n} 1e-3 sub" for n in range(4)]
+
+
+def test_prerun_that_fails_on_one_host_starts_nothing(pod: Home, lab: Lab) -> None:
+    pod.files(mesh__yaml="prerun:\n  - 'test $RANK != 2 || { echo no wheel for you; false; }'\n")
+    done = pod.mesh("run", "pod", "sh", "-c", "echo started")
+    assert done.status == 125
+    assert done.out == b""
+    assert f"{lab.hosts[2].address}: prerun: exit 1 in " in done.err
+    assert "no wheel for you" in done.err
+    assert about(pod)["cause"] == "prepare"
+
+
+def test_a_second_run_is_told_who_is_there(pod: Home) -> None:
+    first = pod.popen("run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert first.stdout is not None
+    for _ in range(4):
+        first.stdout.readline()
+    second = pod.mesh("run", "pod", "true")
+    assert second.status == 75
+    assert "sleep 1000" in second.err
+    assert " since " in second.err
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=30)
+    assert first.returncode == 130
+    assert pod.mesh("run", "pod", "true").status == 0
+
+
+def test_unreachable_hosts_are_all_named(pod: Home, lab: Lab) -> None:
+    text = lab.cluster_yaml().replace(lab.hosts[1].address + "\n", lab.hosts[1].address + ":1\n")
+    text = text.replace(lab.hosts[3].address + "\n", lab.hosts[3].address + ":2\n")
+    pod.clusters(text)
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    for host, port in ((lab.hosts[1], 1), (lab.hosts[3], 2)):
+        assert f"cannot connect to root@{host.address} port {port}: Connection refused (3 tries" in done.err
+        assert f"try by hand: ssh -p {port} -i {lab.identity} root@{host.address} true" in done.err
+
+
+def test_a_lost_host_ends_the_run_with_76(pod: Home, lab: Lab) -> None:
+    process = pod.popen("run", "--grace", "1", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    agents = [pid for pid, command in lab.hosts[2].processes() if "python3" in command]
+    subprocess.run(["kill", "-9", *map(str, agents)], check=True)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 76, err
+    assert f"{lab.hosts[2].address} lost" in err.decode()
+    assert about(pod)["cause"] == "lost"
+
+
+def test_what_ranks_leave_behind_is_gone(pod: Home, lab: Lab) -> None:
+    script = "( setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & ) ; sleep 0.1; echo ended"
+    done = pod.mesh("run", "--grace", "0.5", "pod", "bash", "-c", script)
+    assert done.status == 0
+    assert not any(host.processes() for host in lab.hosts)
+
+
+def test_stdin_for_rank_0_and_for_all(pod: Home) -> None:
+    count = ["pod", "sh", "-c", "wc -c"]
+    data = b"x" * 500_000
+    assert pod.mesh("run", "-i", *count, stdin=data).lines == ["[0] 500000", "[1] 0", "[2] 0", "[3] 0"]
+    assert pod.mesh("run", "--stdin", "all", *count, stdin=data).lines == [f"[{n}] 500000" for n in range(4)]
+    assert pod.mesh("run", *count, stdin=data).lines == [f"[{n}] 0" for n in range(4)]
+
+
+def test_events_as_json(pod: Home, lab: Lab) -> None:
+    done = pod.mesh("run", "--json", "pod", "sh", "-c", "echo out; echo err >&2; exit $RANK")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert all({"event", "time"} <= event.keys() for event in events)
+    names = [event["event"] for event in events]
+    assert {"connected", "synced", "started", "line", "exited", "finished"} <= set(names)
+    assert {(e["rank"], e["host"]) for e in events if e["event"] == "started"} == {
+        (n, host.address) for n, host in enumerate(lab.hosts)
+    }
+    assert {(e["rank"], e["stream"], e["text"]) for e in events if e["event"] == "line"} == {
+        (n, stream, text) for n in range(4) for stream, text in (("stdout", "out"), ("stderr", "err"))
+    }
+    assert events[-1]["event"] == "finished"
+    assert events[-1]["exit_code"] == done.status != 0
+    assert events[-1]["run"] == run_directory(pod).name
+
+
+def test_rank0_alone_is_shown_and_all_are_kept(pod: Home) -> None:
+    done = pod.mesh("run", "--output", "rank0", "pod", "sh", "-c", "printf 'rank %s' $RANK")
+    assert done.out == b"rank 0"
+    logs = run_directory(pod) / "logs"
+    assert [(logs / f"rank-000{n}.out").read_bytes() for n in range(4)] == [b"rank %d" % n for n in range(4)]
+    assert (run_directory(pod).stat().st_mode & 0o777) == 0o700
+
+
+def test_a_dry_run_does_nothing(pod: Home, lab: Lab) -> None:
+    pod.files(mesh__yaml="prerun: [touch /tmp/was-here]\nenv: {TOKEN: secret}\n")
+    done = pod.mesh("run", "--dry-run", "pod", "echo", "a b")
+    assert done.status == 0
+    text = done.out.decode()
+    assert lab.hosts[3].address in text
+    assert "echo 'a b'" in text
+    assert "touch /tmp/was-here" in text
+    assert "TOKEN" in text
+    assert "secret" not in text
+    assert not lab.hosts[0].path("/root/.mesh").exists()
+    assert not (pod.path / ".local/state/mesh").exists()
+
+
+def test_no_value_stands_in_an_argv(pod: Home, lab: Lab) -> None:
+    pod.files(mesh__yaml="env:\n  TOKEN: very-secret-value\n")
+    process = pod.popen("run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    commands = [command for host in lab.hosts for _, command in host.processes(with_sshd=True)]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert len(commands) > 8
+    assert not any("very-secret-value" in command for command in commands)
+    assert "very-secret-value" not in (run_directory(pod) / "run.json").read_text()

@@ -1,0 +1,402 @@
+"""Test hosts: real sshd, real processes, real cables, on one machine.
+
+``Lab`` needs root on Linux: every host is a set of namespaces (network, PID, mount, UTS, IPC) with an address, a process
+tree and files of its own. ``PlainLab`` needs nothing: its hosts are sshd processes on 127.0.0.x that share this
+machine's files, and differ in HOME.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+START = 20.0  # seconds that a host may take to start
+# What begins empty on a host, so that a file found there was really sent.
+EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
+
+# PID 1 of a host. $1: its directory here, $2: its name, $3: what begins empty, $4: a file with paths to show
+# read-only, one a line, $5: a home directory to share, or nothing.
+INIT = r"""
+set -e
+cd "$1"
+mount -t tmpfs -o mode=755 tmpfs fs
+mkdir fs/upper fs/work fs/root
+mount -t overlay overlay -o lowerdir=/,upperdir=fs/upper,workdir=fs/work fs/root
+mount --rbind /dev fs/root/dev
+mount --rbind /sys fs/root/sys
+while read -r path; do mkdir -p "fs/shown$path"; mount --bind "$path" "fs/shown$path"; done <"$4"
+for d in $3; do [ -d fs/root$d ] && mount -t tmpfs -o mode=1777 tmpfs fs/root$d; done
+chmod 755 fs/root/home fs/root/run fs/root/srv fs/root/mnt
+[ -z "$5" ] || mount --bind "$5" fs/root/root
+chmod 700 fs/root/root
+while read -r path; do
+    mkdir -p "fs/root$path"
+    mount --bind "fs/shown$path" "fs/root$path"
+    mount -o remount,bind,ro "fs/root$path"
+done <"$4"
+mkdir -p fs/root/run/sshd fs/root/run/lock
+cp host_key authorized_keys sshd_config hosts fs/root/etc/ssh/
+chmod 600 fs/root/etc/ssh/host_key
+mv fs/root/etc/ssh/hosts fs/root/etc/hosts
+echo 'nameserver 127.0.0.1' >fs/root/etc/resolv.conf
+echo "$2" >fs/root/etc/hostname
+hostname "$2"
+mkdir fs/root/.old
+cd fs/root
+pivot_root . .old
+mount -t proc proc /proc
+umount -l /.old
+cd /
+exec </dev/null >/var/log/init 2>&1
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+trap '' HUP INT
+trap 'exit 0' TERM
+/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log
+while :; do sleep 2147483647 & wait $! || true; done
+"""
+
+SSHD_CONFIG = """\
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AcceptEnv LANG LC_*
+Subsystem sftp /usr/lib/openssh/sftp-server
+"""
+
+
+class LabError(Exception):
+    """The test hosts could not be made."""
+
+
+def sh(*argv: str, text: str | None = None, check: bool = True) -> str:
+    done = subprocess.run(argv, input=text, text=True, capture_output=True, check=False)
+    if check and done.returncode:
+        raise LabError(f"{shlex.join(argv)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def eventually(condition: object, within: float = 10.0) -> bool:
+    """Whether a condition becomes true in time; looks every 20 ms."""
+    assert callable(condition)
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def make_key(path: Path, comment: str, passphrase: str = "") -> None:
+    sh("ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", comment, "-f", str(path))
+
+
+def wait_for_sshd(address: str, port: int) -> None:
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=2) as sock:
+            return sock.recv(4) == b"SSH-"
+        return False
+
+    if not eventually(answers, START):
+        raise LabError(f"no sshd at {address}:{port}")
+
+
+def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
+    """(pid here, command) of what runs in a PID namespace; zombies are gone."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "ns/pid") != namespace:
+                    continue
+                if (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                    continue
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+class TestHost:
+    """One machine of a Lab."""
+
+    __test__ = False
+
+    def __init__(self, lab: Lab, index: int, name: str, address: str) -> None:
+        self.lab, self.index, self.name, self.address = lab, index, name, address
+        self.port, self.user = 22, "root"
+        self.directory = lab.directory / name
+        self.pid = 0  # of its init, here
+
+    def run(self, *argv: str, check: bool = True, text: str | None = None) -> str:
+        """Run a command there, without SSH; return what it printed."""
+        enter = ["nsenter", "-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-w", "--", *argv]
+        return sh(*enter, text=text, check=check)
+
+    def script(self, text: str) -> str:
+        """Run shell text there, in root's home."""
+        path = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+        return self.run("env", "-i", "HOME=/root", path, "sh", "-ec", f"cd; {text}")
+
+    def processes(self, *, with_sshd: bool = False) -> list[tuple[int, str]]:
+        """What runs there beyond init and sshd."""
+        found = processes_in(os.readlink(f"/proc/{self.pid}/ns/pid"))
+        ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
+        return [
+            (pid, command) for pid, command in ours if with_sshd or not command.lstrip("/usrbin").startswith("sshd")
+        ]
+
+    def path(self, inside: str) -> Path:
+        """A file of the host, seen from here."""
+        return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
+
+    def cut(self) -> None:
+        """Pull the cable: nobody is told."""
+        self.lab.in_switch("ip", "link", "set", f"p{self.index}", "down")
+
+    def mend(self) -> None:
+        self.lab.in_switch("ip", "link", "set", f"p{self.index}", "up")
+
+    def set_shell(self, shell: str) -> None:
+        """Change root's login shell."""
+        self.run("sed", "-i", rf"s|^\(root:.*:\)[^:]*$|\1{shell}|", "/etc/passwd")
+
+    def new_host_key(self) -> None:
+        """As if the machine had been made anew."""
+        self.script(
+            "rm -f /etc/ssh/host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/host_key; "
+            "kill $(cat /run/sshd.pid); while [ -e /run/sshd.pid ]; do sleep 0.01; done; "
+            "/usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log"
+        )
+        wait_for_sshd(self.address, 22)
+
+
+class Lab:
+    """Hosts made of namespaces; a context manager. Nothing of it stays, also when its process is killed."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        sshd: Sequence[str] = (),
+        visible: Sequence[Path] = (),
+        shared_home: bool = False,
+    ) -> None:
+        """sshd: lines for sshd_config; visible: what hosts see read-only though it lies where they begin empty."""
+        if os.geteuid():
+            raise LabError("needs root")
+        self._count, self._sshd, self._visible, self._shared_home = count, sshd, visible, shared_home
+        self.directory = Path(tempfile.mkdtemp(prefix="mesh-lab-"))
+        self.identity = self.directory / "id"
+        self.known_hosts = self.directory / "known_hosts"
+        self.hosts: list[TestHost] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._link = f"ml{os.getpid() % 1000000}x{len(self.directory.name) and self.directory.name[-4:]}"[:15]
+
+    def __enter__(self) -> Lab:
+        try:
+            self._up()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def in_switch(self, *argv: str, text: str | None = None) -> None:
+        sh("nsenter", "-t", str(self._switch), "-n", *argv, text=text)
+
+    def cluster_yaml(self, name: str = "pod", *more: str, hosts: Sequence[TestHost] | None = None) -> str:
+        """A cluster of all hosts (or some), with more lines of settings."""
+        listed = "".join(f"    - {host.address}\n" for host in (self.hosts if hosts is None else hosts))
+        settings = "".join(f"  {line}\n" for line in more)
+        return f"{name}:\n  user: root\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
+
+    def reset(self) -> None:
+        """Mend all cables, end what runs, and empty the places that began so."""
+        for host in self.hosts:
+            host.mend()
+            for pid, _ in host.processes(with_sshd=True):
+                if not self._is_listener(pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            host.set_shell("/bin/bash")
+            # -xdev: what is mounted there belongs to this machine.
+            host.script("find /root /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
+
+    def _is_listener(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return b"[listener]" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return False
+
+    def down(self) -> None:
+        for process in self._started:
+            process.kill()
+        for process in self._started:
+            process.wait()
+        for host in self.hosts:
+            if host.pid:
+                eventually(lambda pid=host.pid: not Path(f"/proc/{pid}").exists())
+        sh("ip", "link", "del", self._link, check=False)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # ---- making them
+
+    def _up(self) -> None:
+        net = self._free_network()
+        make_key(self.identity, "lab")
+        switch = self._spawn("unshare", "-n", "--kill-child", "-f", "sleep", "2147483647")
+        self._switch = self._child_of(switch)
+        for index in range(self._count):
+            address = f"{net}.{1 + index // 250}.{1 + index % 250}"
+            self.hosts.append(TestHost(self, index, f"h{index:02d}", address))
+        names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in self.hosts)
+        (self.directory / "init").write_text(INIT)
+        (self.directory / "visible").write_text("".join(f"{path}\n" for path in self._visible))
+        home = self.directory / "home"
+        home.mkdir(mode=0o700)
+        options = "".join(f"{line}\n" for line in self._sshd)  # sshd takes the first value that it reads
+        options += SSHD_CONFIG + "HostKey /etc/ssh/host_key\nAuthorizedKeysFile /etc/ssh/authorized_keys\nUsePAM yes\n"
+        spawned = []
+        for host in self.hosts:
+            (host.directory / "fs").mkdir(parents=True)
+            make_key(host.directory / "host_key", host.name)
+            shutil.copy(f"{self.identity}.pub", host.directory / "authorized_keys")
+            (host.directory / "sshd_config").write_text(options + "PidFile /run/sshd.pid\n")
+            (host.directory / "hosts").write_text(names)
+            enter = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
+            shared = str(home) if self._shared_home else ""
+            arguments = [str(self.directory / "init"), str(host.directory), host.name, EMPTY]
+            spawned.append(self._spawn(*enter, *arguments, str(self.directory / "visible"), shared))
+        for host, process in zip(self.hosts, spawned, strict=True):
+            host.pid = self._child_of(process)
+        self._connect_all(net)
+        lines = []
+        for host in self.hosts:
+            wait_for_sshd(host.address, 22)
+            key = (host.directory / "host_key.pub").read_text().split()
+            lines.append(f"{host.address} {key[0]} {key[1]}\n")
+        self.known_hosts.write_text("".join(lines))
+
+    def _free_network(self) -> str:
+        """The first two numbers of a network that nothing here uses, and no lab of another process."""
+        taken = sh("ip", "-4", "-o", "addr")
+        for number in range(80 + os.getpid() % 100, 250):
+            if f" 10.{number}." not in taken:
+                return f"10.{number}"
+        raise LabError("no free network")
+
+    def _connect_all(self, net: str) -> None:
+        mine = os.readlink("/proc/self/ns/net")
+        if not eventually(lambda: os.readlink(f"/proc/{self._switch}/ns/net") != mine):
+            raise LabError("unshare -n did not start")
+        sh(
+            *("ip", "-batch", "-"),
+            text=f"link add {self._link} type veth peer name up0 netns {self._switch}\n"
+            f"addr add {net}.0.1/16 dev {self._link}\nlink set {self._link} up\n",
+        )
+        lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
+        for host in self.hosts:
+            lines.append(f"link add p{host.index} type veth peer name eth0 netns {host.pid}")
+            lines.append(f"link set p{host.index} master br0 up")
+        self.in_switch("ip", "-batch", "-", text="\n".join(lines) + "\n")
+        for host in self.hosts:
+            own = f"link set lo up\naddr add {host.address}/16 dev eth0\nlink set eth0 up\n"
+            sh("nsenter", "-t", str(host.pid), "-n", "ip", "-batch", "-", text=own)
+
+    def _spawn(self, *argv: str) -> subprocess.Popen[bytes]:
+        with (self.directory / "log").open("ab") as log:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            )
+        self._started.append(process)
+        return process
+
+    def _child_of(self, process: subprocess.Popen[bytes]) -> int:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        found: list[str] = []
+
+        def has_one() -> bool:
+            with contextlib.suppress(FileNotFoundError):
+                found[:] = children.read_text().split()
+            return bool(found)
+
+        if not eventually(has_one):
+            raise LabError((self.directory / "log").read_text() or "unshare started nothing")
+        return int(found[0])
+
+
+class PlainHost:
+    """One sshd of this user on a loopback address."""
+
+    def __init__(self, directory: Path, address: str, port: int) -> None:
+        self.directory, self.address, self.port = directory, address, port
+        self.name = address
+        self.home = directory / "home"
+        self.process: subprocess.Popen[bytes] | None = None
+
+
+class PlainLab:
+    """Hosts that need no privilege: sshd on 127.0.0.x, high ports, each with a HOME of its own."""
+
+    def __init__(self, count: int, *, sshd: Sequence[str] = ()) -> None:
+        if SSHD is None:
+            raise LabError("needs sshd")
+        self._sshd = sshd
+        self.directory = Path(tempfile.mkdtemp(prefix="mesh-lab-"))
+        self.identity = self.directory / "id"
+        self.user = getpass.getuser()
+        self.hosts = [PlainHost(self.directory / f"h{n}", f"127.0.0.{n + 2}", 0) for n in range(count)]
+
+    def __enter__(self) -> PlainLab:
+        make_key(self.identity, "lab")
+        if not os.geteuid():
+            Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it when root starts it
+        for host in self.hosts:
+            self.start(host)
+        return self
+
+    def start(self, host: PlainHost) -> None:
+        host.home.mkdir(parents=True, exist_ok=True)
+        if not (host.directory / "host_key").exists():
+            make_key(host.directory / "host_key", "host")
+        if not host.port:
+            with socket.socket() as probe:
+                probe.bind((host.address, 0))
+                host.port = probe.getsockname()[1]
+        config = host.directory / "sshd_config"
+        own = f"Port {host.port}\nListenAddress {host.address}\nHostKey {host.directory}/host_key\n"
+        own += f"AuthorizedKeysFile {self.identity}.pub\nStrictModes no\nUsePAM no\nPidFile none\n"
+        own += f"SetEnv HOME={host.home}\n"
+        config.write_text("".join(f"{line}\n" for line in self._sshd) + own + SSHD_CONFIG)
+        assert SSHD is not None
+        with (host.directory / "log").open("ab") as log:
+            host.process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
+        wait_for_sshd(host.address, host.port)
+
+    def stop(self, host: PlainHost) -> None:
+        if host.process is not None:
+            host.process.terminate()
+            host.process.wait()
+            host.process = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for host in self.hosts:
+            self.stop(host)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def cluster_yaml(self, name: str = "pod", *more: str) -> str:
+        listed = "".join(f'    - "{host.address}:{host.port}"\n' for host in self.hosts)
+        settings = "".join(f"  {line}\n" for line in more)
+        return f"{name}:\n  user: {self.user}\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
