@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -149,7 +150,7 @@ class TestHost:
         found = processes_in(os.readlink(f"/proc/{self.pid}/ns/pid"))
         ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
         return [
-            (pid, command) for pid, command in ours if with_sshd or not command.lstrip("/usrbin").startswith("sshd")
+            (pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)
         ]
 
     def path(self, inside: str) -> Path:

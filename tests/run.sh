@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Sets up all that the tests need and runs them: bash tests/run.sh [pytest arguments]
+# As root on Debian nothing else is needed; as a plain user what needs root or an sshd is skipped by name.
+# MESH_TEST_JAX=0 leaves JAX out (620 MB), and with it the test of examples/jax_sum.py.
+set -euo pipefail
+# shellcheck source=tests/setup.sh
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+missing=()
+need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || missing+=("$2"); }
+need sshd openssh-server
+need ssh openssh-client
+need ip iproute2
+need unshare util-linux
+need git git
+need rsync rsync
+need tcsh tcsh
+need fish fish
+[ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
+
+extras=dev
+[ "${MESH_TEST_JAX:-1}" = 0 ] || extras=dev,jax
+environment "$extras"
+say "running the tests"
+exec .venv/bin/python -m pytest "$@"
