@@ -149,9 +149,7 @@ class TestHost:
         """What runs there beyond init and sshd."""
         found = processes_in(os.readlink(f"/proc/{self.pid}/ns/pid"))
         ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
-        return [
-            (pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)
-        ]
+        return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
 
     def path(self, inside: str) -> Path:
         """A file of the host, seen from here."""

@@ -1,0 +1,309 @@
+"""Bad input and faults, each against real sshd hosts: its message and its status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Home
+from tests.lab import Lab, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+CSHRC = "echo banner from cshrc; if (! $?prompt) echo not interactive\n"
+FISH = "echo banner from fish; set -gx FROM_FISH 1\n"
+BASHRC = "echo banner from bashrc; echo 'to stderr' >&2; no_such_command; export FROM_RC=yes; false\n"
+
+
+def test_an_unknown_cluster_names_the_nearest(pod: Home) -> None:
+    done = pod.mesh("run", "pdo", "true")
+    assert done.status == 2
+    assert "no cluster 'pdo'" in done.err
+    assert "did you mean 'pod'" in done.err
+
+
+def test_a_refused_login_is_not_tried_again(pod: Home, lab: Lab) -> None:
+    key = pod.path / "other"
+    os.system(f"ssh-keygen -q -t ed25519 -N '' -f {key}")
+    pod.clusters(lab.cluster_yaml().replace(str(lab.identity), str(key)))
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert f"4 hosts ({lab.hosts[0].address}" not in done.err  # each has its own user@host in the message
+    for host in lab.hosts:
+        assert f"cannot connect to root@{host.address} port 22: login refused; tried: {key}" in done.err
+    assert "the server takes: publickey" in done.err
+
+
+def test_a_changed_host_key_is_refused(pod: Home, lab: Lab) -> None:
+    lab.hosts[1].new_host_key()
+    try:
+        done = pod.mesh("run", "pod", "true")
+    finally:
+        wanted = (lab.hosts[1].directory / "host_key").read_text()
+        lab.hosts[1].path("/etc/ssh/host_key").write_text(wanted)
+        lab.hosts[1].script("kill -HUP $(cat /run/sshd.pid)")
+    assert done.status == 125
+    assert "its host key has changed" in done.err
+    assert done.err.count("SHA256:") == 2
+    assert f"ssh-keygen -R '{lab.hosts[1].address}' -f {pod.path}/.ssh/known_hosts" in done.err
+
+
+def test_a_new_host_is_recorded_so_that_ssh_knows_it(home: Home, lab: Lab) -> None:
+    home.clusters(lab.cluster_yaml(hosts=lab.hosts[:1]))
+    assert home.mesh("run", "pod", "true").status == 0
+    known = home.path / ".ssh/known_hosts"
+    assert stat.S_IMODE(known.stat().st_mode) == 0o600
+    ssh = f"ssh -F none -o StrictHostKeyChecking=yes -o UserKnownHostsFile={known} -o BatchMode=yes -i {lab.identity}"
+    assert os.system(f"{ssh} root@{lab.hosts[0].address} true") == 0
+
+
+def test_strict_host_keys_refuse_a_new_host(home: Home, lab: Lab) -> None:
+    home.clusters(lab.cluster_yaml("pod", "host_keys: strict", hosts=lab.hosts[:1]))
+    done = home.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert "its host key is not known" in done.err
+    assert not (home.path / ".ssh/known_hosts").exists()
+
+
+def test_no_python_on_a_host(pod: Home, lab: Lab) -> None:
+    pod.clusters(lab.cluster_yaml("pod", "python: /opt/no/python3"))
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert f"4 hosts ({', '.join(host.address for host in lab.hosts)}): no python3 there" in done.err
+    assert "set python: in cluster.yaml" in done.err
+
+
+def test_a_python_that_is_too_old(pod: Home, lab: Lab) -> None:
+    old = "#!/bin/sh\nexec /usr/bin/python3 -c 'import sys; sys.version_info = (3, 7); exec(sys.argv[1])' \"$4\"\n"
+    for host in lab.hosts:
+        host.path("/root/old").write_text(old)
+        host.path("/root/old").chmod(0o755)
+    pod.clusters(lab.cluster_yaml("pod", "python: ~/old"))
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert "python3 is older than 3.8 there" in done.err
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "text"),
+    [
+        ("/bin/bash", ".bashrc", BASHRC),
+        ("/bin/tcsh", ".cshrc", CSHRC),
+        ("/usr/bin/fish", ".config/fish/config.fish", FISH),
+        ("/bin/dash", ".profile", "echo never read\n"),
+    ],
+)
+def test_login_shells_that_speak(pod: Home, lab: Lab, shell: str, file: str, text: str) -> None:
+    for host in lab.hosts:
+        host.set_shell(shell)
+        host.path(f"/root/{file}").parent.mkdir(parents=True, exist_ok=True)
+        host.path(f"/root/{file}").write_text(text)
+    pod.files(mesh__yaml="prerun: [export SEEN=$RANK]\n")
+    done = pod.mesh("run", "pod", "sh", "-c", "printf '%s ' $SEEN '$x' \"!\" 'a\\b'")
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{n}] {n} $x ! a\\b " for n in range(4)]
+
+
+def test_a_login_shell_that_ends(pod: Home, lab: Lab) -> None:
+    lab.hosts[2].path("/root/.bashrc").write_text("echo 'this host is closed today'; exit 3\n")
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert f"{lab.hosts[2].address}: the login shell ended before our agent started" in done.err
+    assert "this host is closed today" in done.err
+
+
+def test_a_full_disk_while_unpacking(pod: Home, lab: Lab) -> None:
+    host = lab.hosts[3]
+    host.script("mkdir /root/.mesh && mount -t tmpfs -o size=1m tmpfs /root/.mesh")
+    (pod.project / "big.bin").write_bytes(os.urandom(3_000_000))
+    try:
+        done = pod.mesh("run", "pod", "true")
+        assert not list(host.path("/root/.mesh/workspaces").glob("*.new-*"))
+    finally:
+        host.script("umount /root/.mesh")
+    assert done.status == 125
+    assert f"{host.address}: sync: No space left on device" in done.err
+    assert "free some space on the host" in done.err
+
+
+def test_an_unwritable_home(pod: Home, lab: Lab) -> None:
+    host = lab.hosts[0]
+    host.script("mount -t tmpfs -o ro tmpfs /mnt")
+    pod.clusters(lab.cluster_yaml("pod", "remote_dir: /mnt/mesh"))
+    try:
+        done = pod.mesh("run", "--ranks", "0", "pod", "true")
+    finally:
+        host.script("umount /mnt")
+    assert done.status == 125
+    assert f"{host.address}: home: Read-only file system: /mnt/mesh" in done.err
+
+
+def test_what_cannot_be_sent_is_said_and_what_cannot_be_read_is_an_error(pod: Home) -> None:
+    os.mkfifo(pod.project / "fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        directory = os.getcwd()
+        os.chdir(pod.project)
+        sock.bind("sock")
+        os.chdir(directory)
+        (pod.project / "link").symlink_to("/etc/hostname")
+        done = pod.mesh("run", "--ranks", "0", "pod", "sh", "-c", "ls; readlink link")
+    assert done.status == 0
+    assert done.lines == ["[0] /etc/hostname", "[0] link"]
+    assert "not sent: fifo: a FIFO" in done.err
+    assert "not sent: sock: a socket" in done.err
+
+
+def test_names_of_every_kind_and_an_empty_workspace(pod: Home) -> None:
+    assert pod.mesh("run", "--ranks", "0", "pod", "ls", "-A").out == b""
+    names = [b"new\nline", b"\xff\xfe", "ünï".encode(), b"-dash", b"quo'te"]
+    for name in names:
+        with open(os.fsencode(pod.project) + b"/" + name, "wb") as file:
+            file.write(name)
+    show = "import os; print([(n, open(n, 'rb').read() == n) for n in sorted(os.listdir(b'.'))])"
+    done = pod.mesh("run", "--ranks", "0", "pod", "python3", "-c", show)
+    assert done.out.decode() == f"[0] {[(name, True) for name in sorted(names)]}\n"
+
+
+def test_a_host_whose_connection_is_reset_is_lost(pod: Home, lab: Lab) -> None:
+    process = pod.popen("run", "--grace", "0.5", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    host = lab.hosts[1]
+    connections = [pid for pid, command in host.processes(with_sshd=True) if "notty" in command]
+    assert connections
+    for pid in connections:
+        os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 76
+    assert f"{host.address} lost: the connection ended" in err.decode()
+    assert eventually(lambda: not host.processes())
+
+
+def test_output_without_a_newline_and_bytes_that_are_no_text(pod: Home) -> None:
+    done = pod.mesh("run", "--ranks", "0", "pod", "sh", "-c", r"printf 'a\377\000b'; printf 'e' >&2; exit 0")
+    assert done.out == b"[0] a\xff\x00b\n"
+    assert "[0] e\n" in done.err
+
+
+def test_a_hundred_megabytes_in_one_line(pod: Home) -> None:
+    script = "import sys; b = sys.stdout.buffer; [b.write(b'x' * 1000000) for _ in range(100)]"
+    process = pod.popen("run", "--ranks", "0,1", "pod", "python3", "-c", script)
+    assert process.stdout is not None
+    sizes = [len(line) for line in process.stdout]
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert sizes == [100_000_005, 100_000_005]
+
+
+def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
+    """200,000 lines of 100 bytes from each of 8 hosts at once, and the client's memory."""
+    with Lab(8) as lab:
+        home.clusters(lab.cluster_yaml())
+        home.trust(lab)
+        program = (
+            "import os, sys\n"
+            "rank = os.environ['RANK']\n"
+            "out = sys.stdout.buffer\n"
+            "for n in range(0, 200000, 500):\n"
+            "    out.write(b''.join(b'%s %06d ' % (rank.encode(), i) + b'.' * 91 + b'\\n' for i in range(n, n + 500)))\n"
+            "    out.flush()\n"
+        )
+        home.files(lines__py=program)
+        read_end, write_end = os.pipe()
+        process = home.popen("run", "pod", "python3", "lines.py", stdout=write_end)
+        os.close(write_end)
+        seen = [0] * 8
+        with open(read_end, "rb") as lines:
+            for line in lines:
+                rank = line[1] - 48
+                expected = b"[%d] %d %06d " % (rank, rank, seen[rank]) + b"." * 91 + b"\n"
+                assert line == expected
+                seen[rank] += 1
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.returncode == 0
+        assert seen == [200_000] * 8
+        assert usage.ru_maxrss * 1024 < 200_000_000
+        assert not any(host.processes() for host in lab.hosts)
+
+
+def test_hosts_that_share_one_home_directory(home: Home) -> None:
+    with Lab(2, shared_home=True) as lab:
+        home.clusters(lab.cluster_yaml())
+        home.trust(lab)
+        home.files(data__txt="x" * 100_000)
+        done = home.mesh("run", "pod", "sh", "-c", "wc -c < data.txt; hostname > made-by-$RANK")
+        assert done.status == 0, done.err
+        assert done.lines == ["[0] 100000", "[1] 100000"]
+        assert len(list(lab.hosts[0].path("/root/.mesh/machines").iterdir())) == 2
+        # A run on one machine does not keep another one out of the second.
+        first = home.popen("run", "--ranks", "0", "pod", "sh", "-c", "echo up; exec sleep 1000")
+        assert first.stdout is not None
+        first.stdout.readline()
+        assert home.mesh("run", "--ranks", "1", "pod", "true").status == 0
+        assert home.mesh("run", "--ranks", "0", "pod", "true").status == 75
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=30)
+
+
+def test_ipv6_and_a_gateway(home: Home, lab: Lab) -> None:
+    gateway, inner = lab.hosts[0], lab.hosts[1]
+    home.trust(lab)
+    home.clusters(lab.cluster_yaml("pod", f"gateway: root@{gateway.address}", hosts=lab.hosts[1:]))
+    ssh = home.path / ".ssh/config"
+    ssh.write_text(f"Host *\n  IdentityFile {lab.identity}\n")
+    done = home.mesh("run", "pod", "sh", "-c", "echo $SSH_CONNECTION | cut -d' ' -f1")
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{n}] {gateway.address}" for n in range(3)]
+    inner.script("sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip -6 addr add fd00:77::2/64 dev eth0 nodad")
+    home.clusters(
+        f"pod:\n  user: root\n  gateway: root@{gateway.address}\n  identity_file: {lab.identity}\n  hosts: ['fd00:77::2']\n"
+    )
+    gateway.script("sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip -6 addr add fd00:77::1/64 dev eth0 nodad")
+    assert home.mesh("run", "pod", "sh", "-c", "echo $MASTER_ADDR").lines == ["[0] fd00:77::2"]
+
+
+def test_one_machine_twice_in_a_cluster(home: Home, lab: Lab) -> None:
+    """As users try mesh with one box: two aliases of one host share its lock and its workspace."""
+    home.trust(lab)
+    (home.path / ".ssh/config").write_text(
+        "".join(f"Host {name}\n  HostName {lab.hosts[0].address}\n" for name in ("one", "two"))
+    )
+    home.clusters(f"pod:\n  user: root\n  identity_file: {lab.identity}\n  hosts: [one, two]\n")
+    home.files(data__txt="here")
+    done = home.mesh("run", "pod", "sh", "-c", "echo $RANK $(cat data.txt)")
+    assert done.status == 0, done.err
+    assert done.lines == ["[0] 0 here", "[1] 1 here"]
+
+
+def test_a_run_directory_that_cannot_be_written_does_not_end_the_run(pod: Home) -> None:
+    state = pod.path / ".local/state"
+    state.mkdir(parents=True)
+    (state / "mesh").write_text("in the way")
+    done = pod.mesh("run", "--ranks", "0", "pod", "echo", "hi")
+    assert (done.status, done.out) == (0, b"[0] hi\n")
+    assert "the run directory is incomplete" in done.err
+
+
+def test_events_are_stored(pod: Home) -> None:
+    pod.mesh("run", "--ranks", "0", "pod", "sh", "-c", "exit 9")
+    (directory,) = (pod.path / ".local/state/mesh/runs").iterdir()
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events if event["event"] != "notice"] == [
+        "connected",
+        "synced",
+        "ready",
+        "started",
+        "exited",
+        "gone",
+        "finished",
+    ]
