@@ -1,0 +1,438 @@
+"""Configuration files: what loads, and the exact words about what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mesh.config.clusters import clusters_path, find_cluster, load_clusters
+from mesh.config.hosts import NoHost, expand, split
+from mesh.config.project import TEMPLATE, check_workspace, load_project
+from mesh.config.settings import RunFlags, run_spec, select_hosts
+from mesh.core.cluster import Cluster, Host, HostKeys
+from mesh.core.errors import UsageError
+from mesh.core.run import RunSpec
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+SEED_CLUSTER = """
+testWatch:
+  user: me
+  identity_file: {key}
+  hosts:
+    - 35.186.108.225
+
+testReal:
+  user: me
+  identity_file: {key}
+  hosts:
+    - 34.75.233.113
+    - 35.237.15.216
+"""
+SEED_PROJECT = """
+commands:
+  - curl -LsSf https://astral.sh/uv/install.sh | sh
+
+ignore:
+  - "*.pyc"
+  - "*/__pycache__/*"
+  - "./git/*"
+  - ".env"
+  - "mesh.yaml"
+  - "*/prerun/*"
+
+prerun:
+  - uv venv --python 3.12 --clear
+  - source .venv/bin/activate
+  - uv pip install loguru 'jax[tpu]'
+"""
+
+
+def cluster(tmp_path: Path, text: str, name: str = "pod") -> Cluster:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    return find_cluster(name, load_clusters(file, required=True))
+
+
+def complaint(tmp_path: Path, text: str, name: str = "pod") -> str:
+    with pytest.raises(UsageError) as raised:
+        cluster(tmp_path, text, name)
+    return str(raised.value).replace(f"{tmp_path}/", "")
+
+
+def test_the_seeds_formats_load(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("")
+    found = cluster(tmp_path, SEED_CLUSTER.format(key=key), "testReal")
+    assert [(host.name, host.user, host.identity_file) for host in found.hosts] == [
+        ("34.75.233.113", "me", str(key)),
+        ("35.237.15.216", "me", str(key)),
+    ]
+    (tmp_path / "mesh.yaml").write_text(SEED_PROJECT)
+    project = load_project(tmp_path)
+    assert project.commands == ("curl -LsSf https://astral.sh/uv/install.sh | sh",)
+    assert len(project.ignore) == 6
+    assert project.prerun[2] == "uv pip install loguru 'jax[tpu]'"
+
+
+def test_everything_that_can_stand_in_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("")
+    found = cluster(
+        tmp_path,
+        f"""
+pod:
+  user: me
+  port: 2200
+  gateway: jump@bastion:22
+  python: ~/bin/python3
+  remote_dir: /mnt/mesh
+  password_env: SECRET
+  host_keys: strict
+  hosts:
+    - plain
+    - you@other:23
+    - tpu-[8-10]
+    - "[2001:db8::7]:24"
+    - 2001:db8::8
+    - host: inner
+      user: root
+      port: 25
+      internal_ip: 10.0.0.9
+      identity_file: {tmp_path}/key
+""",
+    )
+    assert dataclasses.replace(found, hosts=()) == Cluster(
+        name="pod",
+        hosts=(),
+        gateway="jump@bastion:22",
+        python="~/bin/python3",
+        remote_dir="/mnt/mesh",
+        password_env="SECRET",
+        host_keys=HostKeys.STRICT,
+    )
+    assert [(host.user, host.address, host.port) for host in found.hosts] == [
+        ("me", "plain", 2200),
+        ("you", "other", 23),
+        ("me", "tpu-8", 2200),
+        ("me", "tpu-9", 2200),
+        ("me", "tpu-10", 2200),
+        ("me", "2001:db8::7", 24),
+        ("me", "2001:db8::8", 2200),
+        ("root", "inner", 25),
+    ]
+    assert found.hosts[-1].internal_ip == "10.0.0.9"
+
+
+WRONG_CLUSTERS = {
+    "a number for a host": (
+        "pod:\n  hosts: [a, 10.5]\n",
+        "cluster.yaml:2: pod.hosts[1]: expected a host name, found 10.5",
+    ),
+    "no hosts": ("pod:\n  user: me\n", "cluster.yaml:2: pod: has no hosts:"),
+    "an empty list": ("pod:\n  hosts: []\n", "cluster.yaml:2: pod.hosts: is empty"),
+    "nothing at all": ("pod:\n", "cluster.yaml:1: pod: expected a mapping with hosts:, found nothing"),
+    "a list for a cluster": ("pod: [a]\n", "cluster.yaml:1: pod: expected a mapping with hosts:, found a list"),
+    "an unknown key": (
+        "pod:\n  hosts: [a]\n  identityfile: x\n",
+        "cluster.yaml:3: pod: unknown key 'identityfile'; did you mean 'identity_file'?",
+    ),
+    "a key twice": ("pod:\n  hosts: [a]\n  hosts: [b]\n", "cluster.yaml:3: pod.hosts: is there twice"),
+    "a port that is none": (
+        "pod:\n  port: 70000\n  hosts: [a]\n",
+        "cluster.yaml:2: pod.port: expected a port (1 to 65535), found 70000",
+    ),
+    "yes for a user": (
+        "pod:\n  user: yes\n  hosts: [a]\n",
+        "cluster.yaml:2: pod.user: expected a user name, found yes",
+    ),
+    "an option for a host": (
+        "pod:\n  hosts: ['-oProxyCommand=x']\n",
+        "cluster.yaml:2: pod.hosts[0]: expected a host name, found '-oProxyCommand=x': '-oProxyCommand=x' is no host name",
+    ),
+    "a key file that is not there": (
+        "pod:\n  identity_file: /no/key\n  hosts: [a]\n",
+        "cluster.yaml:2: pod.identity_file: there is no file /no/key",
+    ),
+    "a host twice": ("pod:\n  hosts: [a, b, a]\n", "cluster.yaml:2: pod.hosts[2]: a is listed twice"),
+    "a range that goes backwards": (
+        "pod:\n  hosts: ['t[3-1]']\n",
+        "cluster.yaml:2: pod.hosts[0]: expected a host name, found 't[3-1]': the range 3-1 goes backwards",
+    ),
+    "a date for a host": (
+        "pod:\n  hosts: [2026-01-01]\n",
+        "cluster.yaml:2: pod.hosts[0]: expected a host name, found 2026-01-01",
+    ),
+    "a policy that is none": (
+        "pod:\n  host_keys: no\n  hosts: [a]\n",
+        "cluster.yaml:2: pod.host_keys: expected accept-new or strict, found no",
+    ),
+    "a host mapping without a host": ("pod:\n  hosts:\n    - port: 22\n", "cluster.yaml:3: pod.hosts[0]: has no host:"),
+    "all at once": (
+        "pod:\n  prot: 1\n  hosts: [null, 'a b']\n",
+        "cluster.yaml:2: pod: unknown key 'prot'; did you mean 'port'?\n"
+        "cluster.yaml:3: pod.hosts[0]: expected a host name, found nothing\n"
+        "cluster.yaml:3: pod.hosts[1]: expected a host name, found 'a b': 'a b' is no host name",
+    ),
+    "a list at the top": ("- a\n", "cluster.yaml:1: expected clusters by name, found a list"),
+    "a tab": ("pod:\n\thosts: [a]\n", "cluster.yaml:2: is no YAML: found character '\\t' that cannot start any token"),
+    "no end": ("pod: {hosts: [a\n", "cluster.yaml:2: is no YAML: expected ',' or ']', but got '<stream end>'"),
+    "the reserved name": (
+        "local:\n  hosts: [a]\n",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_CLUSTERS.values(), ids=WRONG_CLUSTERS)
+def test_wrong_clusters(tmp_path: Path, text: str, message: str | None) -> None:
+    if message is None:
+        (tmp_path / "cluster.yaml").write_text(text)
+        file = load_clusters(tmp_path / "cluster.yaml", required=True)
+        assert "is the name of the built-in cluster" in file.problems["local"][0]
+    else:
+        assert complaint(tmp_path, text) == message
+
+
+def test_a_bad_cluster_does_not_stop_another_one(tmp_path: Path) -> None:
+    assert cluster(tmp_path, "bad:\n  hosts: 5\npod:\n  hosts: [a]\n").hosts[0].name == "a"
+
+
+def test_unknown_clusters(tmp_path: Path) -> None:
+    assert complaint(tmp_path, "pod-a:\n  hosts: [a]\n", "pod-b") == (
+        "no cluster 'pod-b' in cluster.yaml; did you mean 'pod-a'?"
+    )
+    missing = load_clusters(tmp_path / "none.yaml", required=False)
+    with pytest.raises(UsageError) as raised:
+        find_cluster("pod", missing)
+    assert "there is no" in str(raised.value)
+    assert "hosts:\n" in raised.value.hint
+
+
+def test_built_in_clusters(tmp_path: Path) -> None:
+    file = load_clusters(tmp_path / "none.yaml", required=False)
+    assert [host.name for host in find_cluster("local", file).hosts] == ["local-0", "local-1"]
+    assert len(find_cluster("local:5", file).hosts) == 5
+    assert len({host.remote_dir for host in find_cluster("local:5", file).hosts}) == 5
+    for wrong in ("local:0", "local:x", "local:", "local:65", "local:-1"):
+        with pytest.raises(UsageError):
+            find_cluster(wrong, file)
+
+
+def test_where_the_clusters_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert clusters_path("", {}) == tmp_path / ".config/mesh/cluster.yaml"
+    assert clusters_path("", {"XDG_CONFIG_HOME": "/xdg"}) == Path("/xdg/mesh/cluster.yaml")
+    assert clusters_path("", {"XDG_CONFIG_HOME": "/xdg", "MESH_CLUSTERS": "/own"}) == Path("/own")
+    assert clusters_path("/flag", {"MESH_CLUSTERS": "/own"}) == Path("/flag")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read .*Is a directory"):
+        load_clusters(tmp_path, required=True)
+    (tmp_path / "latin").write_bytes(b"pod: \xff\n")
+    with pytest.raises(UsageError, match="is no UTF-8 text"):
+        load_clusters(tmp_path / "latin", required=True)
+    (tmp_path / "empty").write_text("")
+    assert load_clusters(tmp_path / "empty", required=True).names == ()
+
+
+WRONG_PROJECTS = {
+    "an unknown key": ("ignroe: []\n", "mesh.yaml:1: ignroe: unknown key 'ignroe'; did you mean 'ignore'?"),
+    "text for a list": ("prerun: make\n", "mesh.yaml:1: prerun: expected a list, found 'make'"),
+    "a number in a list": ("prerun: [1]\n", "mesh.yaml:1: prerun[0]: expected a text, found 1"),
+    "a list for env": ("env: [A=1]\n", "mesh.yaml:1: env: expected variables, NAME: VALUE, found a list"),
+    "nothing for a variable": (
+        "env:\n  A:\n",
+        'mesh.yaml:2: env.A: expected a text (an empty one is ""), found nothing',
+    ),
+    "no variable": ("env:\n  1A: x\n", "mesh.yaml:2: env: '1A' is no name of a variable"),
+    "no number": ("grace: soon\n", "mesh.yaml:1: grace: expected a number of seconds, found 'soon'"),
+    "a negative number": ("grace: -1\n", "mesh.yaml:1: grace: expected a number of seconds, found -1"),
+    "no directory": ("workspace: nowhere\n", "mesh.yaml:1: workspace: there is no directory nowhere"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_PROJECTS.values(), ids=WRONG_PROJECTS)
+def test_wrong_projects(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mesh.yaml").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load_project(tmp_path)
+    assert str(raised.value).replace(f"{tmp_path}/", "") == message
+
+
+def test_values_of_variables_are_taken_as_written(tmp_path: Path) -> None:
+    (tmp_path / "mesh.yaml").write_text("env: {LR: 1e-3, N: 010, F: 1.50, B: yes, S: 'a b', E: ''}\n")
+    assert load_project(tmp_path).env == {"LR": "1e-3", "N": "010", "F": "1.50", "B": "yes", "S": "a b", "E": ""}
+
+
+def test_the_nearest_project_file_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "a/b"
+    inner.mkdir(parents=True)
+    (tmp_path / "mesh.yaml").write_text("grace: 3\n")
+    assert load_project(inner).workspace == tmp_path
+    (tmp_path / "mesh.yaml").write_text("workspace: a\n")
+    assert load_project(inner).workspace == tmp_path / "a"
+    (tmp_path / "mesh.yaml").write_text("")
+    assert load_project(inner).workspace == tmp_path
+
+
+def test_a_home_directory_is_not_sent_by_accident(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(UsageError, match="would be sent to every host"):
+        check_workspace(load_project(home), home)
+    with pytest.raises(UsageError):
+        check_workspace(load_project(tmp_path), home)
+    (home / "mesh.yaml").write_text("")
+    check_workspace(load_project(home), home)
+
+
+def test_the_examples_load_and_are_what_init_writes(tmp_path: Path) -> None:
+    assert (REPOSITORY / "configs/mesh.yaml").read_text() == TEMPLATE
+    (tmp_path / "mesh.yaml").write_text(TEMPLATE)
+    assert load_project(tmp_path).ignore == ("*.pyc", ".env")
+    text = (REPOSITORY / "configs/cluster.yaml").read_text()
+    for path in ("~/.ssh/id_ed25519", "~/.ssh/google_compute_engine"):
+        key = tmp_path / path.rpartition("/")[2]
+        key.write_text("")
+        text = text.replace(path, str(key))
+    assert len(cluster(tmp_path, text).hosts) == 8
+
+
+# ---- one run
+
+
+def spec(flags: RunFlags, words: list[str], environ: dict[str, str] | None = None, tmp: str = "/") -> RunSpec:
+    project = dataclasses.replace(
+        load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0
+    )
+    return run_spec(project, flags, words, "r", environ or {}, "me", "laptop")
+
+
+def test_precedence(tmp_path: Path) -> None:
+    made = spec(RunFlags(env=("B=flag", "C=x=y")), ["true"], {"WANDB_KEY": "k", "A": "environment", "HOME": "/"})
+    assert made.env == {"WANDB_KEY": "k", "A": "file", "B": "flag", "C": "x=y"}
+    assert spec(RunFlags(), ["true"]).grace == 7.0
+    assert spec(RunFlags(), ["true"], {"MESH_GRACE": "3"}).grace == 3.0
+    assert spec(RunFlags(grace="2m"), ["true"], {"MESH_GRACE": "3"}).grace == 120.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "message"),
+    [
+        (RunFlags(env=("X",)), ["true"], "--env: expected NAME=VALUE, found 'X'"),
+        (RunFlags(nproc="0"), ["true"], "--nproc: expected a number from 1 to 1024, found '0'"),
+        (RunFlags(grace="-1"), ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
+        (RunFlags(stdin="some"), ["true"], "--stdin: expected none, rank0 or all, found 'some'"),
+        (RunFlags(), [], "no command was given"),
+        (RunFlags(), ["-c"], "no command was given"),
+    ],
+)
+def test_wrong_flags(flags: RunFlags, words: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        spec(flags, words)
+    assert str(raised.value) == message
+
+
+HOSTS = Cluster(name="pod", hosts=tuple(Host(name=f"tpu-{n}", address=f"tpu-{n}") for n in range(6)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "picked"),
+    [
+        (RunFlags(), "012345"),
+        (RunFlags(hosts="tpu-4,tpu-1"), "14"),
+        (RunFlags(hosts="tpu-[0-2,5]"), "0125"),
+        (RunFlags(ranks="0-3", exclude="tpu-2"), "013"),
+        (RunFlags(exclude="0,5"), "1234"),
+    ],
+)
+def test_picked_hosts(flags: RunFlags, picked: str) -> None:
+    assert "".join(host.name[-1] for host in select_hosts(HOSTS, flags).hosts) == picked
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (RunFlags(hosts="tpu-9"), "--hosts: no host 'tpu-9' in pod; did you mean"),
+        (RunFlags(ranks="7"), "--ranks: no host 7 in pod: its hosts are 0-5"),
+        (RunFlags(ranks="x"), "--ranks: 'x' is no set of numbers"),
+        (RunFlags(exclude="0-5"), "no host of pod is left"),
+    ],
+)
+def test_hosts_that_cannot_be_picked(flags: RunFlags, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        select_hosts(HOSTS, flags)
+    assert str(raised.value).startswith(message)
+
+
+# ---- whatever stands in a file
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates()
+KEYS = st.sampled_from(["hosts", "user", "port", "prerun", "env", "ignore", "pod", "host", "grace", "<<"]) | SCALARS
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def load_both(tmp_path: Path, text: str) -> None:
+    """Nothing but a value or a UsageError."""
+    for name in ("cluster.yaml", "mesh.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        file = load_clusters(tmp_path / "cluster.yaml", required=True)
+        for cluster_name in file.names:
+            try:
+                assert find_cluster(cluster_name, file).hosts
+            except UsageError as error:
+                assert str(error)
+    except UsageError as error:
+        assert str(error)
+    try:
+        load_project(tmp_path)
+    except UsageError as error:
+        assert str(error)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUES)
+def test_no_value_gives_a_traceback(tmp_path: Path, value: object) -> None:
+    load_both(tmp_path, yaml.safe_dump({"pod": value}) if value else yaml.safe_dump(value))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet="abc:-[]{}&*!|>'\"%@`#,?\n \t0.~<", max_size=60))
+def test_no_text_gives_a_traceback(tmp_path: Path, text: str) -> None:
+    load_both(tmp_path, "pod:\n  hosts:\n  " + text)
+
+
+def test_an_anchor_that_holds_itself(tmp_path: Path) -> None:
+    load_both(tmp_path, "pod: &a\n  hosts: [*a]\n  user: *a\n")
+    load_both(tmp_path, "&a [*a]\n")
+
+
+@given(first=st.integers(0, 500), count=st.integers(1, 40), width=st.integers(1, 5))
+def test_ranges(first: int, count: int, width: int) -> None:
+    begin = str(first).zfill(width)
+    names = expand(f"n[{begin}-{first + count - 1}]x")
+    assert [int(name[1:-1]) for name in names] == list(range(first, first + count))
+    assert len(names[0]) == len(begin) + 2
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_host_or_none(text: str) -> None:
+    try:
+        user, host, port = split(text)
+    except NoHost:
+        return
+    assert host
+    assert not host.startswith("-")
+    assert not any(c.isspace() or c in "/@" for c in host + user)
+    assert 0 <= port <= 65535
