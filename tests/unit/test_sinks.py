@@ -1,0 +1,416 @@
+"""What is shown and what is kept: lines, labels, escape sequences, JSON, the run directory, the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.core.cluster import Host, Placement
+from mesh.core.errors import OutputClosed
+from mesh.core.events import (
+    Event,
+    Exited,
+    Finished,
+    Lost,
+    Notice,
+    Output,
+    PrepareFailed,
+    Started,
+    Stream,
+    Synced,
+)
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import RunSpec
+from mesh.sinks.escapes import Cleaner, clean
+from mesh.sinks.jsonl import JsonSink
+from mesh.sinks.lines import LineCutter
+from mesh.sinks.store import StoreSink
+from mesh.sinks.summary import MOST_LINES, summary
+from mesh.sinks.terminal import TerminalSink
+
+PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
+SPEC = RunSpec(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})
+
+
+def output(rank: int, data: bytes, stream: Stream = Stream.STDOUT) -> Output:
+    return Output(time=1.0, node=rank, rank=rank, stream=stream, data=data)
+
+
+def exited(rank: int, code: int = 0, *, at: float = 5.0, by: int = 0) -> Exited:
+    return Exited(time=at, node=rank, rank=rank, code=code, signal=by)
+
+
+@contextmanager
+def reading(*, terminal: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+    """A descriptor to write to, and a list that holds what was written, afterwards."""
+    read_end, write_end = pty.openpty() if terminal else os.pipe()
+    told: list[bytes] = []
+    try:
+        yield write_end, told
+        os.set_blocking(read_end, False)
+        try:
+            while chunk := os.read(read_end, 1 << 20):
+                told.append(chunk)
+                if not terminal and len(chunk) < 1 << 16:
+                    break
+        except BlockingIOError:
+            pass
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+
+
+def show(*events: Event, mode: str = "all", label: str = "rank", terminal: bool = False) -> tuple[bytes, bytes]:
+    """What a terminal sink writes to stdout and stderr."""
+    with reading(terminal=terminal) as (out, out_told), reading(terminal=terminal) as (err, err_told):
+        sink = TerminalSink(
+            placement=PLACEMENT, mode=mode, label=label, stdout_fd=out, stderr_fd=err, environ={"NO_COLOR": "1"}
+        )
+        for event in events:
+            sink.handle(event)
+        sink.idle()
+        sink.close()
+    return b"".join(out_told), b"".join(err_told)
+
+
+# ---- lines
+
+
+@given(st.lists(st.binary(max_size=50)), st.integers(1, 20))
+def test_no_byte_is_lost_whatever_the_chunks(chunks: list[bytes], kept: int) -> None:
+    cutter = LineCutter(kept)
+    found = b""
+    for lines in [*map(cutter.feed, chunks), cutter.end()]:
+        if lines is not None:
+            found += b"".join(lines.pieces()) + lines.text
+    assert found == b"".join(chunks)
+
+
+def test_whole_lines_with_padded_ranks() -> None:
+    out, err = show(
+        output(3, b"one\ntw"),
+        output(11, b"eleven\n"),
+        output(3, b"o\nend"),
+        output(3, b"e\n", Stream.STDERR),
+        exited(3),
+    )
+    assert out == b"[03] one\n[11] eleven\n[03] two\n[03] end\n"
+    assert err == b"[03] e\n"
+
+
+def test_labels_with_hosts() -> None:
+    assert show(output(3, b"x\n"), label="host")[0] == b"[tpu-3:03] x\n"
+
+
+def test_only_a_newline_ends_a_line() -> None:
+    assert show(output(0, b"a\x0bb\x0cc\rd\xe2\x80\xa8e\n"))[0] == b"[00] a\x0bb\x0cc\rd\xe2\x80\xa8e\n"
+
+
+def test_a_long_line_has_one_label_and_is_not_torn() -> None:
+    piece = b"x" * 60_000
+    events = [output(rank, piece) for _ in range(30) for rank in (0, 1)]
+    read_end, write_end = os.pipe()
+    if not os.fork():
+        os.close(read_end)
+        sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+        for event in [*events, output(1, b"\n"), output(0, b"end\n")]:
+            sink.handle(event)
+        os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as file:
+        assert file.read().split(b"\n") == [b"[01] " + piece * 30, b"[00] " + piece * 30 + b"end", b""]
+    assert os.wait()[1] == 0
+
+
+def test_rank_0_alone_as_it_is() -> None:
+    out, err = show(output(0, b"a\r\x1b[2J\xff"), output(1, b"b"), output(0, b"e", Stream.STDERR), mode="rank0")
+    assert (out, err) == (b"a\r\x1b[2J\xff", b"e")
+
+
+def test_nothing_of_the_ranks() -> None:
+    assert show(output(0, b"a\n"), mode="none") == (b"", b"")
+
+
+# ---- terminals
+
+
+def test_on_a_terminal_escape_sequences_are_removed_and_colours_end_with_their_line() -> None:
+    out, _ = show(output(0, b"\x1b[31mred\n\x1b]0;title\x07\x1b[2Jplain\xff\n10%\r20%\n"), terminal=True)
+    assert out == "[00] \x1b[31mred\x1b[0m\r\n[00] plain\ufffd\r\n[00] 20%\r\n".encode()
+
+
+def test_off_a_terminal_they_stay() -> None:
+    assert show(output(0, b"\x1b[2J\x07\n"))[0] == b"[00] \x1b[2J\x07\n"
+
+
+def test_a_message_does_not_land_in_a_line_of_rank_0() -> None:
+    out, err = show(output(0, b"no newline"), Notice(time=1, text="stopping"), mode="rank0", terminal=True)
+    assert (out, err) == (b"no newline", b"\r\n==> stopping\r\n")
+
+
+DANGEROUS = st.lists(
+    st.sampled_from(
+        [
+            "\x1b",
+            "[",
+            "]",
+            "P",
+            "m",
+            "2J",
+            "31",
+            ";",
+            "\x07",
+            "\\",
+            "\x9b",
+            "\x90",
+            "a",
+            "é",
+            "\n",
+            "\x08",
+            "\x1b[0m",
+            "?25l",
+        ]
+    )
+)
+
+
+@given(DANGEROUS, st.integers(1, 7))
+def test_nothing_but_text_and_colours_gets_through(parts: list[str], size: int) -> None:
+    data = "".join(parts).encode()
+    cleaner = Cleaner()
+    found = "".join(cleaner.feed(data[at : at + size]) for at in range(0, len(data), size))
+    rest = found
+    while (begin := rest.find("\x1b")) >= 0:
+        end = rest.index("m", begin)
+        assert all(c in "0123456789;:[" for c in rest[begin + 1 : end])
+        rest = rest[end + 1 :]
+    assert not any(ord(c) < 32 and c not in "\n\t\r" or 0x7F <= ord(c) <= 0x9F for c in rest)
+
+
+def test_a_sequence_that_never_ends_eats_nothing() -> None:
+    assert clean("\x1b]0;title\ntext") == "0;title\ntext"
+    cleaner = Cleaner()
+    assert cleaner.feed(b"\x1b]" + b"x" * 10_000) + cleaner.feed(b"y" * 10_000) == "x" * 10_000 + "y" * 10_000
+
+
+# ---- the ends of our own output
+
+
+def test_a_reader_that_has_gone() -> None:
+    read_end, write_end = os.pipe()
+    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    sink.idle()
+    os.close(read_end)
+    with pytest.raises(OutputClosed):
+        sink.idle()
+    os.close(write_end)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    with pytest.raises(OutputClosed):
+        sink.handle(output(0, b"x\n"))
+    os.close(write_end)
+
+
+def test_messages_that_nobody_can_read_are_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    sink = TerminalSink(
+        placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, stderr_fd=write_end, environ={}
+    )
+    sink.handle(Notice(time=1, text="x"))
+    os.close(write_end)
+
+
+def test_what_is_told_on_the_way() -> None:
+    _, err = show(
+        *(Synced(time=1, node=node, files=42, bytes=100_000, seconds=0.25) for node in range(12)),
+        output(0, b"pip\n", Stream.PRERUN),
+        output(1, b"pip\n", Stream.PRERUN),
+        exited(2, 3),
+        exited(4, 1),
+        Lost(time=2, node=5, reason="the connection ended"),
+    )
+    assert err.decode().splitlines() == [
+        "==> synced 42 files to 12 hosts: 1.2 MB sent, 0.2 s",
+        "[tpu-0] pip",
+        "==> rank 2 on tpu-2: exit 3",
+        "error: host tpu-5 lost: the connection ended",
+    ]
+
+
+# ---- JSON
+
+
+def as_json(*events: Event) -> list[dict[str, object]]:
+    with reading() as (out, told):
+        sink = JsonSink(placement=PLACEMENT, stdout_fd=out)
+        for event in events:
+            sink.handle(event)
+        sink.close()
+    return [json.loads(line) for line in b"".join(told).splitlines()]
+
+
+def test_names_and_fields() -> None:
+    assert as_json(
+        Synced(time=1.5, node=1, files=2, bytes=3, seconds=0.5),
+        Started(time=2, node=1, rank=1, pid=77),
+        output(1, b"one\ntwo"),
+        output(1, "é\xff\n".encode("latin-1"), Stream.STDERR),
+        exited(1, by=9),
+        Lost(time=6, node=2, reason="gone"),
+        Finished(time=7, exit_code=76, cause="lost", run="r1"),
+    ) == [
+        {"event": "synced", "time": 1.5, "rank": 1, "host": "tpu-1", "files": 2, "bytes": 3, "seconds": 0.5},
+        {"event": "started", "time": 2, "rank": 1, "host": "tpu-1", "pid": 77},
+        {"event": "line", "time": 1.0, "rank": 1, "host": "tpu-1", "stream": "stdout", "text": "one"},
+        {"event": "line", "time": 1.0, "rank": 1, "host": "tpu-1", "stream": "stderr", "text": "��"},
+        {"event": "line", "time": 1.0, "rank": 1, "host": "tpu-1", "stream": "stdout", "text": "two"},
+        {"event": "exited", "time": 5.0, "rank": 1, "host": "tpu-1", "signal": 9},
+        {"event": "lost", "time": 6, "rank": 2, "host": "tpu-2", "reason": "gone"},
+        {"event": "finished", "time": 7, "exit_code": 76, "cause": "lost", "run": "r1"},
+    ]
+
+
+def test_a_long_line_is_one_object() -> None:
+    text = 'é"\\\x01' * 100_000
+    data = text.encode()
+    read_end, write_end = os.pipe()
+    if not os.fork():
+        os.close(read_end)
+        sink = JsonSink(placement=PLACEMENT, stdout_fd=write_end)
+        for at in range(0, len(data), 65521):  # cuts characters
+            sink.handle(output(0, data[at : at + 65521]))
+        sink.handle(output(0, b"\xff" * 3_000_000))
+        sink.handle(output(0, b"\nnext\n"))
+        os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as file:
+        first, second = (json.loads(line) for line in file)
+    assert os.wait()[1] == 0
+    assert first["text"] == text + "\ufffd" * 3_000_000
+    assert second["text"] == "next"
+
+
+# ---- the run directory
+
+
+def store_of(tmp_path: Path, *events: Event) -> StoreSink:
+    sink = StoreSink(directory=tmp_path / "runs/r1", spec=SPEC, cluster_name="pod", placement=PLACEMENT)
+    for event in events:
+        sink.handle(event)
+    sink.close()
+    return sink
+
+
+def test_the_run_directory(tmp_path: Path) -> None:
+    every = [Started(time=4, node=rank, rank=rank, pid=1) for rank in range(12)]
+    chunks = [output(rank, bytes([rank, 255])) for _ in range(3) for rank in range(12)]
+    sink = store_of(tmp_path, *every, *chunks, output(1, b"pip\n", Stream.PRERUN), exited(1, 3), exited(2, by=15))
+    outcome = Outcome(
+        run="r1",
+        exit_code=3,
+        cause=Cause.RANK,
+        started=4.0,
+        ended=9.0,
+        first=exited(1, 3),
+        exits=(exited(1, 3), exited(2, by=15)),
+    )
+    sink.finish(outcome)
+    assert not sink.problem
+    assert (sink.logs / "rank-0007.out").read_bytes() == b"\x07\xff" * 3
+    assert (sink.logs / "rank-0007.err").read_bytes() == b""
+    assert (sink.logs / "prerun-tpu-1.log").read_bytes() == b"pip\n"
+    assert sink.directory.stat().st_mode & 0o777 == 0o700
+    about = json.loads((sink.directory / "run.json").read_text())
+    assert {"run", "cluster", "command", "started", "ended", "exit_code", "cause", "ranks"} <= about.keys()
+    assert (about["run"], about["cluster"], about["exit_code"], about["cause"]) == ("r1", "pod", 3, "rank")
+    assert about["ranks"][1] == {"rank": 1, "host": "tpu-1", "code": 3, "ended": 5.0}
+    assert about["ranks"][2] == {"rank": 2, "host": "tpu-2", "signal": 15, "ended": 5.0}
+    assert "secret" not in (sink.directory / "run.json").read_text()
+    events = [json.loads(line)["event"] for line in (sink.directory / "events.jsonl").read_text().splitlines()]
+    assert events == ["started"] * 12 + ["exited"] * 2
+
+
+def test_many_ranks_with_few_descriptors(tmp_path: Path) -> None:
+    placement = Placement(hosts=tuple(Host(name=f"h{n}", address="x") for n in range(300)))
+    sink = StoreSink(directory=tmp_path / "r", spec=SPEC, cluster_name="pod", placement=placement)
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(2):
+        for rank in range(300):
+            sink.handle(Output(time=1, node=rank, rank=rank, stream=Stream.STDOUT, data=b"%d" % turn))
+    assert len(os.listdir("/proc/self/fd")) - before < 70
+    sink.close()
+    assert all((sink.logs / f"rank-{rank:04d}.out").read_bytes() == b"01" for rank in range(300))
+
+
+def test_a_full_disk_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("no directory")
+    sink = store_of(tmp_path, output(0, b"x"), exited(0))
+    sink.finish(Outcome(run="r1", exit_code=0, cause=Cause.COMPLETED, started=1.0, ended=2.0))
+    assert sink.problem
+
+
+# ---- the summary
+
+
+def summarize(outcome: Outcome, said: list[str] | None = None) -> list[str]:
+    return summary(outcome, PLACEMENT, lambda rank: said or [], lambda node: ["pip: no wheel"], Path("/logs"))
+
+
+def outcome(cause: Cause, code: int, **more: object) -> Outcome:
+    return Outcome(run="r1", exit_code=code, cause=cause, ended=14.0, **{"started": 4.0, **more})  # type: ignore[arg-type]
+
+
+def test_summaries() -> None:
+    assert summarize(outcome(Cause.COMPLETED, 0)) == ["done: 12 ranks exited 0 in 10.0 s", "logs: /logs"]
+    first = exited(2, 3, at=8.1)
+    failed = outcome(
+        Cause.RANK,
+        3,
+        first=first,
+        exits=(first, exited(4, 1, at=8.3), exited(0, by=15), exited(1, by=15)),
+        stopped=(0, 1),
+    )
+    assert summarize(failed, [f"line {n}" for n in range(30)]) == [
+        "rank 2 on tpu-2 failed first: exit 3, 4.1 s after the start",
+        *(f"    line {n}" for n in range(20, 30)),
+        "after it: rank 4 failed within 0.2 s (exit 1); rank 0-1 stopped by mesh",
+        "logs: /logs",
+    ]
+    assert summarize(outcome(Cause.OUTPUT_CLOSED, 141)) == []
+    assert summarize(outcome(Cause.SIGNAL, 130)) == ["ended by SIGINT: every rank was stopped", "logs: /logs"]
+
+
+def test_equal_failures_are_told_once() -> None:
+    failures = tuple(
+        PrepareFailed(time=1, node=node, step="connect", message="no python3 there", hint="install one")
+        for node in range(3)
+    )
+    prerun = PrepareFailed(time=1, node=5, step="prerun", message="exit 1 in 'pip'")
+    assert summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=(*failures, prerun))) == [
+        "the command was not started",
+        "3 hosts (tpu-0, tpu-1, tpu-2): no python3 there",
+        "    install one",
+        "tpu-5: prerun: exit 1 in 'pip'",
+        "    pip: no wheel",
+        "logs: /logs",
+    ]
+
+
+def test_a_summary_is_never_longer_than_it_may_be() -> None:
+    failures = tuple(
+        PrepareFailed(time=1, node=node, step="connect", message=f"problem {node}", hint="a\nb\nc")
+        for node in range(12)
+    )
+    lines = summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=failures, unverified=("x",) * 9))
+    assert len(lines) == MOST_LINES
+    assert lines[-1] == "logs: /logs"
