@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, check_workspace, load_project
-from mesh.config.settings import RunFlags, run_spec, select_hosts
+from mesh.config.settings import USAGE, RunFlags, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
 from mesh.core.events import Notice
@@ -67,6 +67,8 @@ def run(
     for name, value, known in (("--output", output, OUTPUTS), ("--label", label, LABELS)):
         if value not in known:
             raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
+    if not cluster:
+        raise UsageError("no cluster was named", hint=f"{USAGE}; `mesh clusters` lists them")
     found = find_cluster(cluster, load_clusters(clusters_path(clusters_file, os.environ), required=False))
     found = select_hosts(found, flags)
     project = load_project(Path.cwd())

@@ -1,0 +1,281 @@
+"""Logins and connections of the SSH backend, against real sshd processes of this user."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mesh.backends.ssh import SshBackend, remote_line
+from mesh.core.cluster import Cluster, Host
+from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.core.interfaces import Channel
+from tests.lab import PlainLab, make_key
+
+pytestmark = pytest.mark.sshd
+
+
+@pytest.fixture
+def lab(session_plain_lab: PlainLab) -> PlainLab:
+    return session_plain_lab
+
+
+class Client:
+    """A user's home for the backend, and what it opened."""
+
+    def __init__(self, home: Path, lab: PlainLab) -> None:
+        self.home, self.lab = home, lab
+        (home / ".ssh").mkdir(mode=0o700)
+        self.backends: list[SshBackend] = []
+
+    def config(self, text: str) -> None:
+        (self.home / ".ssh/config").write_text(text)
+
+    def host(self, number: int = 0, **changes: object) -> Host:
+        there = self.lab.hosts[number]
+        values: dict[str, object] = {
+            "name": f"h{number}",
+            "address": there.address,
+            "port": there.port,
+            "user": self.lab.user,
+            "identity_file": str(self.lab.identity),
+        }
+        return Host(**{**values, **changes})  # type: ignore[arg-type]
+
+    def open(
+        self,
+        *hosts: Host,
+        argv: tuple[str, ...] = ("echo", "hi"),
+        environ: Mapping[str, str] | None = None,
+        ask: Callable[[str], str] | None = None,
+        timeout: float = 10.0,
+        **cluster: object,
+    ) -> list[Channel | HostUnreachable]:
+        made = Cluster(name="pod", hosts=hosts, **cluster)  # type: ignore[arg-type]
+        backend = SshBackend(made, environ=environ or {}, connect_timeout=timeout, ask=ask)
+        self.backends.append(backend)
+        found = {opened.node: opened.result for opened in backend.open(hosts, argv)}
+        return [found[node] for node in range(len(hosts))]
+
+    def error(self, *hosts: Host, **more: object) -> HostUnreachable:
+        (result,) = self.open(*hosts, **more)  # type: ignore[arg-type]
+        assert isinstance(result, HostUnreachable)
+        return result
+
+
+def read(channel: Channel | HostUnreachable) -> bytes:
+    assert not isinstance(channel, HostUnreachable), f"{channel} {channel.hint}"
+    found = b""
+    while chunk := channel.receive():
+        found += chunk
+    return found
+
+
+@pytest.fixture
+def client(tmp_path: Path, lab: PlainLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = Client(tmp_path, lab)
+    yield made
+    for backend in made.backends:
+        backend.close()
+
+
+def test_a_channel_both_ways(client: Client) -> None:
+    (channel,) = client.open(client.host(), argv=("cat",))
+    assert not isinstance(channel, HostUnreachable)
+    sent = os.urandom(3_000_000)
+    sender = threading.Thread(target=channel.send, args=(sent,))
+    sender.start()
+    found = b""
+    while len(found) < len(sent):
+        found += channel.receive()
+    sender.join()
+    assert found == sent
+
+
+def test_how_the_other_end_ended(client: Client) -> None:
+    (channel,) = client.open(client.host(), argv=("sh", "-c", "echo out; echo why >&2; exit 7"))
+    assert read(channel) == b"out\n"
+    assert not isinstance(channel, HostUnreachable)
+    assert (channel.farewell().status, channel.farewell().stderr) == (7, b"why\n")
+
+
+def test_hosts_come_as_they_are_opened(client: Client) -> None:
+    results = client.open(client.host(0), client.host(1), client.host(0, port=1))
+    assert [isinstance(result, HostUnreachable) for result in results] == [False, False, True]
+
+
+def test_close_wakes_a_receiver_and_a_sender(client: Client) -> None:
+    for argv, blocked in ((("sleep", "60"), "receive"), (("sleep", "60"), "send")):
+        (channel,) = client.open(client.host(), argv=argv)
+        assert not isinstance(channel, HostUnreachable)
+        result: list[object] = []
+
+        def work(channel: Channel = channel, blocked: str = blocked, result: list[object] = result) -> None:
+            try:
+                result.append(channel.receive() if blocked == "receive" else channel.send(b"x" * 50_000_000))
+            except ChannelClosed as error:
+                result.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        client.backends[-1].close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert result
+
+
+def test_settings_of_ssh_config(client: Client) -> None:
+    there = client.lab.hosts[1]
+    client.config(
+        f"Host box\n  HostName {there.address}\n  Port {there.port}\nMatch host {there.address}\n  User {client.lab.user}\n"
+        f"  IdentityFile {client.lab.identity}\n  UserKnownHostsFile {client.home}/own_known\n"
+    )
+    (channel,) = client.open(Host(name="box", address="box"))
+    assert read(channel) == b"hi\n"
+    assert not isinstance(channel, HostUnreachable)
+    assert channel.address == there.address
+    assert (client.home / "own_known").exists()
+
+
+def test_a_bad_ssh_config(client: Client) -> None:
+    client.config("Host\nMatch\nnonsense\n")
+    assert "ssh_config cannot be read" in str(client.error(client.host()))
+
+
+def test_a_key_that_the_server_does_not_know(client: Client) -> None:
+    make_key(client.home / "other", "other")
+    error = client.error(client.host(identity_file=str(client.home / "other")))
+    assert f"login refused; tried: {client.home}/other; the server takes: publickey" in str(error)
+    assert f"-i {client.home}/other" in error.hint
+
+
+def test_no_key_at_all(client: Client) -> None:
+    assert "tried: nothing (no key was found" in str(client.error(client.host(identity_file="")))
+
+
+def test_a_key_with_a_passphrase(client: Client) -> None:
+    key = client.home / "locked"
+    key.write_bytes(client.lab.identity.read_bytes())
+    key.chmod(0o600)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)], check=True, capture_output=True
+    )
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "wrong" if len(asked) == 1 else "open sesame"
+
+    results = client.open(*(client.host(n % 2, identity_file=str(key)) for n in range(6)), ask=ask)
+    assert [read(result) for result in results] == [b"hi\n"] * 6
+    assert asked == [f"Passphrase for {key}: "] * 2
+    assert "passphrase is not known" in str(client.error(client.host(identity_file=str(key))))
+
+
+def test_a_key_that_the_agent_holds(client: Client) -> None:
+    sock = client.home / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
+    try:
+        while not sock.exists():
+            assert agent.poll() is None
+        environ = {"SSH_AUTH_SOCK": str(sock)}
+        subprocess.run(["ssh-add", "-q", str(client.lab.identity)], env=environ, check=True, capture_output=True)
+        os.environ["SSH_AUTH_SOCK"] = str(sock)
+        (channel,) = client.open(client.host(identity_file=""), environ=environ)
+        assert read(channel) == b"hi\n"
+    finally:
+        os.environ.pop("SSH_AUTH_SOCK", None)
+        agent.terminate()
+        agent.wait()
+
+
+def test_a_gateway_that_all_hosts_share(client: Client) -> None:
+    gate = client.lab.hosts[1]
+    client.config(f"Host {gate.address}\n  IdentityFile {client.lab.identity}\n")
+    hosts = [client.host(0) for _ in range(12)]
+    results = client.open(
+        *hosts, gateway=f"{client.lab.user}@{gate.address}:{gate.port}", argv=("sh", "-c", "echo $SSH_CLIENT")
+    )
+    assert {read(result).split()[0] for result in results} == {b"127.0.0.1"}
+    log = (gate.directory / "log").read_text()
+    assert log.count("Accepted publickey") - log.count("mesh-ignored") >= 1
+
+
+def test_a_chain_of_jump_hosts(client: Client) -> None:
+    first, second = client.lab.hosts
+    user = client.lab.user
+    client.config(
+        f"Host inner\n  HostName {first.address}\n  Port {first.port}\n"
+        f"  ProxyJump {user}@{second.address}:{second.port},{user}@127.0.0.2:{first.port}\n"
+        f"Host *\n  User {user}\n  IdentityFile {client.lab.identity}\n"
+    )
+    (channel,) = client.open(Host(name="inner", address="inner"))
+    assert isinstance(channel, HostUnreachable) or read(channel) == b"hi\n"
+
+
+def test_a_gateway_that_refuses(client: Client) -> None:
+    error = client.error(client.host(), gateway="nobody@127.0.0.1:1")
+    assert "Connection refused" in str(error)
+
+
+def test_a_proxy_command(client: Client) -> None:
+    there = client.lab.hosts[0]
+    relay = (
+        "import os,socket,sys,threading\n"
+        "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
+        "def up():\n"
+        "    while d:=os.read(0,65536): s.sendall(d)\n"
+        "threading.Thread(target=up,daemon=True).start()\n"
+        "while d:=s.recv(65536): os.write(1,d)\n"
+    )
+    (client.home / "relay.py").write_text(relay)
+    client.config(f"Host *\n  ProxyCommand {shlex.quote(os.sys.executable)} {client.home}/relay.py %h %p\n")  # type: ignore[attr-defined]
+    (channel,) = client.open(client.host())
+    assert read(channel) == b"hi\n"
+    assert there.process is not None
+
+
+def test_a_server_that_never_speaks(client: Client) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        error = client.error(client.host(address="127.0.0.1", port=port), timeout=0.4)
+    assert f"127.0.0.1 port {port}: no SSH banner came" in str(error)
+    assert "(3 tries in " in str(error)
+
+
+def test_a_name_that_does_not_exist(client: Client) -> None:
+    error = client.error(client.host(address="no-such-host.invalid"))
+    assert "no-such-host.invalid" in str(error)
+
+
+def test_logins_beyond_maxstartups_are_tried_again(client: Client) -> None:
+    with PlainLab(1, sshd=["MaxStartups 2:50:4"]) as small:
+        other = Client.__new__(Client)
+        other.home, other.lab, other.backends = client.home, small, client.backends
+        results = other.open(*(other.host() for _ in range(8)))
+        opened = [result for result in results if not isinstance(result, HostUnreachable)]
+        assert len(opened) >= 6
+        for backend in client.backends:
+            backend.close()
+
+
+def test_giving_up_while_connecting(client: Client) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        host = client.host(address="127.0.0.1", port=silent.getsockname()[1])
+        backend = SshBackend(Cluster(name="pod", hosts=(host,)), environ={}, connect_timeout=60)
+        threading.Timer(0.3, backend.close).start()
+        assert list(backend.open([host], ["true"])) == []
+
+
+def test_what_not_every_shell_reads_alike_is_refused() -> None:
+    for word in ("it's", "a\\b", "no!", "new\nline"):
+        with pytest.raises(ValueError, match="not all shells"):
+            remote_line(["echo", word])

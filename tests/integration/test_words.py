@@ -1,0 +1,115 @@
+"""Random words, through both backends and back, byte for byte; and what the built-in cluster does."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Home
+from tests.lab import eventually
+
+SHOW = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]])"
+PIECES = st.sampled_from(
+    [b"'", b'"', b"\\", b"\n", b" ", b"$HOME", b"`x`", b"!", b"*", b"--", b"\xff", "é✓".encode(), b"{}", b"\t", b";"]
+)
+WORDS = st.lists(
+    st.lists(PIECES | st.binary(max_size=4), max_size=5).map(lambda parts: b"".join(parts).replace(b"\0", b"")),
+    min_size=1,
+    max_size=8,
+)
+EFFORT = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def come_back(home: Home, cluster: str, words: list[bytes]) -> None:
+    done = home.mesh("run", "--output", "rank0", cluster, "python3", "-c", SHOW, *map(os.fsdecode, words))
+    assert done.status == 0, done.err
+    assert ast.literal_eval(done.out.decode()) == words
+
+
+@EFFORT
+@given(words=WORDS)
+def test_words_through_the_built_in_cluster(home: Home, words: list[bytes]) -> None:
+    come_back(home, "local:1", words)
+
+
+@pytest.mark.sshd
+@EFFORT
+@given(words=WORDS)
+def test_words_through_ssh(plain_pod: Home, words: list[bytes]) -> None:
+    come_back(plain_pod, "pod", words)
+
+
+def test_words_in_a_locale_that_is_not_utf_8(home: Home) -> None:
+    home.environ |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    come_back(home, "local:1", ["é✓".encode(), b"\xff\n"])
+
+
+def test_the_built_in_cluster_has_a_directory_per_host(home: Home) -> None:
+    home.files(a__txt="x")
+    done = home.mesh("run", "local:3", "sh", "-c", "touch mine-$RANK; pwd; ls")
+    assert done.status == 0, done.err
+    directories = [line[4:] for line in done.lines if "/" in line]
+    assert len(set(directories)) == 3
+    assert all(path.startswith(str(home.path)) for path in directories)
+    assert [line for line in done.lines if "mine" in line] == ["[0] mine-0", "[1] mine-1", "[2] mine-2"]
+
+
+def test_two_local_runs_at_once(home: Home) -> None:
+    first = home.popen("run", "local", "sh", "-c", "echo up; exec sleep 1000")
+    assert first.stdout is not None
+    first.stdout.readline()
+    assert home.mesh("run", "local", "true").status == 0
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=30)
+    assert first.returncode == 130
+
+
+def test_an_interrupt_from_the_terminal_reaches_the_agents_through_mesh_alone(home: Home) -> None:
+    """Ctrl-C signals mesh's whole process group: local agents must not be in it."""
+    script = "trap 'echo once >> log; exit 5' INT; echo up; while :; do sleep 0.05; done"
+    process = home.popen("run", "local:1", "bash", "-c", script)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    (log,) = (home.path / ".mesh/local/0/workspaces").glob("*/log")
+    assert log.read_text() == "once\n"
+
+
+def test_a_killed_client_ends_a_local_run(home: Home) -> None:
+    marker = f"sleep 98{os.getpid() % 100000}"
+    process = home.popen("run", "--grace", "0.3", "local", "sh", "-c", f"trap '' TERM; echo up; {marker}; true")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+
+    def running() -> bool:
+        pattern = marker.replace(" ", "\0").encode()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/cmdline", "rb") as file:
+                        if pattern in file.read():
+                            return True
+                except OSError:
+                    continue
+        return False
+
+    assert eventually(lambda: not running())
+
+
+@pytest.mark.sshd
+def test_a_host_has_a_home_of_its_own(plain_pod: Home) -> None:
+    done = plain_pod.mesh(
+        "run", "pod", "sh", "-c", "echo $HOME | grep -c mesh-lab; echo $PATH | cut -d: -f1 | grep -c '/.local/bin$'"
+    )
+    assert done.lines == ["[0] 1", "[0] 1", "[1] 1", "[1] 1"]

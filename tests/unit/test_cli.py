@@ -1,0 +1,168 @@
+"""The command line: which words are options, which are the user's, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from invoke.parser.context import ParserContext
+
+from mesh.cli.program import MeshProgram
+from mesh.cli.words import fill_in
+from mesh.core.errors import UsageError
+from mesh.core.run import command_words
+from tests.conftest import REPOSITORY, Home
+
+RUN = MeshProgram().contexts["run"]
+
+
+def parse(*words: str) -> tuple[ParserContext, list[str]]:
+    task = copy.deepcopy(RUN)
+    return task, fill_in(words, task, "usage")
+
+
+def value(task: ParserContext, name: str) -> object:
+    return task.args[name].value
+
+
+def test_options_end_at_the_cluster() -> None:
+    task, words = parse("--hosts", "a,b", "--json", "--nproc=2", "pod", "python", "main.py", "--lr", "1e-3", "--json")
+    assert value(task, "cluster") == "pod"
+    assert (value(task, "hosts"), value(task, "json"), value(task, "nproc")) == ("a,b", True, "2")
+    assert words == ["python", "main.py", "--lr", "1e-3", "--json"]
+
+
+def test_a_value_may_begin_with_dashes() -> None:
+    task, words = parse("--env", "ARGS=--x", "--env=B=-y", "--hosts", "--json", "pod", "x")
+    assert value(task, "env") == ["ARGS=--x", "B=-y"]
+    assert value(task, "hosts") == "--json"
+    assert words == ["x"]
+
+
+def test_short_i() -> None:
+    assert value(parse("-i", "pod", "cat")[0], "interactive") is True
+
+
+def test_the_cluster_as_an_option() -> None:
+    task, words = parse("--cluster", "pod", "--", "echo", "--")
+    assert (value(task, "cluster"), words) == ("pod", ["echo", "--"])
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=10), max_size=6))
+def test_every_word_after_the_cluster_is_the_users(words: list[str]) -> None:
+    assert parse("--json", "pod", *words)[1] == words
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--hots", "a", "pod"], "unknown option --hots; did you mean '--hosts'?"),
+        (["--hosts"], "--hosts needs a value"),
+        (["--json=1", "pod"], "--json takes no value"),
+        (["--", "echo"], "expected a cluster before --"),
+    ],
+)
+def test_wrong_options(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(*words)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["echo", "a b"], ("echo", "a b")),
+        (["echo $RANK | cat"], ("bash", "-c", "echo $RANK | cat")),
+        (["two\twords"], ("bash", "-c", "two\twords")),
+        (["hostname"], ("hostname",)),
+        (["-c", "echo $1", "zero", "one"], ("bash", "-c", "echo $1", "zero", "one")),
+        (["--", "-c", "x"], ("-c", "x")),
+        (["--", "a b"], ("a b",)),
+        (["--help"], ("--help",)),
+        ([""], ("",)),
+    ],
+)
+def test_commands(words: list[str], command: tuple[str, ...]) -> None:
+    assert command_words(words) == command
+
+
+def test_statuses_and_messages(home: Home) -> None:
+    for words, status, message in [
+        ([], 2, "error: no command was given\n"),
+        (["rn"], 2, "error: unknown command 'rn'; did you mean 'run'?\n"),
+        (["--nonsense"], 2, "error: unknown option '--nonsense'"),
+        (["run"], 2, "error: no cluster was named\n"),
+        (["run", "local"], 2, "error: no command was given\n"),
+        (["run", "--output", "some", "local", "x"], 2, "error: --output: expected all, rank0, none, found 'some'\n"),
+        (["clusters", "extra"], 2, "error: unexpected word 'extra'\n"),
+    ]:
+        done = home.mesh(*words)
+        assert (done.status, done.out) == (status, b""), words
+        assert done.err.startswith(message), done.err
+
+
+def test_version_and_help(home: Home) -> None:
+    assert home.mesh("--version").out == b"mesh 0.1.0\n"
+    assert b"run       Run a command on every host" in home.mesh("--help").out
+    for words in (["run", "--help"], ["run", "--json", "-h"]):
+        assert home.mesh(*words).out.startswith(b"Usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+    assert home.mesh("run", "local", "echo", "--help").lines == ["[0] --help", "[1] --help"]
+
+
+def test_clusters_and_init(home: Home) -> None:
+    home.clusters("good:\n  hosts: ['t[0-3]']\nbad:\n  hosts: 3\n")
+    done = home.mesh("clusters")
+    assert done.out.decode().splitlines() == [
+        "local  2 hosts",
+        "good   4 hosts",
+        f"bad    {home.path}/.config/mesh/cluster.yaml:4: bad.hosts: expected a list of hosts, found 3",
+    ]
+    assert home.mesh("init").status == 0
+    assert (home.project / "mesh.yaml").read_text() == (REPOSITORY / "configs/mesh.yaml").read_text()
+    again = home.mesh("init")
+    assert again.status == 2
+    assert "there is a" in again.err
+    process = home.popen("clusters")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_settings_of_invoke_change_nothing(home: Home) -> None:
+    (home.path / ".invoke.yaml").write_text("tasks: {dedupe: [broken\n")
+    (home.path / ".mesh.yaml").write_text("run: {echo: true}\n")
+    (home.project / "invoke.yaml").write_text("run: [\n")
+    home.environ |= {"INVOKE_RUN_ECHO": "1", "INVOKE_DEBUG": "0", "MESH_RUN_ECHO": "1"}
+    assert home.mesh("run", "local:1", "echo", "hi").out == b"[0] hi\n"
+
+
+def test_through_invoke(home: Home) -> None:
+    home.environ["PYTHONWARNINGS"] = ""
+    argv = [sys.executable, "-m", "invoke", "--search-root", str(REPOSITORY), "run", "--cluster", "local:1"]
+    words = ["printf", "%s|", "a b", "", "--json", "it's", "ü"]
+    done = subprocess.run(
+        [*argv, "--env", "A=1", "--", *words],
+        cwd=home.project,
+        env=home.environ,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.decode() == "[0] a b||--json|it's|ü|\n", done.stderr
+    failing = subprocess.run(
+        [*argv, "--", "sh", "-c", "exit 7"], cwd=home.project, env=home.environ, capture_output=True, check=False
+    )
+    assert failing.returncode == 7
+
+
+def test_help_imports_nothing_of_ssh(home: Home) -> None:
+    show = "import sys; from mesh.cli.program import MeshProgram; MeshProgram().status(['--help']); print(sorted(m for m in sys.modules if m in ('fabric', 'paramiko')))"
+    done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == b"[]"
