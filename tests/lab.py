@@ -1,7 +1,7 @@
 """Test hosts: real sshd, real processes, real cables, on one machine.
 
-``Lab`` needs root on Linux: every host is a set of namespaces (network, PID, mount, UTS, IPC) with an address, a process
-tree and files of its own. ``PlainLab`` needs nothing: its hosts are sshd processes on 127.0.0.x that share this
+``Lab`` needs root on Linux: every host is a set of namespaces (network, PID, mount, UTS, IPC) with an address, a
+process tree and files of its own. ``PlainLab`` needs nothing: its hosts are sshd processes on 127.0.0.x that share this
 machine's files, and differ in HOME.
 """
 

@@ -20,26 +20,13 @@ import paramiko
 
 from mesh.backends.hostkeys import Checker
 from mesh.backends.login import Login, Secrets, expanded
+from mesh.backends.sshconfig import SshConfig
 from mesh.core.errors import HostUnreachable
 
 LOOK = 0.1  # seconds between two looks whether we are to give up
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
 # Not in Python's socket module on every system.
 TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
-
-
-class SshConfig(fabric.Config):  # type: ignore[misc]
-    """Fabric's settings from ssh_config alone: fabric.yaml, FABRIC_* and INVOKE_* are for other programs."""
-
-    def load_system(self, merge: bool = True) -> None: ...
-
-    def load_user(self, merge: bool = True) -> None: ...
-
-    def load_project(self, merge: bool = True) -> None: ...
-
-    def load_runtime(self, merge: bool = True) -> None: ...
-
-    def load_shell_env(self) -> None: ...
 
 
 class QuickSocket(socket.socket):

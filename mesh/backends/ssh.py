@@ -16,8 +16,9 @@ from pathlib import Path
 import fabric
 import paramiko
 
-from mesh.backends.connection import GivenUp, Shared, SshConfig, SshConnection
+from mesh.backends.connection import GivenUp, Shared, SshConnection
 from mesh.backends.login import Secrets
+from mesh.backends.sshconfig import load_ssh_config
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Farewell, Opened
@@ -131,7 +132,7 @@ class SshBackend:
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         command = remote_line(argv)
         try:
-            config = SshConfig()
+            config = load_ssh_config()
         except Exception as error:  # ConfigParseError, OSError, whatever a Match runs: each host is told why
             for node in range(len(hosts)):
                 failure = HostUnreachable(f"ssh_config cannot be read: {error}", hint="`ssh -G HOST` reads it as well")
@@ -229,4 +230,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error) or type(error).__name__
     text = str(error) or type(error).__name__
-    return "no SSH banner came; too many logins at once?" if "banner" in text else text
+    # The latter is how paramiko's key exchange runs out of time.
+    silent = "banner" in text or "No existing session" in text
+    return "no SSH server answered in time, or it has too many logins at once" if silent else text

@@ -64,11 +64,8 @@ def test_a_storm_of_forks_is_ended(agent: Run) -> None:
 
 def test_a_signal_reaches_every_process_of_a_rank(agent: Run) -> None:
     agent.prepare()
-    agent.start(
-        "bash",
-        "-c",
-        "trap 'echo parent; exit 9' INT; bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done' & wait; wait",
-    )
+    child = "bash -c 'trap \"echo child; exit\" INT; echo up; while :; do sleep 0.05; done'"
+    agent.start("bash", "-c", f"trap 'echo parent; exit 9' INT; {child} & wait; wait")
     agent.until(Output)
     agent.session.signal(signal.SIGINT, 5.0)
     assert agent.result().status in (9, 130)

@@ -212,7 +212,8 @@ def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
             "rank = os.environ['RANK']\n"
             "out = sys.stdout.buffer\n"
             "for n in range(0, 200000, 500):\n"
-            "    out.write(b''.join(b'%s %06d ' % (rank.encode(), i) + b'.' * 91 + b'\\n' for i in range(n, n + 500)))\n"
+            "    lines = (b'%s %06d ' % (rank.encode(), i) + b'.' * 91 + b'\\n' for i in range(n, n + 500))\n"
+            "    out.write(b''.join(lines))\n"
             "    out.flush()\n"
         )
         home.files(lines__py=program)
@@ -266,7 +267,8 @@ def test_ipv6_and_a_gateway(home: Home, lab: Lab) -> None:
     assert done.lines == [f"[{n}] {gateway.address}" for n in range(3)]
     inner.script("sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip -6 addr add fd00:77::2/64 dev eth0 nodad")
     home.clusters(
-        f"pod:\n  user: root\n  gateway: root@{gateway.address}\n  identity_file: {lab.identity}\n  hosts: ['fd00:77::2']\n"
+        f"pod:\n  user: root\n  gateway: root@{gateway.address}\n  identity_file: {lab.identity}\n"
+        "  hosts: ['fd00:77::2']\n"
     )
     gateway.script("sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip -6 addr add fd00:77::1/64 dev eth0 nodad")
     assert home.mesh("run", "pod", "sh", "-c", "echo $MASTER_ADDR").lines == ["[0] fd00:77::2"]

@@ -6,6 +6,7 @@ import os
 import shlex
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -104,7 +105,8 @@ def test_how_the_other_end_ended(client: Client) -> None:
     (channel,) = client.open(client.host(), argv=("sh", "-c", "echo out; echo why >&2; exit 7"))
     assert read(channel) == b"out\n"
     assert not isinstance(channel, HostUnreachable)
-    assert (channel.farewell().status, channel.farewell().stderr) == (7, b"why\n")
+    farewell = channel.farewell()
+    assert (farewell.status, farewell.stderr) == (7, b"why\n")
 
 
 def test_hosts_come_as_they_are_opened(client: Client) -> None:
@@ -134,8 +136,9 @@ def test_close_wakes_a_receiver_and_a_sender(client: Client) -> None:
 
 def test_settings_of_ssh_config(client: Client) -> None:
     there = client.lab.hosts[1]
+    (client.home / ".ssh/more").write_text(f"Host box\n  Port {there.port}\n")
     client.config(
-        f"Host box\n  HostName {there.address}\n  Port {there.port}\nMatch host {there.address}\n  User {client.lab.user}\n"
+        f"Include more\nUser {client.lab.user}\nHost box\n  HostName {there.address}\nMatch host {there.address}\n"
         f"  IdentityFile {client.lab.identity}\n  UserKnownHostsFile {client.home}/own_known\n"
     )
     (channel,) = client.open(Host(name="box", address="box"))
@@ -201,12 +204,12 @@ def test_a_gateway_that_all_hosts_share(client: Client) -> None:
     gate = client.lab.hosts[1]
     client.config(f"Host {gate.address}\n  IdentityFile {client.lab.identity}\n")
     hosts = [client.host(0) for _ in range(12)]
+    before = (gate.directory / "log").read_text().count("Accepted publickey")
     results = client.open(
         *hosts, gateway=f"{client.lab.user}@{gate.address}:{gate.port}", argv=("sh", "-c", "echo $SSH_CLIENT")
     )
     assert {read(result).split()[0] for result in results} == {b"127.0.0.1"}
-    log = (gate.directory / "log").read_text()
-    assert log.count("Accepted publickey") - log.count("mesh-ignored") >= 1
+    assert (gate.directory / "log").read_text().count("Accepted publickey") - before == 1
 
 
 def test_a_chain_of_jump_hosts(client: Client) -> None:
@@ -218,7 +221,7 @@ def test_a_chain_of_jump_hosts(client: Client) -> None:
         f"Host *\n  User {user}\n  IdentityFile {client.lab.identity}\n"
     )
     (channel,) = client.open(Host(name="inner", address="inner"))
-    assert isinstance(channel, HostUnreachable) or read(channel) == b"hi\n"
+    assert read(channel) == b"hi\n"
 
 
 def test_a_gateway_that_refuses(client: Client) -> None:
@@ -227,7 +230,6 @@ def test_a_gateway_that_refuses(client: Client) -> None:
 
 
 def test_a_proxy_command(client: Client) -> None:
-    there = client.lab.hosts[0]
     relay = (
         "import os,socket,sys,threading\n"
         "s=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
@@ -237,17 +239,16 @@ def test_a_proxy_command(client: Client) -> None:
         "while d:=s.recv(65536): os.write(1,d)\n"
     )
     (client.home / "relay.py").write_text(relay)
-    client.config(f"Host *\n  ProxyCommand {shlex.quote(os.sys.executable)} {client.home}/relay.py %h %p\n")  # type: ignore[attr-defined]
+    client.config(f"Host *\n  ProxyCommand {shlex.quote(sys.executable)} {client.home}/relay.py %h %p\n")
     (channel,) = client.open(client.host())
     assert read(channel) == b"hi\n"
-    assert there.process is not None
 
 
 def test_a_server_that_never_speaks(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         error = client.error(client.host(address="127.0.0.1", port=port), timeout=0.4)
-    assert f"127.0.0.1 port {port}: no SSH banner came" in str(error)
+    assert f"127.0.0.1 port {port}: no SSH server answered in time" in str(error)
     assert "(3 tries in " in str(error)
 
 

@@ -110,7 +110,7 @@ def test_version_and_help(home: Home) -> None:
     assert b"run       Run a command on every host" in home.mesh("--help").out
     for words in (["run", "--help"], ["run", "--json", "-h"]):
         assert home.mesh(*words).out.startswith(b"Usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
-    assert home.mesh("run", "local", "echo", "--help").lines == ["[0] --help", "[1] --help"]
+    assert home.mesh("run", "local", "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
 
 
 def test_clusters_and_init(home: Home) -> None:
@@ -163,6 +163,9 @@ def test_through_invoke(home: Home) -> None:
 
 
 def test_help_imports_nothing_of_ssh(home: Home) -> None:
-    show = "import sys; from mesh.cli.program import MeshProgram; MeshProgram().status(['--help']); print(sorted(m for m in sys.modules if m in ('fabric', 'paramiko')))"
+    show = (
+        "import sys; from mesh.cli.program import MeshProgram; MeshProgram().status(['--help'])\n"
+        "print(sorted(m for m in sys.modules if m in ('fabric', 'paramiko')))"
+    )
     done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == b"[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -152,7 +153,8 @@ WRONG_CLUSTERS = {
     ),
     "an option for a host": (
         "pod:\n  hosts: ['-oProxyCommand=x']\n",
-        "cluster.yaml:2: pod.hosts[0]: expected a host name, found '-oProxyCommand=x': '-oProxyCommand=x' is no host name",
+        "cluster.yaml:2: pod.hosts[0]: expected a host name, found '-oProxyCommand=x': "
+        "'-oProxyCommand=x' is no host name",
     ),
     "a key file that is not there": (
         "pod:\n  identity_file: /no/key\n  hosts: [a]\n",
@@ -232,7 +234,7 @@ def test_where_the_clusters_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read .*Is a directory"):
+    with pytest.raises(UsageError, match=r"cannot read .*Is a directory"):
         load_clusters(tmp_path, required=True)
     (tmp_path / "latin").write_bytes(b"pod: \xff\n")
     with pytest.raises(UsageError, match="is no UTF-8 text"):
@@ -383,22 +385,16 @@ VALUES = st.recursive(
 
 
 def load_both(tmp_path: Path, text: str) -> None:
-    """Nothing but a value or a UsageError."""
+    """Whatever stands there: a value comes out, or a UsageError."""
     for name in ("cluster.yaml", "mesh.yaml"):
         (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
+    with contextlib.suppress(UsageError):
         file = load_clusters(tmp_path / "cluster.yaml", required=True)
         for cluster_name in file.names:
-            try:
+            with contextlib.suppress(UsageError):
                 assert find_cluster(cluster_name, file).hosts
-            except UsageError as error:
-                assert str(error)
-    except UsageError as error:
-        assert str(error)
-    try:
-        load_project(tmp_path)
-    except UsageError as error:
-        assert str(error)
+    with contextlib.suppress(UsageError):
+        assert load_project(tmp_path).workspace
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

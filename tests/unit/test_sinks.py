@@ -192,7 +192,7 @@ def test_nothing_but_text_and_colours_gets_through(parts: list[str], size: int) 
         end = rest.index("m", begin)
         assert all(c in "0123456789;:[" for c in rest[begin + 1 : end])
         rest = rest[end + 1 :]
-    assert not any(ord(c) < 32 and c not in "\n\t\r" or 0x7F <= ord(c) <= 0x9F for c in rest)
+    assert not any((ord(c) < 32 and c not in "\n\t\r") or 0x7F <= ord(c) <= 0x9F for c in rest)
 
 
 def test_a_sequence_that_never_ends_eats_nothing() -> None:
