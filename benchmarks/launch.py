@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/launch.py [--hosts 32] [--rounds 7] [--write]
 
-Needs root (test hosts made of namespaces), pdsh and clush (Debian: pdsh, clustershell). Every tool runs ``hostname`` on all
-hosts; they take turns, so that a slow moment of the machine meets all of them. Told are medians of the seconds until the
-last host's line has come, until the command has ended, and of the client's CPU time, with ratios to mesh.
+Needs root (test hosts made of namespaces), pdsh and clush (Debian: pdsh, clustershell). Every tool runs ``hostname``
+on all hosts; they take turns, so that a slow moment of the machine meets all of them. Told are medians of the seconds
+until the last host's line has come, until the command has ended, and of the client's CPU time, with ratios to mesh.
 ``--write`` writes docs/performance.md.
 """
 
@@ -109,17 +109,19 @@ def table(samples: dict[str, list[Sample]]) -> list[str]:
 PAGE = """\
 # How fast mesh starts
 
-Written by `python benchmarks/launch.py --write`: `hostname` on {hosts} test hosts of one machine, each with its own sshd, from
-Enter to the last host's line. Medians of {rounds} rounds in which the tools took turns. `mesh run` also locks every host, sends
-the workspace ({files} small files), waits until all hosts are ready, and sees that nothing is left; the others do none of this.
-All hosts share the machine, so that the start of python3 on each of them is paid {hosts} times on its few cores.
+Written by `python benchmarks/launch.py --write`: `hostname` on {hosts} test hosts of one machine, each with its own
+sshd, from Enter to the last host's line. Medians of {rounds} rounds in which the tools took turns. `mesh run` also
+locks every host, sends the workspace ({files} small files), waits until all hosts are ready, and sees that nothing is left;
+the others do none of this. All hosts share the machine, so that the start of python3 on each of them is paid {hosts}
+times on its few cores.
 
 Machine: {machine}.
 
 {rows}
 
-The reasons: paramiko's key exchange takes far less CPU time than OpenSSH's default (sntrup761), TCP_NODELAY and TCP_QUICKACK take
-the waiting out of the round trips, and the agent, its first request and the lock travel in one flight after the login.
+The reasons: paramiko's key exchange takes far less CPU time than OpenSSH's default (sntrup761), TCP_NODELAY and
+TCP_QUICKACK take the waiting out of the round trips, and the agent, its first request and the lock travel in one flight
+after the login.
 """
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
@@ -131,27 +131,30 @@ def _launch(spec: RunSpec, cluster: Cluster, *, output: str, label: str, json: b
     mode = "none" if json else output
     terminal = TerminalSink(placement=placement, mode=mode, label=label, environ=os.environ)
     sinks: list[Sink] = [store, terminal, *([JsonSink(placement=placement)] if json else [])]
-    with tempfile.TemporaryDirectory(prefix="mesh-") as scratch:
+    with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
         owner = _owner(spec, cluster) if spec.lock else None
-        local = Local(owner=owner, pack=lambda: _pack(spec, Path(scratch), terminal))
+        local = Local(owner=owner, pack=lambda: _pack(spec, pack, terminal))
         outcome = Launcher(spec, cluster, placement, BACKENDS[cluster.backend](cluster), sinks, local).run()
     store.finish(outcome)
     terminal.conclude(outcome, store.said, store.prepared, store.logs)
     if store.problem:
         terminal.complain(f"the run directory is incomplete: {store.problem}")
+    if terminal.problem:
+        terminal.complain(f"not all output could be shown: {terminal.problem}")
     return outcome.exit_code
 
 
-def _pack(spec: RunSpec, scratch: Path, terminal: TerminalSink) -> Path:
+def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink) -> int:
+    """Pack the workspace, and return the descriptor of what came of it."""
     from mesh.workspace.listing import list_workspace
     from mesh.workspace.pack import make
 
     listing = list_workspace(spec.workspace, spec.ignore)
     for skipped in listing.skipped:
         terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
-    path = scratch / "workspace.zip"
-    make(listing, path)
-    return path
+    make(listing, into)
+    into.flush()
+    return into.fileno()
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:

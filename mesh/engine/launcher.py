@@ -1,8 +1,7 @@
 """Carries a run out: threads, the queue between them, signals and the clock. Every decision is the supervisor's.
 
-One thread per host blocks on its channel and puts events on a queue; the main thread owns all state. One more thread
-feeds the sinks, as a terminal may be paused while a Ctrl-C must still be heard; one sends the beats; one opens the
-channels; one packs the workspace.
+One thread per host blocks on its channel and puts events on a queue; the main thread owns all state and blocks on
+nothing else. One thread feeds each sink; one sends the beats; one opens the channels; one packs the workspace.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -31,6 +29,7 @@ from mesh.core.events import (
     Interrupted,
     Locked,
     Notice,
+    Output,
     PrepareFailed,
     Silent,
     StdoutClosed,
@@ -42,6 +41,7 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
 from mesh.engine import orders
 from mesh.engine.environment import host_environment, rank_environment
+from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
 from mesh.remote.blob import start_command
 from mesh.remote.session import Begin, Rank, Session
@@ -50,7 +50,7 @@ TICK = 0.1  # seconds between two looks at the clock and at signals when nothing
 BEAT = 5.0  # seconds between two beats
 SILENT = 15.0  # seconds without a byte after which a host is called silent
 HOST_GRACE = 60.0  # seconds without a byte after which a host is lost
-QUEUED = 256  # events, of up to 64 KiB each, between two threads; behind a slow reader output waits on the hosts
+QUEUED = 256  # events, of up to 64 KiB each, that wait for the main thread
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
 JOIN = 5.0  # seconds for a thread to end after its channel was closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,7 +61,7 @@ class Local:
     """What the launcher needs from this side."""
 
     owner: dict[str, object] | None  # what the lock tells others; None: take no lock
-    pack: Callable[[], Path]  # makes the file with the workspace in it; raises MeshError or OSError
+    pack: Callable[[], int]  # packs the workspace into a file, and returns its descriptor; raises MeshError or OSError
     stdin: int = 0  # the descriptor of our standard input
 
 
@@ -78,21 +78,21 @@ class Launcher:
         local: Local,
     ) -> None:
         self._spec, self._cluster, self._placement = spec, cluster, placement
-        self._backend, self._sinks, self._local = backend, list(sinks), local
+        self._backend, self._sinks, self._local = backend, sinks, local
         self._supervisor = Supervisor(spec, placement)
         self._arrived: queue.Queue[Event] = queue.Queue(QUEUED)
-        self._to_show: queue.Queue[Event | None] = queue.Queue(QUEUED)
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
         self._may_sync: dict[int, queue.SimpleQueue[bool]] = {
             node: queue.SimpleQueue() for node in range(len(placement.hosts))
         }
         self._connected: dict[int, Connected] = {}
-        self._pack: Future[Path] = Future()
+        self._pack: Future[int] = Future()
+        self._showers: list[Shower] = []
         self._stdin = _StdinCredit()
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
-        self._leaving = False
+        self._interrupted = False
 
     def run(self) -> Outcome:
         """Run until every process of the run is gone, or cannot be reached. Call it from the main thread.
@@ -100,7 +100,7 @@ class Launcher:
         Raises whatever went wrong in mesh itself; the channels are closed then, and the agents end the run.
         """
         with _noted_signals(self._urgent):
-            shower = self._spawn("mesh-sinks", self._show_all)
+            self._showers = [Shower(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)]
             try:
                 self._spawn("mesh-connect", self._connect)
                 self._spawn("mesh-watchdog", self._watch)
@@ -108,17 +108,12 @@ class Launcher:
                     self._spawn("mesh-pack", self._make_pack)
                 self._drive()
                 outcome = self._supervisor.outcome(time.time())
-                self._show(
-                    Finished(
-                        time=outcome.ended,
-                        exit_code=outcome.exit_code,
-                        cause=outcome.cause.value,
-                        run=self._spec.run,
-                    )
-                )
+                end = outcome.ended
+                code, cause = outcome.exit_code, outcome.cause.value
+                self._show(Finished(time=end, exit_code=code, cause=cause, run=self._spec.run))
             finally:
                 self._hang_up()
-                self._finish_showing(shower)
+                self._finish_showing()
             self._raise_errors()
             return outcome
 
@@ -140,6 +135,7 @@ class Launcher:
             item = self._urgent.popleft()
             if isinstance(item, BaseException):
                 raise item
+            self._interrupted = self._interrupted or isinstance(item, Interrupted)
             self._decide(item)
 
     def _handle(self, event: Event) -> None:
@@ -149,8 +145,12 @@ class Launcher:
         self._show(event)
 
     def _decide(self, event: Event) -> None:
-        for order in self._supervisor.handle(event):
+        carried_out = self._supervisor.handle(event)
+        for order in carried_out:
             self._carry_out(order)
+        # Not before the last host has its order to start: what came earlier would be for nobody.
+        if self._spec.stdin != "none" and any(isinstance(order, orders.Start) for order in carried_out):
+            self._spawn("mesh-stdin", self._feed_stdin)
 
     def _carry_out(self, order: orders.Order) -> None:
         if isinstance(order, orders.Say):
@@ -164,9 +164,6 @@ class Launcher:
                 session.prepare(self._environment(node), self._spec.prerun)
             case orders.Start(node=node):
                 session.start(self._spec.command, self._ranks(node))
-                if self._spec.stdin != "none" and not self._stdin.begun:
-                    self._stdin.begun = True
-                    self._spawn("mesh-stdin", self._feed_stdin)
             case orders.Signal(number=number, grace=grace):
                 session.signal(number, grace)
             case orders.Kill():
@@ -176,15 +173,13 @@ class Launcher:
                 self._may_sync[node].put(False)
 
     def _show(self, event: Event) -> None:
-        """Hand an event to the sinks. Behind a reader that is slow or paused, time and signals go on."""
-        while not self._leaving:
-            with contextlib.suppress(queue.Full):
-                self._to_show.put(event, timeout=TICK)
-                return
-            # Decisions made here show nothing but notices, and those come back here: only what is urgent is looked
-            # at, so that this does not go deeper than the few events that a user can cause.
-            self._pass_time()
-            self._leaving = self._leaving or self._supervisor.done
+        """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on."""
+        for shower in self._showers:
+            while not shower.offer(event, TICK):
+                # Notices that come of it are shown from within; there are only as many as a user can cause.
+                self._pass_time()
+                if self._supervisor.done or (self._interrupted and isinstance(event, Output)):
+                    break  # whoever interrupts a paused terminal does not want to see the rest; the log files have it
 
     def _environment(self, node: int) -> dict[str, str]:
         hosts = self._placement.hosts
@@ -201,7 +196,7 @@ class Launcher:
         return ranks
 
     def _hang_up(self) -> None:
-        """Close every channel and end every thread but the one that shows."""
+        """Close every channel and end every thread but those that show."""
         self._over.set()
         self._stdin.close()
         for node, session in list(self._sessions.items()):
@@ -209,20 +204,18 @@ class Launcher:
             session.close()
         self._backend.close()
         deadline = time.monotonic() + JOIN
-        while any(thread.is_alive() for thread in self._threads[1:]) and time.monotonic() < deadline:
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):  # a host's thread may be waiting for room
                 self._arrived.get(timeout=0.01)
 
-    def _finish_showing(self, shower: threading.Thread) -> None:
+    def _finish_showing(self) -> None:
         """Wait until the sinks have seen everything, however slow their reader is; a signal ends the wait."""
-        while shower.is_alive() and not self._leaving:
-            with contextlib.suppress(queue.Full):
-                self._to_show.put(None, timeout=TICK)
-                break
-            self._leaving = any(isinstance(item, Interrupted) for item in self._urgent)
-        while shower.is_alive() and not self._leaving:
-            shower.join(TICK)
-            self._leaving = any(isinstance(item, Interrupted) for item in self._urgent)
+        for shower in self._showers:
+            while not shower.finish(TICK) and not any(isinstance(item, Interrupted) for item in self._urgent):
+                pass
+
+    def _sink_failed(self, error: Exception) -> None:
+        self._urgent.append(StdoutClosed(time=time.time()) if isinstance(error, OutputClosed) else error)
 
     def _raise_errors(self) -> None:
         for item in self._urgent:
@@ -299,8 +292,7 @@ class Launcher:
 
     def _send_workspace(self, session: Session) -> None:
         if self._pack.exception() is None:  # waits for it; the thread that makes it tells what went wrong
-            with self._pack.result().open("rb") as pack:
-                session.send_workspace(pack)
+            session.send_workspace(self._pack.result())
 
     def _watch(self) -> None:
         """Renew the leases; tell who is silent; hang up when the main thread is no more."""
@@ -348,43 +340,11 @@ class Launcher:
                     return b""
         return b""
 
-    def _show_all(self) -> None:
-        """Feed the sinks. One that fails is left out, so that the others still see everything."""
-        sinks = self._sinks
-        while True:
-            try:
-                event = self._to_show.get(timeout=0.5)
-            except queue.Empty:
-                sinks = self._tell(sinks, lambda sink: sink.idle())
-                continue
-            if event is None:
-                break
-            sinks = self._tell(sinks, _handler(event))
-        self._tell(sinks, lambda sink: sink.close())
-
-    def _tell(self, sinks: Sequence[Sink], what: Callable[[Sink], None]) -> list[Sink]:
-        """Do something with each sink; return those that still work."""
-        working = []
-        for sink in sinks:
-            try:
-                what(sink)
-                working.append(sink)
-            except OutputClosed:
-                self._urgent.append(StdoutClosed(time=time.time()))
-            except Exception as error:
-                self._urgent.append(error)
-        return working
-
-
-def _handler(event: Event) -> Callable[[Sink], None]:
-    return lambda sink: sink.handle(event)
-
 
 class _StdinCredit:
     """How far each rank is behind our standard input."""
 
     def __init__(self) -> None:
-        self.begun = False
         self._changed = threading.Condition()
         self._behind: collections.Counter[int] = collections.Counter()
         self._closed = False

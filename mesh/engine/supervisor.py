@@ -249,7 +249,11 @@ class Supervisor:
             self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
             self._last_output = self._now
             self._deadlines["drain"] = self._now + self._spec.drain
-        return []
+        elif not self._spec.keep_going:
+            return []
+        if isinstance(event, Lost):
+            return []  # that is told as it comes
+        return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
 
     def _interrupt(self, number: int) -> list[Order]:
         if self._ending is Ending.NOT:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from mesh.core.errors import ChannelClosed
 from mesh.core.events import (
@@ -95,11 +96,14 @@ class Session:
         }
         self._send(blob() + encode(request))
 
-    def send_workspace(self, pack: BinaryIO) -> None:
-        """Send the packed workspace; orders given meanwhile go out between two pieces. For the host's own thread."""
+    def send_workspace(self, pack: int) -> None:
+        """Send the packed workspace from an open file, which other threads read as well.
+
+        Orders given meanwhile go out between two pieces. For the host's own thread.
+        """
         with self._lock:
             self._held_back = []
-        while piece := pack.read(PIECE):
+        while piece := os.pread(pack, PIECE, self._sent):
             self._send_at_once(encode({"type": "pack"}, piece))
             self._sent += len(piece)
             with self._lock:

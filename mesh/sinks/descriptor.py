@@ -16,6 +16,7 @@ class Descriptor:
     def __init__(self, number: int, *, required: bool) -> None:
         """required: False where nobody has to read it, and its end is ignored."""
         self._number, self._required = number, required
+        self.problem = ""  # why nothing more could be written: a full disk
         self._gone = False
         try:
             mode = os.fstat(number).st_mode
@@ -25,7 +26,7 @@ class Descriptor:
         self.is_terminal = not self._gone and os.isatty(number)
 
     def write(self, data: bytes) -> None:
-        """Write all of data. Raises OutputClosed, and OSError (a full disk)."""
+        """Write all of data, unless nobody can take it any more. Raises OutputClosed."""
         view = memoryview(data)
         while view and not self._gone:
             try:
@@ -52,5 +53,6 @@ class Descriptor:
         elif error.errno in (errno.EPIPE, errno.ECONNRESET):
             self._gone = True
             raise OutputClosed("nobody reads our output") from error
-        else:
-            raise error
+        else:  # the run goes on without: every byte is in the run directory
+            self._gone = True
+            self.problem = error.strerror or str(error)

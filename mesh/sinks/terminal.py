@@ -58,7 +58,6 @@ class TerminalSink:
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
-        self._failed: int | None = None  # the first rank that did
 
     def handle(self, event: Event) -> None:
         match event:
@@ -72,10 +71,6 @@ class TerminalSink:
                 self._sync(event)
             case Exited():
                 self._end_lines(event.node, event.rank)
-                if event.status and self._failed is None:
-                    self._failed = event.rank
-                    name = self._placement.hosts[event.node].name
-                    self._say(f"rank {event.rank} on {name}: {event.told()}")
             case Lost(node=node, reason=reason):
                 self._end_lines(node)
                 self._complain(f"host {self._placement.hosts[node].name} lost: {reason}")
@@ -109,6 +104,11 @@ class TerminalSink:
         else:
             for line in lines:
                 self._say(line)
+
+    @property
+    def problem(self) -> str:
+        """What kept some of the output from being shown; "" if nothing did."""
+        return self._out.problem
 
     def complain(self, error: str, hint: str = "") -> None:
         """Tell an error that is no part of the run itself."""

@@ -12,7 +12,6 @@ import stat
 import zipfile
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from mesh.core.errors import MeshError
@@ -33,12 +32,15 @@ class Packed:
     size: int  # bytes of the pack
 
 
-def make(listing: Listing, path: Path) -> Packed:
-    """Write the pack. Raises MeshError naming files that change faster than they are read, or cannot be read."""
+def make(listing: Listing, into: IO[bytes]) -> Packed:
+    """Write the pack to a file.
+
+    Raises MeshError naming files that change faster than they are read, or cannot be read.
+    """
     index: list[list[object]] = []
     troubles: list[str] = []
     files = 0
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
+    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
         writer = _Writer(listing.root, pack)
         for entry in listing.entries:
             member = ""
@@ -63,7 +65,7 @@ def make(listing: Listing, path: Path) -> Packed:
             "cannot send:\n" + "\n".join(troubles[:MOST_NAMED]),
             hint="name what a running program writes under ignore: in mesh.yaml, or wait for it",
         )
-    return Packed(files=files, size=path.stat().st_size)
+    return Packed(files=files, size=into.tell())
 
 
 class _Writer:

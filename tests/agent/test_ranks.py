@@ -72,8 +72,10 @@ def test_stdin_reaches_a_rank_and_ends(agent: Run) -> None:
 
 def test_a_rank_that_does_not_read_its_stdin_holds_nobody_up(agent: Run) -> None:
     agent.prepare()
-    agent.start("sh", "-c", "exec <&-; exit 0", stdin=True)
+    agent.start("sh", "-c", "exec <&-; echo closed; exec sleep 1000", stdin=True)
+    agent.until(Output)
     agent.session.stdin(0, b"x" * 200_000)
+    agent.session.kill()
     agent.result()
     assert sum(count for _, count in agent.taken) == 200_000
 

@@ -235,8 +235,7 @@ def test_what_is_told_on_the_way() -> None:
         *(Synced(time=1, node=node, files=42, bytes=100_000, seconds=0.25) for node in range(12)),
         output(0, b"pip\n", Stream.PRERUN),
         output(1, b"pip\n", Stream.PRERUN),
-        exited(2, 3),
-        exited(4, 1),
+        Notice(time=2, text="rank 2 on tpu-2: exit 3"),
         Lost(time=2, node=5, reason="the connection ended"),
     )
     assert err.decode().splitlines() == [

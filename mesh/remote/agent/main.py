@@ -6,10 +6,8 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long (u
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
-import socket
 import sys
 import time
 from collections import deque
@@ -18,9 +16,9 @@ from .ending import Ending
 from .frames import Decoder, to_bytes
 from .outbox import Outbox
 from .processes import Process, Setting, become_subreaper, close_inherited, first_environment
-from .ranks import CHUNK, Rank, Source
+from .ranks import CHUNK, Rank, Source, rank_environment
 from .shell import Prerun
-from .state import Busy, State, machine_id
+from .state import Busy, State, free_port, machine_id
 from .sync import Sync, hint, why
 
 TYPE_CHECKING = False
@@ -400,30 +398,6 @@ class Agent:
         self.out.send({"type": "gone", "left": [process.told() for process in left]})
         self.leave_at = time.monotonic() + LAST_WORDS
         self.flush()
-
-
-def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:
-    """What ``ssh HOST command`` would see, and what mesh gives."""
-    environment = dict(base)
-    home = environment.setdefault(b"HOME", os.fsencode(pwd.getpwuid(os.getuid()).pw_dir))
-    local = os.path.join(home, b".local/bin")  # where uv and pip put the user's own programs
-    path = environment.get(b"PATH", os.defpath.encode())
-    environment[b"PATH"] = path if local in path.split(b":") else local + b":" + path
-    # Debian's bash takes a non-interactive one under sshd for a login and reads .bashrc, unless it is nested.
-    environment[b"SHLVL"] = b"1"
-    environment[b"PWD"] = os.fsencode(workspace)
-    for name in (b"_", b"OLDPWD"):
-        environment.pop(name, None)
-    environment.update(given)
-    return environment
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def drain(descriptor: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import struct
 import termios
 from collections import deque
@@ -121,3 +122,19 @@ class Rank:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
+
+
+def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:
+    """What ``ssh HOST command`` would see, and what mesh gives."""
+    environment = dict(base)
+    home = environment.setdefault(b"HOME", os.fsencode(pwd.getpwuid(os.getuid()).pw_dir))
+    local = os.path.join(home, b".local/bin")  # where uv and pip put the user's own programs
+    path = environment.get(b"PATH", os.defpath.encode())
+    environment[b"PATH"] = path if local in path.split(b":") else local + b":" + path
+    # Debian's bash takes a non-interactive one under sshd for a login and reads .bashrc, unless it is nested.
+    environment[b"SHLVL"] = b"1"
+    environment[b"PWD"] = os.fsencode(workspace)
+    for name in (b"_", b"OLDPWD"):
+        environment.pop(name, None)
+    environment.update(given)
+    return environment

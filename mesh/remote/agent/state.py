@@ -31,6 +31,14 @@ def machine_id() -> str:
     return f"{safe}-{digest:08x}"
 
 
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Busy(Exception):
     """Another run has the lock; ``owner`` is what it wrote there, a dict."""
 
@@ -58,8 +66,16 @@ class State:
         return os.path.join(self.workspaces, self.project)
 
     def beside(self, what: str) -> str:
-        """A file of ours that belongs to the workspace: the pack that comes, the record of the last sync."""
+        """A file of ours that belongs to the workspace: the record of the last sync, the mark of who syncs."""
         return os.path.join(self.workspaces, f".{self.project}.{what}")
+
+    def pack(self) -> str:
+        """A file for the workspace's pack as it comes; what killed agents have left of theirs is removed."""
+        for name in os.listdir(self.machine):
+            kind, _, pid = name.rpartition("-")
+            if kind == "pack" and not os.path.exists("/proc/" + pid):
+                os.unlink(os.path.join(self.machine, name))
+        return os.path.join(self.machine, f"pack-{os.getpid()}")
 
     def lock(self, owner: dict[str, Any]) -> None:
         """Take the machine's lock until this process ends; owner is a dict with "run". Raises Busy.

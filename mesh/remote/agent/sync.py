@@ -24,7 +24,7 @@ class Sync:
         """Raises OSError if the pack cannot be written here."""
         self._state, self._run = state, run
         self._began = time.monotonic()
-        self._path = state.beside(f"pack-{os.getpid()}")
+        self._path = state.pack()
         self._pack = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._said = b""
         self.answer = -1  # the descriptor that the unpacking process answers on
