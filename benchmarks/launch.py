@@ -111,9 +111,9 @@ PAGE = """\
 
 Written by `python benchmarks/launch.py --write`: `hostname` on {hosts} test hosts of one machine, each with its own
 sshd, from Enter to the last host's line. Medians of {rounds} rounds in which the tools took turns. `mesh run` also
-locks every host, sends the workspace ({files} small files), waits until all hosts are ready, and sees that nothing is left;
-the others do none of this. All hosts share the machine, so that the start of python3 on each of them is paid {hosts}
-times on its few cores.
+locks every host, sends the workspace ({files} small files), waits until all hosts are ready, and sees that nothing is
+left; the others do none of this. All hosts share the machine, so that the start of python3 on each of them is paid
+{hosts} times on its few cores.
 
 Machine: {machine}.
 
