@@ -29,7 +29,6 @@ from mesh.core.events import (
     Interrupted,
     Locked,
     Notice,
-    Output,
     PrepareFailed,
     Silent,
     StdoutClosed,
@@ -52,6 +51,7 @@ SILENT = 15.0  # seconds without a byte after which a host is called silent
 HOST_GRACE = 60.0  # seconds without a byte after which a host is lost
 QUEUED = 256  # events, of up to 64 KiB each, that wait for the main thread
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
+LAST_LOOK = 2.0  # seconds for a reader to take what is left after an interrupt
 JOIN = 5.0  # seconds for a thread to end after its channel was closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -175,10 +175,10 @@ class Launcher:
     def _show(self, event: Event) -> None:
         """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on."""
         for shower in self._showers:
-            while not shower.offer(event, TICK):
+            while not shower.offer(event, 0.0 if self._interrupted and shower.is_behind else TICK):
                 # Notices that come of it are shown from within; there are only as many as a user can cause.
                 self._pass_time()
-                if self._supervisor.done or (self._interrupted and isinstance(event, Output)):
+                if self._supervisor.done or self._interrupted:
                     break  # whoever interrupts a paused terminal does not want to see the rest; the log files have it
 
     def _environment(self, node: int) -> dict[str, str]:
@@ -209,10 +209,13 @@ class Launcher:
                 self._arrived.get(timeout=0.01)
 
     def _finish_showing(self) -> None:
-        """Wait until the sinks have seen everything, however slow their reader is; a signal ends the wait."""
+        """Wait until the sinks have seen everything, however slow their reader is; less once we were interrupted."""
+        enough = time.monotonic() + LAST_LOOK
         for shower in self._showers:
-            while not shower.finish(TICK) and not any(isinstance(item, Interrupted) for item in self._urgent):
-                pass
+            while not shower.finish(TICK):
+                self._interrupted = self._interrupted or any(isinstance(item, Interrupted) for item in self._urgent)
+                if self._interrupted and time.monotonic() > enough:
+                    break
 
     def _sink_failed(self, error: Exception) -> None:
         self._urgent.append(StdoutClosed(time=time.time()) if isinstance(error, OutputClosed) else error)

@@ -21,16 +21,19 @@ class Shower:
         """failed: called from the thread when the sink raises; it gets no more events then."""
         self._sink, self._failed = sink, failed
         self._events: queue.Queue[Event | None] = queue.Queue(QUEUED)
+        self.is_behind = False  # the last event found no room
         self._finishing = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def offer(self, event: Event, timeout: float) -> bool:
         """Hand over an event; False if the sink is so far behind that there is no room within timeout seconds."""
-        with contextlib.suppress(queue.Full):
+        try:
             self._events.put(event, timeout=timeout)
-            return True
-        return not self._thread.is_alive()
+            self.is_behind = False
+        except queue.Full:
+            self.is_behind = True
+        return not self.is_behind
 
     def finish(self, timeout: float) -> bool:
         """After the last event: wait until the sink has seen all; False if that takes longer than timeout seconds."""

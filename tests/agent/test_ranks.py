@@ -115,6 +115,12 @@ def test_a_command_that_does_not_exist(agent: Run) -> None:
     assert b"no-such-command" in agent.printed(Stream.STDERR)
 
 
+def test_a_directory_of_path_that_may_not_be_read_holds_nothing(agent: Run) -> None:
+    agent.prepare(env={"PATH": "/proc/1/root/nowhere:/etc/passwd:/nonexistent:/usr/bin:/bin"})
+    agent.start("no-such-command")
+    assert agent.result().status == 127
+
+
 def test_a_command_that_may_not_be_executed(agent: Run, tmp_path: Path) -> None:
     agent.prepare()
     file = tmp_path / "plain"

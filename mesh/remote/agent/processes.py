@@ -132,7 +132,23 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
     if setting.umask is not None:
         os.umask(setting.umask)
     os.chdir(setting.directory)
-    os.execvpe(argv[0], list(argv), setting.environment)
+    os.execve(
+        find_program(argv[0], setting.environment.get(b"PATH", os.defpath.encode())), list(argv), setting.environment
+    )
+
+
+def find_program(name: bytes, path: bytes) -> bytes:
+    """What a shell would run: name itself if it holds a slash, else the first program of that name on PATH.
+
+    A directory that we may not read holds nothing, as for a shell; execvp(3) would call the command forbidden.
+    """
+    if b"/" in name:
+        return name
+    found = [file for file in (os.path.join(place, name) for place in path.split(b":")) if os.path.isfile(file)]
+    programs = [file for file in found if os.access(file, os.X_OK)]
+    if not name or not found:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return (programs or found)[0]
 
 
 def output_pipe() -> tuple[int, int]:
