@@ -88,6 +88,11 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
             if not self.is_connected:
                 self._open()
 
+    def close(self) -> None:
+        """End it; what it went through may have ended already."""
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            super().close()
+
     def _open(self) -> None:
         deadline = time.monotonic() + self._shared.connect_timeout
         sock = self._socket(deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -82,6 +83,10 @@ class LocalBackend:
 
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         for node, _ in enumerate(hosts):
+            if not sys.platform.startswith("linux"):
+                here = HostUnreachable("the built-in cluster needs Linux: an agent reads /proc")
+                yield Opened(node=node, result=here)
+                continue
             try:
                 channel = LocalChannel(argv)
             except OSError as error:

@@ -20,6 +20,15 @@ def told(ranks: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
+def told_ranks(ranks: Iterable[int]) -> str:
+    """
+    >>> told_ranks([3]), told_ranks([0, 1])
+    ('rank 3', 'ranks 0-1')
+    """
+    found = set(ranks)
+    return f"rank{'s' if len(found) > 1 else ''} {told(found)}"
+
+
 def counted(number: int, noun: str) -> str:
     """
     >>> counted(1, "rank"), counted(3, "host")

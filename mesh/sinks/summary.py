@@ -9,7 +9,7 @@ from pathlib import Path
 from mesh.core.cluster import Placement
 from mesh.core.events import Exited, Lost, PrepareFailed
 from mesh.core.outcome import Cause, Outcome
-from mesh.sinks.ranks import counted, told
+from mesh.sinks.ranks import counted, told_ranks
 
 MOST_LINES = 25
 LAST_LINES = 10  # of what the first one said
@@ -55,8 +55,8 @@ def _first(outcome: Outcome, first: Exited | Lost, placement: Placement, said: T
     host = placement.hosts[first.node].name
     after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
     if isinstance(first, Lost):
-        ranks = told(placement.ranks(first.node))
-        return [f"host {host} (rank {ranks}) was lost first, {after}: {first.reason}"]
+        ranks = told_ranks(placement.ranks(first.node))
+        return [f"host {host} ({ranks}) was lost first, {after}: {first.reason}"]
     quoted = [f"{INDENT}{line[:WIDTH]}" for line in said(first.rank)[-LAST_LINES:]]
     return [f"rank {first.rank} on {host} failed first: {first.told()}, {after}", *quoted]
 
@@ -69,11 +69,13 @@ def _others(outcome: Outcome, first: Exited | Lost) -> list[str]:
     if failed:
         span = failed[0].time - first.time if len(failed) == 1 else max(e.time for e in failed) - first.time
         how = sorted({e.told() for e in failed})
-        parts.append(f"rank {told(e.rank for e in failed)} failed within {max(0.0, span):.1f} s ({', '.join(how[:3])})")
+        parts.append(
+            f"{told_ranks(e.rank for e in failed)} failed within {max(0.0, span):.1f} s ({', '.join(how[:3])})"
+        )
     if lost:
         parts.append(f"{counted(len(lost), 'more host')} lost")
     if stopped:
-        parts.append(f"rank {told(stopped)} stopped by mesh")
+        parts.append(f"{told_ranks(stopped)} stopped by mesh")
     return ["after it: " + "; ".join(parts)] if parts else []
 
 

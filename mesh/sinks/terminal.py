@@ -25,6 +25,7 @@ from mesh.core.outcome import Outcome
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import Cleaner, clean, clean_lines
 from mesh.sinks.lines import LineCutter, Lines, label
+from mesh.sinks.ranks import counted
 from mesh.sinks.summary import Tail, summary
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
@@ -135,7 +136,7 @@ class TerminalSink:
             slowest = max(one.seconds for one in self._synced)
             sent = sum(one.bytes for one in self._synced)
             where = "" if hosts == 1 else f" to {hosts} hosts"
-            self._say(f"synced {event.files} files{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
+            self._say(f"synced {counted(event.files, 'file')}{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
 
     # ---- output of the ranks
 

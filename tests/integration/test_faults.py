@@ -40,6 +40,27 @@ def test_a_refused_login_is_not_tried_again(pod: Home, lab: Lab) -> None:
     assert "the server takes: publickey" in done.err
 
 
+def test_passwords_come_from_a_variable_and_stand_nowhere(home: Home) -> None:
+    for kind in ("PasswordAuthentication", "KbdInteractiveAuthentication"):
+        with Lab(2, sshd=[f"{kind} yes", "PermitRootLogin yes"]) as lab:
+            for host in lab.hosts:
+                host.run("chpasswd", text="root:open sesame\n")
+            home.trust(lab)
+            settings = lab.cluster_yaml("pod", "password_env: POD_PASSWORD").replace(
+                f"  identity_file: {lab.identity}\n", ""
+            )
+            home.clusters(settings)
+            home.environ["POD_PASSWORD"] = "open sesame"
+            done = home.mesh("run", "--json", "pod", "sh", "-c", "env; ps axww")
+            assert done.status == 0, done.err
+            kept = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
+            assert b"open sesame" not in done.out + done.err.encode() + kept
+            home.environ["POD_PASSWORD"] = "wrong"
+            wrong = home.mesh("run", "pod", "true")
+            assert wrong.status == 125
+            assert "login refused; tried: the password; the server takes:" in wrong.err
+
+
 def test_a_changed_host_key_is_refused(pod: Home, lab: Lab) -> None:
     lab.hosts[1].new_host_key()
     try:

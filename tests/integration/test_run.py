@@ -87,7 +87,7 @@ def test_the_first_failure_decides_and_stops_the_others(pod: Home) -> None:
     assert "rank 2 on" in done.err
     assert "failed first: exit 7" in done.err
     assert "           broken\n" in done.err
-    assert "rank 0-1,3 stopped by mesh" in done.err
+    assert "ranks 0-1,3 stopped by mesh" in done.err
     told = about(pod)
     assert (told["exit_code"], told["cause"]) == (7, "rank")
     assert told["ranks"] == [

@@ -382,7 +382,7 @@ def test_summaries() -> None:
     assert summarize(failed, [f"line {n}" for n in range(30)]) == [
         "rank 2 on tpu-2 failed first: exit 3, 4.1 s after the start",
         *(f"    line {n}" for n in range(20, 30)),
-        "after it: rank 4 failed within 0.2 s (exit 1); rank 0-1 stopped by mesh",
+        "after it: rank 4 failed within 0.2 s (exit 1); ranks 0-1 stopped by mesh",
         "logs: /logs",
     ]
     assert summarize(outcome(Cause.OUTPUT_CLOSED, 141)) == []
