@@ -145,17 +145,18 @@ class Launcher:
         self._show(event)
 
     def _decide(self, event: Event) -> None:
-        carried_out = self._supervisor.handle(event)
-        for order in carried_out:
-            self._carry_out(order)
+        ordered = self._supervisor.handle(event)
+        for order in ordered:
+            if isinstance(order, orders.HostOrder):
+                self._carry_out(order)
         # Not before the last host has its order to start: what came earlier would be for nobody.
-        if self._spec.stdin != "none" and any(isinstance(order, orders.Start) for order in carried_out):
+        if self._spec.stdin != "none" and any(isinstance(order, orders.Start) for order in ordered):
             self._spawn("mesh-stdin", self._feed_stdin)
+        for order in ordered:  # the hosts come first, as showing may take its time
+            if isinstance(order, orders.Say):
+                self._show(Notice(time=time.time(), text=order.text))
 
-    def _carry_out(self, order: orders.Order) -> None:
-        if isinstance(order, orders.Say):
-            self._show(Notice(time=time.time(), text=order.text))
-            return
+    def _carry_out(self, order: orders.HostOrder) -> None:
         session = self._sessions[order.node]
         match order:
             case orders.Sync(node=node):

@@ -263,6 +263,9 @@ class Supervisor:
         if self._ending is Ending.STOPPING:
             self._ending = Ending.KILLING
             self._grace = 0.0
+            self._deadlines.update(
+                {name: self._now + PATIENCE for name in ("stop", "finish") if name in self._deadlines}
+            )
             return [Say(text="killing"), *(Kill(node=node) for node in self._answering())]
         self._ending = Ending.LEAVING
         return []

@@ -211,6 +211,16 @@ def test_after_a_kill_what_is_left_has_no_grace() -> None:
     assert replay.handle(exited(0, by=9, at=3.0)) == [finish(0, grace=0.0)]
 
 
+def test_a_kill_is_not_waited_for_as_long_as_grace() -> None:
+    replay = Replay(hosts=1, grace=3600.0)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(Interrupted(time=2, signal=signal.SIGINT), Interrupted(time=3, signal=signal.SIGINT))
+    assert replay.tick(2.0 + PATIENCE) == [finish(0, grace=0.0)]
+    replay.tick(2.0 + 2 * PATIENCE)
+    assert replay.outcome().unverified == ("h0: did not answer whether all is gone there",)
+
+
 def test_an_interrupt_while_a_failure_is_being_stopped_kills_but_does_not_decide() -> None:
     replay = Replay()
     replay.ready()

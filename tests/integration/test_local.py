@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -82,6 +84,41 @@ def test_an_interrupt_from_the_terminal_reaches_the_agents_through_mesh_alone(ho
     assert process.returncode == 130
     (log,) = (home.path / ".mesh/local/0/workspaces").glob("*/log")
     assert log.read_text() == "once\n"
+
+
+SIZES: dict[Path, int] = {}
+
+
+def stands_still(paths: Iterator[Path]) -> bool:
+    """Whether files with something in them have the size that they had when we looked last."""
+    now = {path: path.stat().st_size for path in paths}
+    same = any(now.values()) and all(SIZES.get(path) == size for path, size in now.items())
+    SIZES.update(now)
+    return same
+
+
+def test_a_reader_that_stands_still_does_not_keep_ranks_alive(home: Home) -> None:
+    """The time runs out, or Ctrl-C is typed, while nobody reads what the ranks print."""
+    program = "import os\nopen('pid', 'w').write(str(os.getpid()))\nwhile True: os.write(1, b'x' * 99 + b'\\n')\n"
+    home.files(flood__py=program)
+    for words, number, status in ((["--timeout", "1"], 0, 124), ([], signal.SIGINT, 130)):
+        process = home.popen("run", *words, "local:1", "python3", "flood.py")
+        found: list[Path] = []
+
+        def has_begun(found: list[Path] = found) -> bool:
+            found[:] = [path for path in (home.path / ".mesh").rglob("pid") if path.read_text()]
+            return bool(found)
+
+        assert eventually(has_begun)
+        pid = found[0].read_text()
+        if number:
+            # Until every queue between the rank and us is full.
+            assert eventually(lambda: stands_still((home.path / ".local").rglob("rank-0000.out")))
+            process.send_signal(number)
+        assert eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        process.communicate(timeout=30)
+        assert process.returncode == status
+        found[0].unlink()
 
 
 def test_a_killed_client_ends_a_local_run(home: Home) -> None:
