@@ -170,8 +170,10 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
         yield f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5} {host.name}{where}"
     listing = list_workspace(spec.workspace, spec.ignore)
     files = [entry for entry in listing.entries if entry.kind is not Kind.DIRECTORY]
-    yield f"workspace  {spec.workspace}: {len(files)} files, {sum(entry.size for entry in files)} bytes"
-    yield f"on hosts   {cluster.remote_dir}/workspaces/{spec.project}"
+    yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
+    places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
+    for place in places:
+        yield f"on hosts   {place}/workspaces/{spec.project}"
     for line in spec.prerun:
         yield f"prerun     {line}"
     if spec.env:

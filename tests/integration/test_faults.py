@@ -255,7 +255,7 @@ def test_eight_hosts_lose_and_tear_no_line(home: Home, tmp_path: Path) -> None:
         assert process.returncode == 0
         assert seen == [200_000] * 8
         assert usage.ru_maxrss * 1024 < 200_000_000
-        assert not any(host.processes() for host in lab.hosts)
+        assert eventually(lambda: not any(host.processes() for host in lab.hosts), 2.0)
 
 
 def test_hosts_that_share_one_home_directory(home: Home) -> None:

@@ -242,7 +242,9 @@ def test_what_ranks_leave_behind_is_gone(pod: Home, lab: Lab) -> None:
     script = "( setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & ) ; sleep 0.1; echo ended"
     done = pod.mesh("run", "--grace", "0.5", "pod", "bash", "-c", script)
     assert done.status == 0
-    assert not any(host.processes() for host in lab.hosts)
+    # At once nothing of the run, and the agents within 2 s.
+    assert not [command for host in lab.hosts for _, command in host.processes() if "python3 -I -S" not in command]
+    assert eventually(lambda: not any(host.processes() for host in lab.hosts), 2.0)
 
 
 def test_stdin_for_rank_0_and_for_all(pod: Home) -> None:
