@@ -6,7 +6,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from mesh.cli.tasks import clusters, init, run
+from mesh.tasks import clusters, execute, init, run, ssh
 
 
 @task
@@ -21,4 +21,4 @@ def test(context: Context) -> None:
     context.run("bash tests/run.sh", pty=False)
 
 
-namespace = Collection(run, clusters, init, dev=Collection("dev", check, test))
+namespace = Collection(run, execute, ssh, clusters, init, dev=Collection("dev", check, test))

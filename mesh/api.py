@@ -13,16 +13,16 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mesh.config.clusters import clusters_path, find_cluster, load_clusters
+from mesh.config.clusters import LOCAL, clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.settings import USAGE, RunFlags, run_spec, select_hosts
-from mesh.core.cluster import Cluster, Placement
+from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
 from mesh.core.events import Notice
 from mesh.core.run import RunSpec
@@ -41,7 +41,7 @@ class ClusterLine:
     """One line of ``mesh clusters``."""
 
     name: str
-    hosts: int  # 0 if the cluster cannot be used
+    hosts: tuple[str, ...]  # their names; none if the cluster cannot be used
     problem: str  # why it cannot; "" if it can
 
 
@@ -55,6 +55,7 @@ def run(
     label: str = "rank",
     json: bool = False,
     dry_run: bool = False,
+    bare: bool = False,
 ) -> int:
     """Run a command on every rank of a cluster and return the exit status that the README's table names.
 
@@ -62,6 +63,7 @@ def run(
     output: "all", "rank0" or "none"; label: "rank" or "host"
     json: events as JSON lines on stdout; what is for people goes to stderr in any case
     dry_run: tell what would be done, and do nothing
+    bare: without sync, prerun and lock: safe while a run is on
     Raises UsageError for wrong flags or files; whatever goes wrong later is told, and is in the status.
     """
     for name, value, known in (("--output", output, OUTPUTS), ("--label", label, LABELS)):
@@ -71,11 +73,14 @@ def run(
         raise UsageError("no cluster was named", hint=f"{USAGE}; `mesh clusters` lists them")
     found = find_cluster(cluster, load_clusters(clusters_path(clusters_file, os.environ), required=False))
     found = select_hosts(found, flags)
-    project = load_project(Path.cwd())
-    check_workspace(project, Path.home())
-    spec = run_spec(project, flags, words, new_run_id(), os.environ, getpass.getuser(), socket.gethostname())
+    project = load_project(_here())
     lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = dataclasses.replace(spec, lease=lease, lock=spec.lock and found.backend != "local")
+    spec = run_spec(project, flags, words, new_run_id(), os.environ, _user(), socket.gethostname())
+    if bare:
+        spec = dataclasses.replace(spec, lease=lease, sync=False, lock=False, prerun=())
+    else:
+        check_workspace(project, Path.home())
+        spec = dataclasses.replace(spec, lease=lease, lock=found.backend != "local")
     if dry_run:
         sys.stdout.writelines(f"{line}\n" for line in _plan(spec, found))
         return 0
@@ -86,13 +91,39 @@ def run(
 def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
     """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read."""
     file = load_clusters(clusters_path(clusters_file, os.environ), required=bool(clusters_file))
-    lines = [ClusterLine(name="local", hosts=2, problem="")]
-    for name in file.names:
-        if name in file.problems:
-            lines.append(ClusterLine(name=name, hosts=0, problem="\n".join(file.problems[name])))
-        else:
-            lines.append(ClusterLine(name=name, hosts=len(file.clusters[name].hosts), problem=""))
-    return lines
+    good = {LOCAL: find_cluster(LOCAL, file), **file.clusters}
+    names = {name: tuple(host.name for host in cluster.hosts) for name, cluster in good.items()}
+    problems = {name: "\n".join(lines) for name, lines in file.problems.items()}
+    return [
+        ClusterLine(name=name, hosts=names.get(name, ()), problem=problems.get(name, ""))
+        for name in (LOCAL, *file.names)
+    ]
+
+
+def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
+    """The system's ssh command for a host: ``pod:3``, or ``pod`` for its first one. Raises UsageError.
+
+    words: what ssh is to run there, as it takes it; none for a login
+    """
+    name, colon, number = target.rpartition(":")
+    if not colon or not number.isdecimal():
+        name, number = target, "0"
+    cluster = find_cluster(name, load_clusters(clusters_path(clusters_file, os.environ), required=False))
+    if cluster.backend != "ssh":
+        raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
+    if int(number) >= len(cluster.hosts):
+        raise UsageError(f"no host {number} in {name}: its hosts are 0-{len(cluster.hosts) - 1}")
+    host = cluster.hosts[int(number)]
+    checking = "yes" if cluster.host_keys is HostKeys.STRICT else "accept-new"
+    argv = ["ssh", "-o", f"StrictHostKeyChecking={checking}"]
+    for flag, value in (
+        ("-p", str(host.port) if host.port else ""),
+        ("-i", host.identity_file),
+        ("-J", cluster.gateway),
+        ("-l", host.user),
+    ):
+        argv += [flag, value] if value else []
+    return [*argv, host.address, *words]
 
 
 def init(directory: Path) -> Path:
@@ -186,12 +217,27 @@ def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
     return {
         "run": spec.run,
         "cluster": cluster.name,
-        "user": getpass.getuser(),
+        "user": _user(),
         "machine": socket.gethostname(),
         "pid": os.getpid(),
         "since": time.time(),
         "command": shlex.join(spec.command)[:200],
     }
+
+
+def _user() -> str:
+    """Who we are; a number where the machine has no name for it, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory is gone", hint="cd into a directory that exists") from None
 
 
 def _allow_descriptors() -> None:

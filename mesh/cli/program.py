@@ -21,6 +21,14 @@ from mesh.core.errors import MeshError, UsageError
 
 USAGE = "mesh COMMAND [options] ...; `mesh --help` lists the commands"
 EXAMPLES = {
+    "exec": """\
+  mesh exec pod nvidia-smi                    on every host, whatever runs there
+  mesh exec pod 'df -h / | tail -1'           one word with spaces is for bash
+""",
+    "ssh": """\
+  mesh ssh pod:3                              a shell on the host of rank 3
+  mesh ssh pod:3 -- nvidia-smi
+""",
     "run": """\
   mesh run local python train.py              two ranks on this machine
   mesh run pod python train.py --lr 1e-3      every word after the cluster is the command's
@@ -154,7 +162,8 @@ def _summary(name: str) -> str:
 
 
 def _usage(name: str, task: ParserContext) -> str:
-    return f"mesh {name} [options]" + (" CLUSTER COMMAND [ARG ...]" if CLUSTER in task.flags else "")
+    words = {"ssh": " CLUSTER[:RANK] [-- COMMAND ...]"}.get(name, " CLUSTER COMMAND [ARG ...]")
+    return f"mesh {name} [options]" + (words if CLUSTER in task.flags else "")
 
 
 def _complain(error: MeshError) -> None:

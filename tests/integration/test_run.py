@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,7 @@ def test_some_of_the_hosts_are_the_world(pod: Home, lab: Lab) -> None:
 def test_a_jax_program_sums_over_the_hosts(pod: Home, lab: Lab) -> None:
     pytest.importorskip("jax", reason="JAX is not installed here")
     (pod.project / "jax_sum.py").write_text((REPOSITORY / "examples/jax_sum.py").read_text())
-    python = str(REPOSITORY / ".venv/bin/python")
-    done = pod.mesh("run", "pod", python, "jax_sum.py")
+    done = pod.mesh("run", "pod", f"{sys.prefix}/bin/python", "jax_sum.py")
     assert done.status == 0, done.err
     own = [line for line in done.lines if "[Gloo]" not in line]
     assert own == [f"[{n}] rank {n}: 4 processes, sum 6" for n in range(4)]
@@ -208,10 +208,21 @@ def test_a_second_run_is_told_who_is_there(pod: Home) -> None:
     assert second.status == 75
     assert "sleep 1000" in second.err
     assert " since " in second.err
+    beside = pod.mesh("exec", "pod", "sh", "-c", "ls; echo $RANK")
+    assert (beside.status, beside.lines) == (0, [f"[{n}] {n}" for n in range(4)])
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=30)
     assert first.returncode == 130
     assert pod.mesh("run", "pod", "true").status == 0
+
+
+def test_exec_has_no_sync_no_prerun_and_the_same_statuses(pod: Home, lab: Lab) -> None:
+    pod.files(data__txt="x", mesh__yaml="prerun: ['false']\nenv: {A: b}\n")
+    done = pod.mesh("exec", "pod", "sh", "-c", "ls; echo $A; exit $RANK")
+    assert done.status in (1, 2, 3)
+    assert "synced" not in done.err
+    assert "[0] b" in done.lines
+    assert not any("data.txt" in line for line in done.lines)
 
 
 def test_unreachable_hosts_are_all_named(pod: Home, lab: Lab) -> None:

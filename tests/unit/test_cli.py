@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -121,6 +123,9 @@ def test_clusters_and_init(home: Home) -> None:
         "good   4 hosts",
         f"bad    {home.path}/.config/mesh/cluster.yaml:4: bad.hosts: expected a list of hosts, found 3",
     ]
+    listed = json.loads(home.mesh("clusters", "--json").out)
+    assert [line["name"] for line in listed] == ["local", "good", "bad"]
+    assert listed[1] == {"name": "good", "hosts": ["t0", "t1", "t2", "t3"], "problem": ""}
     assert home.mesh("init").status == 0
     assert (home.project / "mesh.yaml").read_text() == (REPOSITORY / "configs/mesh.yaml").read_text()
     again = home.mesh("init")
@@ -133,6 +138,20 @@ def test_clusters_and_init(home: Home) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_ssh_is_the_systems_with_the_right_options(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    (tmp_path / "bin/ssh").chmod(0o755)
+    home.environ["PATH"] = f"{tmp_path}/bin:{home.environ['PATH']}"
+    home.clusters("pod:\n  gateway: me@gate\n  hosts: [a, 'you@b:23']\nsafe:\n  host_keys: strict\n  hosts: [a]\n")
+    accept, strict = "-o|StrictHostKeyChecking=accept-new|", "-o|StrictHostKeyChecking=yes|"
+    assert home.mesh("ssh", "pod").out.decode() == f"{accept}-J|me@gate|a|"
+    assert home.mesh("ssh", "pod:1", "--", "echo", "a b").out.decode() == f"{accept}-p|23|-J|me@gate|-l|you|b|echo|a b|"
+    assert home.mesh("ssh", "safe", "-v").out.decode() == f"{strict}a|-v|"
+    assert "no host 2 in pod: its hosts are 0-1" in home.mesh("ssh", "pod:2").err
+    assert "local is this machine" in home.mesh("ssh", "local").err
 
 
 def test_settings_of_invoke_change_nothing(home: Home) -> None:

@@ -17,6 +17,7 @@ LAYERS = [
     {"engine"},
     {"api"},
     {"cli"},
+    {"tasks"},
     {"__main__", "__init__"},
 ]
 # What the pure and concrete parts must not know, beyond the order of the layers.
