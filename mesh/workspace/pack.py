@@ -11,6 +11,7 @@ import os
 import stat
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -32,16 +33,17 @@ class Packed:
     size: int  # bytes of the pack
 
 
-def make(listing: Listing, into: IO[bytes]) -> Packed:
+def make(listing: Listing, into: IO[bytes], step: Callable[[bytes], None] = lambda path: None) -> Packed:
     """Write the pack to a file.
 
+    step: called with each file's path while it is open, for tests
     Raises MeshError naming files that change faster than they are read, or cannot be read.
     """
     index: list[list[object]] = []
     troubles: list[str] = []
     files = 0
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
-        writer = _Writer(listing.root, pack)
+        writer = _Writer(listing.root, pack, step)
         for entry in listing.entries:
             member = ""
             if entry.kind is Kind.FILE:
@@ -71,8 +73,8 @@ def make(listing: Listing, into: IO[bytes]) -> Packed:
 class _Writer:
     """Adds files under numbers."""
 
-    def __init__(self, root: bytes, pack: zipfile.ZipFile) -> None:
-        self._root, self._pack = root, pack
+    def __init__(self, root: bytes, pack: zipfile.ZipFile, step: Callable[[bytes], None]) -> None:
+        self._root, self._pack, self._step = root, pack, step
         self._count = 0
 
     def add(self, entry: Entry) -> tuple[Entry, str] | None:
@@ -88,6 +90,7 @@ class _Writer:
                 if not stat.S_ISREG(before.st_mode):
                     return None
                 member = self._copy(file, before.st_size)
+                self._step(entry.path)
                 after = os.fstat(descriptor)
             if member and (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
                 mode = stat.S_IMODE(before.st_mode)
