@@ -13,7 +13,7 @@ need ssh openssh-client
 need ip iproute2
 need unshare util-linux
 need git git
-need rsync rsync
+need ps procps
 need tcsh tcsh
 need fish fish
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
