@@ -224,13 +224,17 @@ class Lab:
         """Mend all cables, end what runs, and empty the places that began so."""
         for host in self.hosts:
             host.mend()
-            for pid, _ in host.processes(with_sshd=True):
-                if not self._is_listener(pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            self.end_all(host)
             host.set_shell("/bin/bash")
             # -xdev: what is mounted there belongs to this machine.
             host.script("find /root /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
+
+    def end_all(self, host: TestHost) -> None:
+        """Kill everything on a host but init and the sshd that listens."""
+        for pid, _ in host.processes(with_sshd=True):
+            if not self._is_listener(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _is_listener(self, pid: int) -> bool:
         with contextlib.suppress(OSError):

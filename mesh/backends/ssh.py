@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import random
@@ -64,8 +63,7 @@ class SshChannel:
         return Farewell(status=status, stderr=said[-STDERR_KEPT:])
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            self._channel.close()
+        # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
         self._connection.close()
 
 

@@ -13,7 +13,7 @@ from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_DRAIN, RunSpec, command_words
+from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, RunSpec, command_words
 
 USAGE = "mesh run [options] CLUSTER COMMAND [ARG ...]"
 MOST_RANKS = 1024  # on one host
@@ -33,6 +33,7 @@ class RunFlags:
     grace: str = ""
     drain: str = ""
     timeout: str = ""
+    host_grace: str = ""
     keep_going: bool = False
     interactive: bool = False  # -i: our standard input for rank 0
     stdin: str = ""  # "none", "rank0" or "all"
@@ -125,6 +126,7 @@ def run_spec(
         grace=_seconds("grace", flags.grace, environ, project.grace),
         drain=_seconds("drain", flags.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", flags.timeout, environ, 0.0),
+        host_grace=_seconds("host-grace", flags.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
         keep_going=flags.keep_going,
         stdin=stdin,
     )
@@ -153,9 +155,9 @@ def _nproc(typed: str) -> int:
     return int(typed)
 
 
-def _seconds(name: str, typed: str, environ: Mapping[str, str], otherwise: float) -> float:
+def _seconds(name: str, typed: str, environ: Mapping[str, str], otherwise: float, least: float = 0.0) -> float:
     """A time such as 10, 1.5, 30s, 5m or 2h, in seconds."""
-    variable = f"MESH_{name.upper()}"
+    variable = f"MESH_{name.upper().replace('-', '_')}"
     place, text = (f"--{name}", typed) if typed else (variable, environ.get(variable, ""))
     if not text:
         return otherwise
@@ -163,4 +165,6 @@ def _seconds(name: str, typed: str, environ: Mapping[str, str], otherwise: float
     seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else math.inf
     if not math.isfinite(seconds):
         raise UsageError(f"{place}: expected seconds, or a time such as 30s, 5m or 2h, found {text!r}")
+    if seconds < least:
+        raise UsageError(f"{place}: expected at least {least:g} s, found {text!r}")
     return seconds

@@ -8,6 +8,7 @@ from pathlib import Path
 
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
+DEFAULT_HOST_GRACE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class RunSpec:
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL
     drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
     timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
+    host_grace: float = DEFAULT_HOST_GRACE  # how long a host may be silent before it is lost
     lease: float = 60.0  # how long the hosts keep the run without a sign of life from us
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"

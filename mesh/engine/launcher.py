@@ -48,7 +48,6 @@ from mesh.remote.session import Begin, Rank, Session
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
 BEAT = 5.0  # seconds between two beats
 SILENT = 15.0  # seconds without a byte after which a host is called silent
-HOST_GRACE = 60.0  # seconds without a byte after which a host is lost
 QUEUED = 256  # events, of up to 64 KiB each, that wait for the main thread
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
 LAST_LOOK = 2.0  # seconds for a reader to take what is left after an interrupt
@@ -301,17 +300,19 @@ class Launcher:
     def _watch(self) -> None:
         """Renew the leases; tell who is silent; hang up when the main thread is no more."""
         silent: set[int] = set()
-        beat_at = time.monotonic() + BEAT
-        while not self._over.wait(1.0):
+        # Several beats fit into what silence may cost, on either side.
+        beat = min(BEAT, self._spec.host_grace / 4, self._spec.lease / 4)
+        beat_at = time.monotonic() + beat
+        while not self._over.wait(min(1.0, beat / 2)):
             now = time.monotonic()
             if now >= beat_at:
-                beat_at = now + BEAT
+                beat_at = now + beat
                 for session in list(self._sessions.values()):
                     session.beat()
             for node, session in list(self._sessions.items()):
-                quiet = now - session.heard if session.listening else 0.0
-                if quiet > HOST_GRACE:
-                    session.give_up(f"silent for {HOST_GRACE:.0f} s")
+                quiet = now - session.heard if session.waiting else 0.0
+                if quiet > self._spec.host_grace:
+                    session.give_up(f"silent for {self._spec.host_grace:g} s")
                 if (quiet > SILENT) != (node in silent):
                     silent ^= {node}
                     self._put(Silent(time=time.time(), node=node, seconds=quiet if quiet > SILENT else 0.0))

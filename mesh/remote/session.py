@@ -31,7 +31,9 @@ from mesh.core.interfaces import Channel, Farewell
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
 
-PIECE = 256 << 10  # bytes of the workspace in one frame; an order waits behind one piece at most
+# Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
+# over a share of 32 kbit/s of an uplink, this is 8 s.
+PIECE = 32 << 10
 MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent greets
 
 
@@ -66,8 +68,10 @@ class Session:
     def __init__(self, node: int, first_rank: int, channel: Channel, taken: Callable[[int, int], None]) -> None:
         """taken: called with (rank, bytes) when a rank's stdin has taken bytes."""
         self.node = node
-        self.heard = time.monotonic()  # when the last bytes came, or when we last asked for some
-        self.listening = False  # False while what came is being worked off: the host is not silent then
+        self.heard = time.monotonic()  # when the last bytes came or went, or when we last asked for some
+        self.waiting = (
+            False  # for the channel; False while what came is being worked off: that is not the host's silence
+        )
         self._first_rank = first_rank
         self._channel = channel
         self._taken = taken
@@ -103,7 +107,9 @@ class Session:
         """
         with self._lock:
             self._held_back = []
+        self.waiting = True
         while piece := os.pread(pack, PIECE, self._sent):
+            self.heard = time.monotonic()
             self._send_at_once(encode({"type": "pack"}, piece))
             self._sent += len(piece)
             with self._lock:
@@ -112,9 +118,11 @@ class Session:
                 self._send_at_once(b"".join(orders))
             if self._ended:
                 break
+        self._send_at_once(encode({"type": "pack", "last": True}))
         with self._lock:
             orders, self._held_back = self._held_back, None
-            self._send_at_once(encode({"type": "pack", "last": True}) + b"".join(orders))
+            self._send_at_once(b"".join(orders))
+        self.waiting = False
 
     def prepare(self, env: Mapping[str, str], prerun: Sequence[str]) -> None:
         """Run prerun with the environment of the host's first rank."""
@@ -200,9 +208,9 @@ class Session:
             yield Lost(time=time.time(), node=self.node, reason=_last_words(self._channel.farewell()))
 
     def _receive(self) -> bytes:
-        self.heard, self.listening = time.monotonic(), True
+        self.heard, self.waiting = time.monotonic(), True
         chunk = self._channel.receive()
-        self.heard, self.listening = time.monotonic(), False
+        self.heard, self.waiting = time.monotonic(), False
         return chunk
 
     def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:

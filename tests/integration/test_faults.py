@@ -207,6 +207,39 @@ def test_a_host_whose_connection_is_reset_is_lost(pod: Home, lab: Lab) -> None:
     assert eventually(lambda: not host.processes())
 
 
+def test_a_host_whose_cable_is_cut_is_lost(pod: Home, lab: Lab) -> None:
+    words = ["run", "--grace", "0.5", "--host-grace", "2"]
+    process = pod.popen(*words, "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    lab.hosts[1].cut()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 76, err
+    assert f"host {lab.hosts[1].address} (rank 1) was lost first" in err.decode()
+    others = [host for host in lab.hosts if host is not lab.hosts[1]]
+    assert eventually(lambda: not any(host.processes() for host in others), 2.0)
+    lab.end_all(lab.hosts[1])  # its lease would do that, after 60 s
+
+
+def test_a_cable_that_is_cut_in_the_middle_of_a_sync(pod: Home, lab: Lab) -> None:
+    (pod.project / "big.bin").write_bytes(os.urandom(60_000_000))
+    host = lab.hosts[2]
+    slow = ("rate", "20mbit", "burst", "128k", "latency", "1s")
+    lab.in_switch("tc", "qdisc", "add", "dev", f"p{host.index}", "root", "tbf", *slow)
+    try:
+        process = pod.popen("run", "--host-grace", "3", "pod", "true")
+        machines = host.path("/root/.mesh/machines")
+        assert eventually(lambda: any(path.stat().st_size for path in machines.rglob("pack-*")))
+        host.cut()
+        _, err = process.communicate(timeout=40)
+    finally:
+        lab.in_switch("tc", "qdisc", "del", "dev", f"p{host.index}", "root")
+    assert process.returncode == 125, err
+    assert f"{host.address}: silent for 3 s" in err.decode()
+    lab.end_all(host)
+
+
 def test_output_without_a_newline_and_bytes_that_are_no_text(pod: Home) -> None:
     done = pod.mesh("run", "--ranks", "0", "pod", "sh", "-c", r"printf 'a\377\000b'; printf 'e' >&2; exit 0")
     assert done.out == b"[0] a\xff\x00b\n"

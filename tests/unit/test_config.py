@@ -330,6 +330,7 @@ def test_precedence(tmp_path: Path) -> None:
         (RunFlags(env=("X",)), ["true"], "--env: expected NAME=VALUE, found 'X'"),
         (RunFlags(nproc="0"), ["true"], "--nproc: expected a number from 1 to 1024, found '0'"),
         (RunFlags(grace="-1"), ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
+        (RunFlags(host_grace="0.5"), ["true"], "--host-grace: expected at least 1 s, found '0.5'"),
         (RunFlags(stdin="some"), ["true"], "--stdin: expected none, rank0 or all, found 'some'"),
         (RunFlags(), [], "no command was given"),
         (RunFlags(), ["-c"], "no command was given"),
