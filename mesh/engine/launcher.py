@@ -158,6 +158,8 @@ class Launcher:
     def _carry_out(self, order: orders.HostOrder) -> None:
         session = self._sessions[order.node]
         match order:
+            case orders.Lock():
+                session.lock()
             case orders.Sync(node=node):
                 self._may_sync[node].put(True)
             case orders.Prepare(node=node):

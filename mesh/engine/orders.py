@@ -20,6 +20,11 @@ class HostOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lock(HostOrder):
+    """Take the host's lock, if the run takes any."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sync(HostOrder):
     """Send the workspace."""
 

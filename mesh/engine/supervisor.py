@@ -35,7 +35,7 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import RunSpec
-from mesh.engine.orders import Finish, Kill, Order, Prepare, Say, Signal, Start, Sync
+from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
 
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
 CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
@@ -46,14 +46,15 @@ class Phase(IntEnum):
     """How far a host is."""
 
     CONNECTING = 0
-    LOCKING = 1
-    SYNCING = 2
-    SYNCED = 3
-    PREPARING = 4
-    READY = 5
-    RUNNING = 6
-    FINISHING = 7
-    OVER = 8  # its agent has left, or never was
+    CONNECTED = 1
+    LOCKING = 2
+    SYNCING = 3
+    SYNCED = 4
+    PREPARING = 5
+    READY = 6
+    RUNNING = 7
+    FINISHING = 8
+    OVER = 9  # its agent has left, or never was
 
 
 class Ending(IntEnum):
@@ -105,11 +106,11 @@ class Supervisor:
                 self._now, self._time = event.monotonic, event.time
                 return self._look_at_the_clock()
             case Connected(node=node):
-                return self._move(node, Phase.LOCKING)
+                return [*self._move(node, Phase.CONNECTED), *self._lock()]
             case Locked(node=node):
                 if not self._spec.sync or self._cause is not None:
-                    return self._move(node, Phase.SYNCED)
-                return [Sync(node=node), *self._move(node, Phase.SYNCING)]
+                    return [*self._move(node, Phase.SYNCED), *self._lock()]
+                return [Sync(node=node), *self._move(node, Phase.SYNCING), *self._lock()]
             case Synced(node=node):
                 return self._move(node, Phase.SYNCED)
             case Ready(node=node):
@@ -180,6 +181,17 @@ class Supervisor:
         }.get(cause, EXIT_PREPARE)
 
     # ---- towards the start
+
+    def _lock(self) -> list[Order]:
+        """The first host's lock comes before all others: of two clients that start at once, one has all hosts."""
+        if self._cause is not None:
+            return []
+        if self._phase[0] > Phase.LOCKING:
+            nodes = [node for node, phase in self._phase.items() if phase is Phase.CONNECTED]
+        else:
+            nodes = [0] if self._phase[0] is Phase.CONNECTED else []
+        self._phase.update(dict.fromkeys(nodes, Phase.LOCKING))
+        return [Lock(node=node) for node in nodes]
 
     def _move(self, node: int, phase: Phase) -> list[Order]:
         """One host is further; what all hosts wait for may be reached."""

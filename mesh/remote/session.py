@@ -100,6 +100,10 @@ class Session:
         }
         self._send(blob() + encode(request))
 
+    def lock(self) -> None:
+        """Take the host's lock, if the run takes any."""
+        self._send(encode({"type": "lock"}))
+
     def send_workspace(self, pack: int) -> None:
         """Send the packed workspace from an open file, which other threads read as well.
 

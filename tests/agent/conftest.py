@@ -16,7 +16,19 @@ import pytest
 
 from mesh.backends.local import LocalBackend
 from mesh.core.cluster import Host
-from mesh.core.events import Event, Exited, Gone, HostEvent, Locked, Output, PrepareFailed, Ready, Started, Stream
+from mesh.core.events import (
+    Connected,
+    Event,
+    Exited,
+    Gone,
+    HostEvent,
+    Locked,
+    Output,
+    PrepareFailed,
+    Ready,
+    Started,
+    Stream,
+)
 from mesh.core.interfaces import Channel
 from mesh.remote.blob import start_command
 from mesh.remote.session import Begin, Rank, Session
@@ -67,9 +79,14 @@ class Run:
                 return event
         raise AssertionError(f"no {kinds} came, but {self.events}")
 
+    def lock(self) -> None:
+        self.until(Connected)
+        self.session.lock()
+        self.until(Locked)
+
     def prepare(self, prerun: Sequence[str] = (), env: Mapping[str, str] | None = None) -> HostEvent:
         """Go on to Ready, or to what failed."""
-        self.until(Locked)
+        self.lock()
         self.session.prepare({"RANK": "0", "LOCAL_RANK": "0", **(env or {})}, prerun)
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.core.events import Exited, Gone, Locked, Lost, Output, PrepareFailed
+from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 
 from .conftest import Open, Run
 
@@ -149,7 +149,7 @@ def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_py
 
 
 def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
-    agent.until(Locked)
+    agent.lock()
     agent.session.prepare({"RANK": "0"}, ["echo begun", "sleep 4567"])
     agent.until(Output)
     assert agent.finish(grace=5.0).left == ()

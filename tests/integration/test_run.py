@@ -216,6 +216,14 @@ def test_a_second_run_is_told_who_is_there(pod: Home) -> None:
     assert pod.mesh("run", "pod", "true").status == 0
 
 
+def test_of_two_clients_that_start_at_once_one_has_all_hosts(pod: Home) -> None:
+    for _ in range(5):
+        both = [pod.popen("run", "pod", "sleep", "0.5") for _ in range(2)]
+        for process in both:
+            process.communicate(timeout=60)
+        assert sorted(process.returncode for process in both) == [0, 75]
+
+
 def test_exec_has_no_sync_no_prerun_and_the_same_statuses(pod: Home, lab: Lab) -> None:
     pod.files(data__txt="x", mesh__yaml="prerun: ['false']\nenv: {A: b}\n")
     done = pod.mesh("exec", "pod", "sh", "-c", "ls; echo $A; exit $RANK")

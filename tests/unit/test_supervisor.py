@@ -28,7 +28,7 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
-from mesh.engine.orders import Finish, Kill, Order, Prepare, Say, Signal, Start, Sync
+from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 
 GRACE, DRAIN = 10.0, 2.0
@@ -91,14 +91,30 @@ def finish(node: int, number: int = signal.SIGTERM, grace: float = GRACE) -> Fin
 
 def test_the_lock_comes_before_the_sync() -> None:
     replay = Replay()
-    assert replay.handle(connected(0)) == []
+    assert replay.handle(connected(0)) == [Lock(node=0)]
     assert replay.handle(Locked(time=1, node=0)) == [Sync(node=0)]
+
+
+def test_the_first_hosts_lock_comes_before_all_others() -> None:
+    replay = Replay(hosts=4)
+    assert replay.handle(connected(2), connected(1)) == []
+    assert replay.handle(connected(0)) == [Lock(node=0)]
+    assert replay.handle(Locked(time=1, node=0)) == [Sync(node=0), Lock(node=1), Lock(node=2)]
+    assert replay.handle(connected(3)) == [Lock(node=3)]
+
+
+def test_when_the_first_host_is_busy_no_other_one_is_locked() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    assert replay.handle(connected(1), connected(0)) == [Lock(node=0)]
+    assert replay.handle(Busy(time=1, node=0, owner="ana")) == []
+    assert replay.tick(1.1) == [finish(0), finish(1)]
 
 
 def test_prerun_waits_until_all_hosts_are_locked() -> None:
     replay = Replay()
-    assert replay.handle(connected(0), Locked(time=1, node=0), synced(0)) == [Sync(node=0)]
-    assert replay.handle(connected(1)) == []
+    assert replay.handle(connected(0), Locked(time=1, node=0), synced(0)) == [Lock(node=0), Sync(node=0)]
+    assert replay.handle(connected(1)) == [Lock(node=1)]
     assert replay.handle(Locked(time=1, node=1)) == [Sync(node=1), Prepare(node=0)]
     assert replay.handle(synced(1)) == [Prepare(node=1)]
 
@@ -113,7 +129,7 @@ def test_no_rank_starts_before_all_hosts_are_ready() -> None:
 
 def test_without_a_sync_a_locked_host_is_prepared() -> None:
     replay = Replay(hosts=1, sync=False)
-    assert replay.handle(connected(0), Locked(time=1, node=0)) == [Prepare(node=0)]
+    assert replay.handle(connected(0), Locked(time=1, node=0)) == [Lock(node=0), Prepare(node=0)]
 
 
 def test_when_all_ranks_have_ended_the_hosts_finish() -> None:

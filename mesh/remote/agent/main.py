@@ -173,7 +173,7 @@ class Agent:
     # ---- before the ranks
 
     def greet(self) -> None:
-        """Say who we are, and take the lock."""
+        """Say who we are."""
         self.out.send(
             {
                 "type": "hello",
@@ -183,6 +183,12 @@ class Agent:
                 "port": free_port(),
             }
         )
+        self.flush()
+
+    def do_lock(self, header: dict[str, Any], data: bytes) -> None:
+        """Make our directories, and take the machine's lock if the run takes any."""
+        if self.is_over():
+            return
         try:
             self.state = State(self.begin["remote_dir"], self.begin["project"])
             if self.begin["owner"]:
@@ -194,7 +200,7 @@ class Agent:
             self.fail("home", why(error), hint(error))
         else:
             self.out.send({"type": "locked"})
-        self.flush()
+            self.flush()
 
     def do_pack(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of the workspace's pack; the last one is empty."""
