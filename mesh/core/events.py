@@ -179,8 +179,6 @@ class Notice(Event):
     """A line for the user about the run as a whole. Comes from the supervisor, for the sinks."""
 
     text: str
-    is_error: bool = False
-    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

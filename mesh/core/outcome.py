@@ -19,7 +19,6 @@ class Cause(Enum):
     TIMEOUT = "timeout"
     SIGNAL = "signal"  # the user or the system asked us to end
     OUTPUT_CLOSED = "output-closed"
-    USAGE = "usage"
 
 
 EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL

@@ -80,8 +80,8 @@ class TerminalSink:
             case Silent(node=node, seconds=seconds):
                 name = self._placement.hosts[node].name
                 self._say(f"{name}: silent for {seconds:.0f} s" if seconds else f"{name}: is back")
-            case Notice(text=text, is_error=is_error, hint=hint):
-                self._complain(text, hint) if is_error else self._say(text)
+            case Notice(text=text):
+                self._say(text)
             case Finished():
                 self._end_lines()
 

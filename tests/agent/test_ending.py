@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
+from tests.lab import eventually
 
 from .conftest import Open, Run
 
@@ -96,10 +96,7 @@ def test_a_client_that_hangs_up_ends_the_run(opener: Open, any_python: str) -> N
     run.until(Output)
     pid = int(run.printed())
     run.session.close()
-    deadline = time.monotonic() + 10
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert eventually(lambda: not is_running(pid))
 
 
 def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: str) -> None:
@@ -130,10 +127,7 @@ def test_a_killed_agent_is_lost_and_its_ranks_do_not_go_on(opener: Open, any_pyt
     pid, agent = map(int, run.printed().split())
     os.kill(agent, signal.SIGKILL)
     assert isinstance(run.until(Lost), Lost)
-    deadline = time.monotonic() + 10
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert eventually(lambda: not is_running(pid))
 
 
 def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_python: str) -> None:
