@@ -6,7 +6,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from mesh.tasks import clusters, execute, init, run, ssh
+from mesh import tasks as commands
 
 
 @task
@@ -21,4 +21,5 @@ def test(context: Context) -> None:
     context.run("bash tests/run.sh", pty=False)
 
 
-namespace = Collection(run, execute, ssh, clusters, init, dev=Collection("dev", check, test))
+namespace = Collection.from_module(commands, name="mesh")
+namespace.add_collection(Collection("dev", check, test))

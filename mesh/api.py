@@ -20,17 +20,42 @@ from typing import IO, TYPE_CHECKING
 
 from mesh.config.clusters import LOCAL, clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
-from mesh.config.project import TEMPLATE, check_workspace, load_project
-from mesh.config.settings import USAGE, RunFlags, run_spec, select_hosts
+from mesh.config.project import TEMPLATE, Project, check_workspace, load_project
+from mesh.config.settings import Options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
-from mesh.core.events import Notice
-from mesh.core.run import RunSpec
+from mesh.core.events import Event, Notice, Synced
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import Kind, RunSpec
+from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
 if TYPE_CHECKING:
+    from mesh.backends.passwords import Passwords
     from mesh.core.interfaces import Backend, Sink
+    from mesh.engine.checkup import Finding
+    from mesh.engine.launcher import Decider
+    from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
 
+__all__ = [
+    "ClusterLine",
+    "HostReport",
+    "Options",
+    "RankResult",
+    "RunResult",
+    "SyncResult",
+    "check",
+    "exec",
+    "init",
+    "list_clusters",
+    "plan",
+    "run",
+    "setup",
+    "ssh_argv",
+    "sync",
+]
+
+DEFAULTS = Options()
 OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
@@ -45,47 +70,136 @@ class ClusterLine:
     problem: str  # why it cannot; "" if it can
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostReport:
+    """What ``check`` found on one host."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing there is in the way of a run."""
+        return all(finding.verdict.value != "failed" for finding in self.findings)
+
+
 def run(
-    words: list[str],
+    command: Sequence[str],
     *,
     cluster: str,
-    flags: RunFlags,
+    options: Options = DEFAULTS,
     clusters_file: str = "",
     output: str = "all",
     label: str = "rank",
     json: bool = False,
-    dry_run: bool = False,
-    bare: bool = False,
-) -> int:
-    """Run a command on every rank of a cluster and return the exit status that the README's table names.
+    quiet: bool = False,
+) -> RunResult:
+    """Run a command on every rank of a cluster, with the working directory there.
 
-    words: the command as it was typed after the cluster's name
-    output: "all", "rank0" or "none"; label: "rank" or "host"
-    json: events as JSON lines on stdout; what is for people goes to stderr in any case
-    dry_run: tell what would be done, and do nothing
-    bare: without sync, prerun and lock: safe while a run is on
-    Raises UsageError for wrong flags or files; whatever goes wrong later is told, and is in the status.
+    command: the words for execve, the program first; no shell reads them
+    cluster: a name from cluster.yaml, or "local", or "local:N"; clusters_file: another file than the usual one
+    output: "all", "rank0" or "none" of what ranks print; label: "rank" or "host"
+    json: events as JSON lines on stdout; what is for people goes to stderr
+    quiet: print nothing at all; the run directory has everything
+    Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
+    SIGINT, SIGTERM and SIGHUP end the run as they do for the command line.
     """
-    for name, value, known in (("--output", output, OUTPUTS), ("--label", label, LABELS)):
-        if value not in known:
-            raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
-    if not cluster:
-        raise UsageError("no cluster was named", hint=f"{USAGE}; `mesh clusters` lists them")
-    found = find_cluster(cluster, load_clusters(clusters_path(clusters_file, os.environ), required=False))
-    found = select_hosts(found, flags)
-    project = load_project(_here())
-    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = run_spec(project, flags, words, new_run_id(), os.environ, _user(), socket.gethostname())
-    if bare:
-        spec = dataclasses.replace(spec, lease=lease, sync=False, lock=False, prerun=())
-    else:
-        check_workspace(project, Path.home())
-        spec = dataclasses.replace(spec, lease=lease, lock=found.backend != "local")
-    if dry_run:
-        sys.stdout.writelines(f"{line}\n" for line in _plan(spec, found))
-        return 0
-    _allow_descriptors()
-    return _launch(spec, found, output=output, label=label, json=json)
+    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    check_workspace(project, Path.home())
+    spec = _spec(project, options, command)
+    spec = dataclasses.replace(spec, lock=found.backend != "local")
+    return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
+
+
+def exec(  # noqa: A001  (the command's name)
+    command: Sequence[str],
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    output: str = "all",
+    label: str = "rank",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """The same as ``run`` without sync, prerun and lock: safe while a run is on."""
+    found = _cluster(cluster, options, clusters_file)
+    spec = _spec(load_project(_here()), options, command)
+    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
+    return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
+
+
+def sync(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", quiet: bool = False) -> SyncResult:
+    """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError."""
+    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    check_workspace(project, Path.home())
+    spec = dataclasses.replace(_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=())
+    collected = _Synced()
+    outcome, placement, _ = _launch(spec, found, Showing(quiet=quiet), collected)
+    return SyncResult(
+        exit_code=outcome.exit_code,
+        files=max((event.files for event in collected.events), default=0),
+        sent=sum(event.bytes for event in collected.events),
+        failures=failures(outcome, placement),
+    )
+
+
+def setup(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    force: bool = False,
+    clusters_file: str = "",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Run the ``commands:`` of mesh.yaml on every host; a host stops at its first command that fails.
+
+    force: also those that ``unless`` would skip
+    Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
+    """
+    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    spec = dataclasses.replace(
+        _spec(project, options, ()),
+        kind=Kind.SETUP,
+        commands=project.commands,
+        force=force,
+        keep_going=True,
+        nproc=1,
+        stdin="none",
+        sync=False,
+        lock=found.backend != "local",
+        prerun=(),
+    )
+    return _run(spec, found, Showing(json=json, quiet=quiet))
+
+
+def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
+    """See whether every host of a cluster is fit for a run, all at once. Raises UsageError."""
+    from mesh.engine import checkup
+    from mesh.engine.inquiry import Inquiry
+
+    found = _cluster(cluster, options, clusters_file)
+    spec = dataclasses.replace(_spec(load_project(_here()), options, ()), sync=False, lock=False)
+    inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "check"})
+    outcome, _, _ = _launch(spec, found, Showing(kept=False), supervisor=inquiry)
+    if outcome.cause is Cause.SIGNAL:
+        raise KeyboardInterrupt
+    reports = []
+    for node, host in enumerate(found.hosts):
+        answer = inquiry.answers.get(node)
+        findings = checkup.host(answer) if answer else checkup.failed_host(inquiry.failures[node])
+        reports.append(HostReport(host=host.name, findings=tuple(findings)))
+    return reports
+
+
+def plan(
+    command: Sequence[str], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
+) -> Iterator[str]:
+    """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
+    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    check_workspace(project, Path.home())
+    return _plan(_spec(project, options, command), found)
 
 
 def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
@@ -150,39 +264,126 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def _launch(spec: RunSpec, cluster: Cluster, *, output: str, label: str, json: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """What a command shows and keeps."""
+
+    output: str = "all"  # "all", "rank0" or "none"
+    label: str = "rank"  # "rank" or "host"
+    json: bool = False  # events on stdout
+    quiet: bool = False  # show nothing
+    kept: bool = True  # in a run directory
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("--output", self.output, OUTPUTS), ("--label", self.label, LABELS)):
+            if value not in known:
+                raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
+
+
+class _Synced:
+    """A sink that keeps what was synced."""
+
+    def __init__(self) -> None:
+        self.events: list[Synced] = []
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Synced):
+            self.events.append(event)
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _cluster(name: str, options: Options, clusters_file: str) -> Cluster:
+    """The cluster less the hosts that were not picked."""
+    if not name:
+        raise UsageError("no cluster was named", hint="`mesh clusters` lists them")
+    file = load_clusters(clusters_path(clusters_file, os.environ), required=False)
+    return select_hosts(find_cluster(name, file), options)
+
+
+def _spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
+    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
+    spec = run_spec(project, options, command, new_run_id(), os.environ, _user(), socket.gethostname())
+    return dataclasses.replace(spec, lease=lease)
+
+
+def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
+    outcome, placement, directory = _launch(spec, cluster, showing)
+    return run_result(outcome, placement, directory)
+
+
+def _launch(
+    spec: RunSpec, cluster: Cluster, showing: Showing, *more: Sink, supervisor: Decider | None = None
+) -> tuple[Outcome, Placement, Path]:
+    """Run it; return how it ended, which ranks were where, and the run directory."""
+    from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.jsonl import JsonSink
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
 
+    _allow_descriptors()
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
     directory = runs_directory(os.environ) / spec.run
-    store = StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
-    mode = "none" if json else output
-    terminal = TerminalSink(placement=placement, mode=mode, label=label, environ=os.environ)
-    sinks: list[Sink] = [store, terminal, *([JsonSink(placement=placement)] if json else [])]
+    mode = "none" if showing.json else showing.output
+    store = (
+        StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
+        if showing.kept
+        else None
+    )
+    terminal = (
+        None if showing.quiet else TerminalSink(placement=placement, mode=mode, label=showing.label, environ=os.environ)
+    )
+    sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
+    sinks += [JsonSink(placement=placement)] if showing.json else []
+    if terminal and spec.kind is Kind.SETUP:
+        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+    passwords = Passwords(cluster.password_env, os.environ)
     with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
         owner = _owner(spec, cluster) if spec.lock else None
-        local = Local(owner=owner, pack=lambda: _pack(spec, pack, terminal))
-        outcome = Launcher(spec, cluster, placement, BACKENDS[cluster.backend](cluster), sinks, local).run()
-    store.finish(outcome)
-    terminal.conclude(outcome, store.said, store.prepared, store.logs)
+        local = Local(owner=owner, password=passwords.of, pack=lambda: _pack(spec, pack, terminal))
+        backend = BACKENDS[cluster.backend](cluster, passwords)
+        try:
+            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
+        finally:
+            passwords.close()
+    if store:
+        store.finish(outcome)
+    if terminal and store:
+        _conclude(spec, cluster, placement, outcome, terminal, store)
+    return outcome, placement, directory
+
+
+def _conclude(
+    spec: RunSpec, cluster: Cluster, placement: Placement, outcome: Outcome, terminal: TerminalSink, store: StoreSink
+) -> None:
+    """Tell how it ended."""
+    from mesh.sinks.summary import run_summary, setup_summary
+
+    if spec.kind is Kind.SETUP:
+        lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
+    elif spec.kind is Kind.RUN or outcome.exit_code:
+        lines = run_summary(outcome, placement, store.said, store.prepared, store.logs)
+    else:
+        lines = []  # a sync was told as it came
+    terminal.conclude(lines, failed=bool(outcome.exit_code))
     if store.problem:
         terminal.complain(f"the run directory is incomplete: {store.problem}")
     if terminal.problem:
         terminal.complain(f"not all output could be shown: {terminal.problem}")
-    return outcome.exit_code
 
 
-def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink) -> int:
+def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink | None) -> int:
     """Pack the workspace, and return the descriptor of what came of it."""
     from mesh.workspace.listing import list_workspace
     from mesh.workspace.pack import make
 
     listing = list_workspace(spec.workspace, spec.ignore)
-    for skipped in listing.skipped:
-        terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
+    if terminal:
+        for skipped in listing.skipped:
+            terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
     make(listing, into)
     into.flush()
     return into.fileno()
@@ -221,7 +422,7 @@ def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "machine": socket.gethostname(),
         "pid": os.getpid(),
         "since": time.time(),
-        "command": shlex.join(spec.command)[:200],
+        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
     }
 
 
@@ -248,16 +449,16 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster) -> Backend:
+def _local_backend(cluster: Cluster, passwords: Passwords) -> Backend:
     from mesh.backends.local import LocalBackend
 
     return LocalBackend()
 
 
-def _ssh_backend(cluster: Cluster) -> Backend:
+def _ssh_backend(cluster: Cluster, passwords: Passwords) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster, environ=os.environ)
+    return SshBackend(cluster, environ=os.environ, passwords=passwords)
 
 
-BACKENDS: Mapping[str, Callable[[Cluster], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}
+BACKENDS: Mapping[str, Callable[[Cluster, Passwords], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

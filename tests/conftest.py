@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +125,10 @@ class Home:
         }
         return subprocess.Popen(self.argv(*words), **settings)  # type: ignore[call-overload, no-any-return]
 
+    def terminal(self, *words: str) -> Terminal:
+        """Start mesh on a terminal of its own."""
+        return Terminal(self.argv(*words), self.project, self.environ)
+
     def mesh(self, *words: str, within: float = PATIENCE, stdin: bytes | None = None, **options: object) -> Done:
         """Run mesh to its end."""
         if stdin is not None:
@@ -132,6 +141,73 @@ class Home:
             out, err = process.communicate()
             raise AssertionError(f"mesh {words} hangs: {out!r} {err.decode(errors='replace')}") from None
         return Done(process.returncode, out or b"", (err or b"").decode(errors="replace"))
+
+
+class Terminal:
+    """A program on a pseudo-terminal that is its controlling one."""
+
+    def __init__(self, argv: Sequence[str], directory: Path, environ: Mapping[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+
+        def own_terminal() -> None:
+            _default_signals()
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            argv,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=directory,
+            env={**environ, "TERM": "xterm"},
+            start_new_session=True,
+            preexec_fn=own_terminal,
+        )
+        os.close(theirs)
+        self.shown = b""
+
+    def expect(self, text: bytes, within: float = PATIENCE) -> None:
+        """Wait until a text is shown."""
+        deadline = time.monotonic() + within
+        while text not in self.shown:
+            if not self._read(max(0.0, deadline - time.monotonic())):
+                raise AssertionError(f"{text!r} is not in {self.shown!r}")
+
+    def type(self, data: bytes) -> None:
+        os.write(self._ours, data)
+
+    @property
+    def has_echo(self) -> bool:
+        return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
+
+    def end(self, within: float = PATIENCE) -> int:
+        """Read to the end; return the exit status."""
+        deadline = time.monotonic() + within
+        while self._read(max(0.0, deadline - time.monotonic())):
+            pass
+        return self.process.wait(max(0.1, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, within: float) -> bool:
+        """Read what comes next; False at the end, or when nothing came in time."""
+        ready, _, _ = select.select([self._ours], [], [], within)
+        try:
+            data = os.read(self._ours, 65536) if ready else b""
+        except OSError:  # EIO: nobody has it open any more
+            data = b""
+        self.shown += data
+        return bool(data)
 
 
 def _default_signals() -> None:

@@ -175,6 +175,11 @@ class TestHost:
         )
         wait_for_sshd(self.address, 22)
 
+    def old_host_key(self) -> None:
+        """As it was made by the lab."""
+        self.path("/etc/ssh/host_key").write_text((self.directory / "host_key").read_text())
+        self.script("kill -HUP $(cat /run/sshd.pid)")
+
 
 class Lab:
     """Hosts made of namespaces; a context manager. Nothing of it stays, also when its process is killed."""

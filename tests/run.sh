@@ -13,6 +13,9 @@ need ssh openssh-client
 need ip iproute2
 need unshare util-linux
 need git git
+need sudo sudo
+need useradd passwd
+need zsh zsh
 need ps procps
 need tcsh tcsh
 need fish fish

@@ -106,7 +106,15 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         left = max(0.1, deadline - time.monotonic())
         named = [*self._files, *(expanded(path) for path in self.ssh_config.get("identityfile", []))]
         only = self.ssh_config.get("identitiesonly", "no").lower() == "yes"
-        login = Login(self.user, self._shared.secrets, named, only_files=only, environ=self._shared.environ)
+        login = Login(
+            self.user,
+            self._shared.secrets,
+            named,
+            # paramiko keeps one value of it, as text.
+            certificates=[expanded(path) for path in [self.ssh_config.get("certificatefile", "")] if path],
+            only_files=only,
+            environ=self._shared.environ,
+        )
         try:
             self.client.connect(
                 hostname=self.host,

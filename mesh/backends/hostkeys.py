@@ -23,6 +23,7 @@ import paramiko
 from mesh.core.errors import HostUnreachable
 
 SSH_PORT = 22
+STEP = "host-key"  # of connecting, that fails here
 _writing = threading.Lock()
 
 
@@ -110,7 +111,8 @@ class Checker:
         with _writing:  # several connections may meet one host
             lines = self._lines()
             if any(line.marker == "@revoked" and line.key == key.asbytes() for line in lines):
-                raise HostUnreachable(f"its host key is revoked ({_told(key.get_name(), key.asbytes())})")
+                told = _told(key.get_name(), key.asbytes())
+                raise HostUnreachable(f"its host key is revoked ({told})", step=STEP)
             plain = [line for line in lines if not line.marker]
             if any(line.key == key.asbytes() for line in plain):
                 return
@@ -138,6 +140,7 @@ class Checker:
             f"the host has {_told(key.get_name(), key.asbytes())}",
             hint="somebody may be in between; if the machine was made anew, forget the old key:\n"
             f"ssh-keygen -R '{self.name}' -f {known.path}",
+            step=STEP,
         )
 
     def _refused(self, key: paramiko.PKey) -> HostUnreachable:
@@ -146,6 +149,7 @@ class Checker:
         return HostUnreachable(
             f"its host key is not known, and only known ones are accepted ({_told(key.get_name(), key.asbytes())})",
             hint=f"if that fingerprint is right: ssh-keyscan{port} {self.host} >> {where}",
+            step=STEP,
         )
 
     def _record(self, key: paramiko.PKey) -> None:
@@ -169,7 +173,7 @@ class Checker:
                 "without that, nobody would notice if the key changes; UserKnownHostsFile in ssh_config names another"
             )
             raise HostUnreachable(
-                f"its new host key cannot be written to {path}: {error.strerror}", hint=hint
+                f"its new host key cannot be written to {path}: {error.strerror}", hint=hint, step=STEP
             ) from error
 
 

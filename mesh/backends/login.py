@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import base64
-import getpass
+import copy
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import paramiko
 
+from mesh.backends.passwords import Passwords
 from mesh.core.errors import HostUnreachable
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 
 
 class Secrets:
-    """Keys and passwords of one command: each is read, or asked for, once. They stay in memory only."""
+    """Keys and passwords of one command: each is read, or asked for, once. Keys stay in memory only."""
 
-    def __init__(self, password_env: str, environ: Mapping[str, str], ask: Callable[[str], str] | None = None) -> None:
-        """ask: shows a prompt and returns what was typed; default: the terminal, if there is one."""
-        self._password_env, self._environ = password_env, environ
-        self._ask = ask or (getpass.getpass if sys.stdin is not None and sys.stdin.isatty() else None)
-        self._lock = threading.Lock()  # one question at a time
+    def __init__(self, passwords: Passwords) -> None:
+        self._passwords = passwords
+        self._lock = threading.Lock()
         self._keys: dict[Path, paramiko.PKey | None] = {}
-        self._passwords: dict[str, str] = {}
 
     def key(self, path: Path) -> paramiko.PKey | None:
         """The private key in a file; None if it cannot be used. An encrypted one is asked for."""
@@ -42,10 +39,10 @@ class Secrets:
             pass
         except (paramiko.SSHException, OSError, ValueError):
             return None
-        if self._ask is None:
-            return None
         for _ in range(3):
-            typed = self._ask(f"Passphrase for {path}: ")
+            typed = self._passwords.ask(f"Passphrase for {path}: ")
+            if not typed:
+                return None
             try:
                 return read_key(path, typed)
             except (paramiko.SSHException, ValueError):
@@ -53,26 +50,30 @@ class Secrets:
         return None
 
     def password(self, user: str) -> str:
-        """The password of a user: from password_env, or asked for once; "" if there is none."""
-        if self._password_env:
-            return self._environ.get(self._password_env, "")
-        if self._ask is None:
-            return ""
-        with self._lock:
-            if user not in self._passwords:
-                self._passwords[user] = self._ask(f"Password for {user} (used for all hosts): ")
-            return self._passwords[user]
+        """The password of a user; "" if there is none."""
+        return self._passwords.of(user)
 
 
 class Login:
     """How one connection logs in; paramiko calls authenticate()."""
 
     def __init__(
-        self, user: str, secrets: Secrets, files: Sequence[Path], *, only_files: bool, environ: Mapping[str, str]
+        self,
+        user: str,
+        secrets: Secrets,
+        files: Sequence[Path],
+        *,
+        certificates: Sequence[Path] = (),
+        only_files: bool,
+        environ: Mapping[str, str],
     ):
-        """files: private keys that are named for the host; only_files: IdentitiesOnly."""
+        """files: private keys that are named for the host
+
+        certificates: CertificateFile; only_files: IdentitiesOnly
+        """
         self._user, self._secrets = user, secrets
         self._files = [path for path in files if path.is_file()]
+        self._certificates = certificates
         self._only_files, self._environ = only_files, environ
         self._tried: list[str] = []
 
@@ -105,7 +106,7 @@ class Login:
                     self._tried.append("the password")
         tried = ", ".join(self._tried) or "nothing (no key was found, and no password is set)"
         takes = ", ".join(allowed) or "nothing that we know"
-        raise HostUnreachable(f"login refused; tried: {tried}; the server takes: {takes}")
+        raise HostUnreachable(f"login refused; tried: {tried}; the server takes: {takes}", step="login")
 
     def _ask_what_is_allowed(self, transport: paramiko.Transport) -> Sequence[str]:
         try:
@@ -125,6 +126,7 @@ class Login:
             if key is None:
                 self._tried.append(f"{path} (cannot be read, or its passphrase is not known)")
             else:
+                yield from self._with_certificates(path, key)
                 yield (f"{path} (by the agent)" if by_agent else str(path)), key
         if self._only_files:
             return
@@ -136,27 +138,34 @@ class Login:
                 if path.is_file() and _public_part(path) not in held:
                     usual = self._secrets.key(path)
                     if usual is not None:
+                        yield from self._with_certificates(path, usual)
                         yield str(path), usual
+
+    def _with_certificates(self, path: Path, key: paramiko.PKey) -> Iterator[tuple[str, paramiko.PKey]]:
+        """The key with each certificate that there is for it: beside it, or named by CertificateFile."""
+        for certificate in (Path(f"{path}-cert.pub"), *self._certificates):
+            if certificate.is_file():
+                certified = copy.copy(key)
+                try:
+                    certified.load_certificate(str(certificate))
+                except (OSError, ValueError):  # of another kind of key, or none
+                    continue
+                yield f"{path} with its certificate", certified
 
 
 def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """A private key, with its certificate if one lies beside it.
+    """A private key.
 
-    Raises PasswordRequiredException, SSHException for what is no key (or with a wrong passphrase), and OSError.
+    Raises PasswordRequiredException, OSError, and SSHException for what is no key, or with a wrong passphrase.
     """
     problem = paramiko.SSHException(f"{path} is no private key")
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
-            key: paramiko.PKey = kind.from_private_key_file(str(path), passphrase)
+            return kind.from_private_key_file(str(path), passphrase)
         except paramiko.PasswordRequiredException:
             raise
         except paramiko.SSHException as error:
             problem = error
-            continue
-        certificate = Path(f"{path}-cert.pub")
-        if certificate.is_file():
-            key.load_certificate(str(certificate))
-        return key
     raise problem
 
 

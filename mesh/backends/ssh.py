@@ -17,6 +17,7 @@ import paramiko
 
 from mesh.backends.connection import GivenUp, Shared, SshConnection
 from mesh.backends.login import Secrets
+from mesh.backends.passwords import Passwords
 from mesh.backends.sshconfig import load_ssh_config
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
@@ -115,14 +116,13 @@ class SshBackend:
         *,
         environ: Mapping[str, str],
         connect_timeout: float = CONNECT_TIMEOUT,
+        passwords: Passwords,
         tries: int = TRIES,
         parallel: int = PARALLEL,
-        ask: Callable[[str], str] | None = None,
     ) -> None:
-        """ask: how a passphrase or a password is asked for; default: on the terminal, if there is one."""
         self._cluster, self._environ = cluster, environ
         self._connect_timeout, self._tries, self._parallel = connect_timeout, tries, parallel
-        self._secrets = Secrets(cluster.password_env, environ, ask)
+        self._secrets = Secrets(passwords)
         self._connections: list[SshConnection] = []
         self._shared: Shared | None = None
         self._given_up = threading.Event()
@@ -182,7 +182,9 @@ class SshBackend:
                 return SshChannel(connection, channel)
             except HostUnreachable as error:
                 text = f"cannot connect to {_target(connection)}: {error}"
-                raise HostUnreachable(text, hint=error.hint or self._by_hand(host, connection)) from error
+                raise HostUnreachable(
+                    text, hint=error.hint or self._by_hand(host, connection), step=error.step
+                ) from error
             except socket.gaierror as error:
                 text = f"cannot connect to {_target(connection)}: {error.strerror}"
                 raise HostUnreachable(text, hint="is the name right? ssh_config may have it as well") from error

@@ -14,8 +14,9 @@ from invoke.parser.parser import ParseResult
 from invoke.program import Program
 
 from mesh import __version__
+from mesh.cli.completion import ASK, candidates
 from mesh.cli.tasks import namespace
-from mesh.cli.words import CLUSTER, CONFIG_KEY, SHORT, fill_in
+from mesh.cli.words import CLUSTER, CONFIG_KEY, SHORT, TAKES_WORDS, fill_in
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
 
@@ -24,6 +25,10 @@ EXAMPLES = {
     "exec": """\
   mesh exec pod nvidia-smi                    on every host, whatever runs there
   mesh exec pod 'df -h / | tail -1'           one word with spaces is for bash
+""",
+    "setup": """\
+  mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
+  mesh setup --hosts tpu-3 --force pod
 """,
     "ssh": """\
   mesh ssh pod:3                              a shell on the host of rank 3
@@ -34,6 +39,14 @@ EXAMPLES = {
   mesh run pod python train.py --lr 1e-3      every word after the cluster is the command's
   mesh run --hosts tpu-[0-3] pod 'make && ./train | tee log'   one word with spaces is for bash
 """,
+}
+WORDS = {
+    "run": "CLUSTER COMMAND [ARG ...]",
+    "exec": "CLUSTER COMMAND [ARG ...]",
+    "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
+    "setup": "CLUSTER",
+    "check": "CLUSTER",
+    "completion": "bash|zsh|fish",
 }
 KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -89,6 +102,9 @@ class MeshProgram(Program):
         if name in ("-V", "--version"):
             self._print(f"mesh {__version__}\n")
             return 0
+        if name == ASK:
+            self._print("".join(f"{word}\n" for word in candidates(rest, self.contexts)))
+            return 0
         if name not in self.contexts:
             what = "option" if name.startswith("-") else "command"
             raise UsageError(f"unknown {what} {name!r}{did_you_mean(name, list(self.contexts))}", hint=USAGE)
@@ -96,7 +112,7 @@ class MeshProgram(Program):
             self._print(self._help_for(name))
             return 0
         task = copy.deepcopy(self.contexts[name])
-        words = fill_in(rest, task, _usage(name, task))
+        words = fill_in(name, rest, task, _usage(name))
         self.create_config()
         self.config.load_overrides({CONFIG_KEY: words})
         self.collection, self.tasks, self.core = namespace, ParseResult([task]), ParseResult()
@@ -113,7 +129,7 @@ class MeshProgram(Program):
         task = self.contexts[name]
         words = iter(rest)
         for word in words:
-            if CLUSTER in task.flags and (word == "--" or not word.startswith("-")):
+            if name in TAKES_WORDS and (word == "--" or not word.startswith("-")):
                 break
             options.append(word)
             argument = task.flags.get(word)
@@ -154,16 +170,15 @@ class MeshProgram(Program):
         width = max(len(flags) for flags, _ in rows)
         table = "".join(f"  {flags:<{width}}  {text}\n" for flags, text in rows)
         examples = f"\nExamples:\n{EXAMPLES[name]}" if name in EXAMPLES else ""
-        return f"Usage: {_usage(name, task)}\n\n{_summary(name)}\n\nOptions:\n{table}{examples}"
+        return f"Usage: {_usage(name)}\n\n{_summary(name)}\n\nOptions:\n{table}{examples}"
 
 
 def _summary(name: str) -> str:
     return (namespace[name].__doc__ or "").strip().split("\n")[0]
 
 
-def _usage(name: str, task: ParserContext) -> str:
-    words = {"ssh": " CLUSTER[:RANK] [-- COMMAND ...]"}.get(name, " CLUSTER COMMAND [ARG ...]")
-    return f"mesh {name} [options]" + (words if CLUSTER in task.flags else "")
+def _usage(name: str) -> str:
+    return f"mesh {name} [options] {WORDS.get(name, '')}".rstrip()
 
 
 def _complain(error: MeshError) -> None:

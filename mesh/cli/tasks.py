@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -15,18 +16,24 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from mesh import api
+from mesh.cli.completion import script
+from mesh.cli.reports import report_as_dict, table
 from mesh.cli.words import own_words
-from mesh.config.settings import RunFlags
+from mesh.config.settings import given_command, read_options
 
+FORCE = "run also the commands that their `unless` would skip"
 CLUSTERS = "read clusters from this file instead of ~/.config/mesh/cluster.yaml"
 
 
-OPTIONS = {
-    "cluster": "a name from cluster.yaml, or local, or local:N; with `mesh` it stands before the command",
+PICK = {
+    "cluster": "a name from cluster.yaml, or local, or local:N; with `mesh` the first word that is no option",
     "clusters": CLUSTERS,
     "hosts": "only these: names or ranges, as tpu-0,tpu-[4-7]",
     "ranks": "only the hosts with these numbers, as 0-3,6",
     "exclude": "not these: names, ranges or numbers",
+}
+OPTIONS = {
+    **PICK,
     "nproc": "ranks on each host (default: 1)",
     "env": "NAME=VALUE for every rank; may be repeated",
     "output": "all, rank0 or none (default: all)",
@@ -43,7 +50,7 @@ OPTIONS = {
 }
 
 
-def _command(name: str, summary: str, *, bare: bool) -> Task[Any]:
+def _command(name: str, summary: str, function: Callable[..., api.RunResult]) -> Task[Any]:
     """A task that runs the user's command; all of them take the same options."""
 
     def body(
@@ -67,7 +74,7 @@ def _command(name: str, summary: str, *, bare: bool) -> Task[Any]:
         interactive: bool = False,
         stdin: str = "",
     ) -> None:
-        flags = RunFlags(
+        options = read_options(
             hosts=hosts,
             ranks=ranks,
             exclude=exclude,
@@ -81,26 +88,71 @@ def _command(name: str, summary: str, *, bare: bool) -> Task[Any]:
             interactive=interactive,
             stdin=stdin,
         )
-        status = api.run(
-            own_words(context),
+        command = given_command(own_words(context))
+        if dry_run:
+            lines = api.plan(command, cluster=cluster, options=options, clusters_file=clusters)
+            sys.stdout.writelines(f"{line}\n" for line in lines)
+            return
+        result = function(
+            command,
             cluster=cluster,
-            flags=flags,
+            options=options,
             clusters_file=clusters,
             output=output,
             label=label,
             json=json,
-            dry_run=dry_run,
-            bare=bare,
         )
-        raise Exit(code=status)
+        raise Exit(code=result.exit_code)
 
     body.__doc__ = summary
     made: Task[Any] = task(name=name, auto_shortflags=False, iterable=["env"], help=OPTIONS)(body)
     return made
 
 
-run = _command("run", "Run a command on every host, with the working directory there and RANK set.", bare=False)
-execute = _command("exec", "The same without sync, prerun and lock: safe while a run is on.", bare=True)
+run = _command("run", "Run a command on every host, with the working directory there and RANK set.", api.run)
+execute = _command("exec", "The same without sync, prerun and lock: safe while a run is on.", api.exec)
+
+
+@task(
+    auto_shortflags=False,
+    help={**{name: OPTIONS[name] for name in (*PICK, "json", "grace", "timeout")}, "force": FORCE},
+)
+def setup(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    force: bool = False,
+    json: bool = False,
+    grace: str = "",
+    timeout: str = "",
+) -> None:
+    """Run the `commands:` of mesh.yaml on every host."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, grace=grace, timeout=timeout)
+    result = api.setup(cluster=cluster, options=options, force=force, clusters_file=clusters, json=json)
+    raise Exit(code=result.exit_code)
+
+
+@task(auto_shortflags=False, help={**PICK, "json": "print what was found as one JSON list"})
+def check(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    json: bool = False,
+) -> None:
+    """See whether every host is fit for a run: login, host key, python3, disk, clock."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    reports = api.check(cluster=cluster, options=options, clusters_file=clusters)
+    if json:
+        sys.stdout.write(dumps([report_as_dict(report) for report in reports]) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in table(reports))
+    raise Exit(code=0 if all(report.ok for report in reports) else 1)
 
 
 @task(
@@ -134,4 +186,10 @@ def init(context: Context) -> None:
     sys.stdout.write(f"{api.init(Path.cwd())}\n")
 
 
-namespace = Collection(run, execute, ssh, clusters, init)
+@task(auto_shortflags=False, positional=["shell"], help={"shell": "bash, zsh or fish"})
+def completion(context: Context, shell: str = "") -> None:
+    """Print the completion script of a shell: eval "$(mesh completion bash)" in your .bashrc."""
+    sys.stdout.write(script(shell))
+
+
+namespace = Collection(run, execute, setup, check, ssh, clusters, init, completion)

@@ -19,6 +19,7 @@ from mesh.core.errors import UsageError
 
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-i": "--interactive"}
+TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
 
 
@@ -40,12 +41,13 @@ def as_utf8(word: str) -> str:
     return os.fsencode(word).decode("utf-8", "surrogateescape")
 
 
-def fill_in(arguments: Sequence[str], task: ParserContext, usage: str) -> list[str]:
+def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str) -> list[str]:
     """Give a task's arguments their values, and return the user's own words.
 
-    A task with ``--cluster`` takes it as its first word as well; everything after it is the user's.
-    Raises UsageError.
+    A task with ``--cluster`` takes it as its first word as well. For those that take a command, everything after it is
+    the user's; the others take options anywhere. Raises UsageError.
     """
+    places = [task.flags[CLUSTER]] if CLUSTER in task.flags else list(task.positional_args)
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -53,7 +55,7 @@ def fill_in(arguments: Sequence[str], task: ParserContext, usage: str) -> list[s
             flag, equals, value = word.partition("=")
             flag = SHORT.get(flag, flag)
             _set(task, flag, value if equals else None, rest, usage)
-        elif CLUSTER in task.flags:
+        elif name in TAKES_WORDS:
             cluster = task.flags[CLUSTER]
             if word == "--" and not cluster.value:
                 raise UsageError("expected a cluster before --", hint=usage)
@@ -61,6 +63,8 @@ def fill_in(arguments: Sequence[str], task: ParserContext, usage: str) -> list[s
                 return rest if word == "--" else [word, *rest]
             cluster.value = word
             return rest
+        elif places and not places[0].value:
+            places.pop(0).value = word
         else:
             raise UsageError(f"unexpected word {word!r}", hint=usage)
     return []

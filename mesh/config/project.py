@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_GRACE
+from mesh.core.run import DEFAULT_GRACE, SetupCommand
 
 FILE = "mesh.yaml"
 KEYS = ("commands", "ignore", "prerun", "env", "pass", "workspace", "grace")
+COMMAND_KEYS = ("run", "unless", "sudo")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TEMPLATE = """\
@@ -26,7 +27,10 @@ TEMPLATE = """\
 
 # Once per machine, by `mesh setup CLUSTER`:
 commands:
-  # - curl -LsSf https://astral.sh/uv/install.sh | sh
+  # - run: curl -LsSf https://astral.sh/uv/install.sh | sh
+  #   unless: command -v uv
+  # - run: apt-get install -y libgl1
+  #   sudo: true
 
 # What is not sent, by git's rules; .gitignore, .meshignore and .git are left out as well.
 ignore:
@@ -62,7 +66,7 @@ class Project:
 
     workspace: Path  # absolute; what every host gets a copy of
     named: bool  # a mesh.yaml says so; otherwise it is just the directory that we are in
-    commands: tuple[str, ...] = ()
+    commands: tuple[SetupCommand, ...] = ()
     ignore: tuple[str, ...] = ()
     prerun: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -88,12 +92,12 @@ def _read(path: Path) -> Project:
     yamlfile.known(keys, KEYS, "", problems)
     lists = {
         key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else ()
-        for key in ("commands", "ignore", "prerun", "pass")
+        for key in ("ignore", "prerun", "pass")
     }
     project = Project(
         workspace=_workspace(path, keys, problems),
         named=True,
-        commands=lists["commands"],
+        commands=_commands(keys, problems),
         ignore=lists["ignore"],
         prerun=lists["prerun"],
         env=_env(keys, problems),
@@ -102,6 +106,30 @@ def _read(path: Path) -> Project:
     )
     problems.check()
     return project
+
+
+def _commands(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[SetupCommand, ...]:
+    if "commands" not in keys or yamlfile.found(keys["commands"][1]) == "nothing":
+        return ()
+    expected = "a list of commands"
+    listed = yamlfile.items(keys["commands"][1], "commands", problems, expected)
+    return tuple(_command(node, where, problems) for where, node in listed)
+
+
+def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
+    """One item of the list: shell text, or a mapping with run:."""
+    if not isinstance(node, MappingNode):
+        return SetupCommand(run=yamlfile.text(node, where, problems, "a command, or a mapping with run:"))
+    keys = yamlfile.mapping(node, where, problems, "a command")
+    yamlfile.known(keys, COMMAND_KEYS, where, problems)
+    if "run" not in keys:
+        problems.add(node, where, "has no run:")
+
+    def text(key: str) -> str:
+        return yamlfile.text(keys[key][1], f"{where}.{key}", problems, "a command") if key in keys else ""
+
+    sudo = "sudo" in keys and yamlfile.flag(keys["sudo"][1], f"{where}.sudo", problems)
+    return SetupCommand(run=text("run"), unless=text("unless"), sudo=sudo)
 
 
 def _workspace(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> Path:

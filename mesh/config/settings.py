@@ -6,7 +6,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mesh.config.hosts import NoHost, expand, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
@@ -17,41 +17,96 @@ from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, RunSpec, command_wo
 
 USAGE = "mesh run [options] CLUSTER COMMAND [ARG ...]"
 MOST_RANKS = 1024  # on one host
+NPROC = f"a number from 1 to {MOST_RANKS}"
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFlags:
-    """What was typed, as it was typed; "" is what was not."""
+class Options:
+    """What may be chosen for one run. Times are in seconds; None leaves them to MESH_GRACE and the like, then to
+    mesh.yaml, then to the default."""
 
-    hosts: str = ""
-    ranks: str = ""
-    exclude: str = ""
-    nproc: str = ""
-    env: tuple[str, ...] = ()  # each "NAME=VALUE"
-    grace: str = ""
-    drain: str = ""
-    timeout: str = ""
-    host_grace: str = ""
-    keep_going: bool = False
-    interactive: bool = False  # -i: our standard input for rank 0
-    stdin: str = ""  # "none", "rank0" or "all"
+    hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
+    ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
+    exclude: str = ""  # not these: names, ranges or numbers
+    nproc: int = 1  # ranks on each host, 1 .. 1024
+    env: Mapping[str, str] = field(default_factory=dict)  # for every rank
+    grace: float | None = None  # from SIGTERM to SIGKILL (10)
+    drain: float | None = None  # that the others may speak after the first failure (2)
+    timeout: float | None = None  # from the start of the ranks; 0: none (0)
+    host_grace: float | None = None  # that a host may be silent before it is lost, at least 1 (60)
+    keep_going: bool = False  # a failed rank does not stop the others
+    stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
 
 
-def select_hosts(cluster: Cluster, flags: RunFlags) -> Cluster:
+def read_options(
+    *,
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    nproc: str = "",
+    env: Sequence[str] = (),
+    grace: str = "",
+    drain: str = "",
+    timeout: str = "",
+    host_grace: str = "",
+    keep_going: bool = False,
+    interactive: bool = False,
+    stdin: str = "",
+) -> Options:
+    """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
+    if nproc and not nproc.isdecimal():
+        raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
+    return Options(
+        hosts=hosts,
+        ranks=ranks,
+        exclude=exclude,
+        nproc=int(nproc or 1),
+        env=_read_env(env),
+        grace=_read_seconds("--grace", grace),
+        drain=_read_seconds("--drain", drain),
+        timeout=_read_seconds("--timeout", timeout),
+        host_grace=_read_seconds("--host-grace", host_grace),
+        keep_going=keep_going,
+        stdin=stdin or ("rank0" if interactive else "none"),
+    )
+
+
+def _read_env(typed: Sequence[str]) -> dict[str, str]:
+    env = {}
+    for item in typed:
+        name, equals, value = item.partition("=")
+        if not equals or not VARIABLE.fullmatch(name):
+            raise UsageError(f"--env: expected NAME=VALUE, found {item!r}")
+        env[name] = value
+    return env
+
+
+def _read_seconds(place: str, text: str) -> float | None:
+    """A time such as 10, 1.5, 30s, 5m or 2h, in seconds; None for ""."""
+    if not text:
+        return None
+    found = _DURATION.fullmatch(text)
+    seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else math.inf
+    if not math.isfinite(seconds):
+        raise UsageError(f"{place}: expected seconds, or a time such as 30s, 5m or 2h, found {text!r}")
+    return seconds
+
+
+def select_hosts(cluster: Cluster, options: Options) -> Cluster:
     """The cluster less the hosts that were not picked, in its own order. Raises UsageError.
 
     ``--hosts`` and ``--exclude`` take names and ranges of names, or numbers of hosts; ``--ranks`` takes the numbers.
     """
     count = len(cluster.hosts)
     picked = set(range(count))
-    if flags.hosts:
-        picked &= _by_name(cluster, "--hosts", flags.hosts)
-    if flags.ranks:
-        picked &= _by_number(cluster, "--ranks", flags.ranks)
-    if flags.exclude:
-        picked -= _by_name(cluster, "--exclude", flags.exclude)
+    if options.hosts:
+        picked &= _by_name(cluster, "--hosts", options.hosts)
+    if options.ranks:
+        picked &= _by_number(cluster, "--ranks", options.ranks)
+    if options.exclude:
+        picked -= _by_name(cluster, "--exclude", options.exclude)
     if not picked:
         raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {', '.join(_names(cluster)[:8])}")
     hosts = tuple(host for node, host in enumerate(cluster.hosts) if node in picked)
@@ -93,78 +148,71 @@ def _by_number(cluster: Cluster, flag: str, text: str) -> set[int]:
     return found
 
 
+def given_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The words that were typed after CLUSTER, as execve gets them. Raises UsageError if there are none."""
+    command = command_words(list(words))
+    if not command or (words[0] == "-c" and len(words) == 1):
+        raise UsageError("no command was given", hint=USAGE)
+    return command
+
+
 def run_spec(
     project: Project,
-    flags: RunFlags,
-    words: Sequence[str],
+    options: Options,
+    command: Sequence[str],
     run: str,
     environ: Mapping[str, str],
     user: str,
     machine: str,
 ) -> RunSpec:
-    """Everything about a run but its hosts: flag > environment > project file > default. Raises UsageError.
+    """Everything about a run but its hosts: option > environment > project file > default. Raises UsageError.
 
+    command: the words for execve
     run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
     """
-    command = command_words(list(words))
-    if not command or (words[0] == "-c" and len(words) == 1):
-        raise UsageError("no command was given", hint=USAGE)
     if any("\0" in word for word in command):
         raise UsageError("a word of the command holds a zero byte")
-    stdin = flags.stdin or ("rank0" if flags.interactive else "none")
-    if stdin not in ("none", "rank0", "all"):
-        raise UsageError(f"--stdin: expected none, rank0 or all, found {stdin!r}")
+    if options.stdin not in ("none", "rank0", "all"):
+        raise UsageError(f"--stdin: expected none, rank0 or all, found {options.stdin!r}")
+    if not 1 <= options.nproc <= MOST_RANKS:
+        raise UsageError(f"--nproc: expected {NPROC}, found {options.nproc}")
     return RunSpec(
         run=run,
         project=project_directory_name(project.workspace, user, machine),
         workspace=project.workspace,
-        command=command,
+        command=tuple(command),
         ignore=project.ignore,
         prerun=project.prerun,
-        env=_environment(project, flags, environ),
-        nproc=_nproc(flags.nproc),
-        grace=_seconds("grace", flags.grace, environ, project.grace),
-        drain=_seconds("drain", flags.drain, environ, DEFAULT_DRAIN),
-        timeout=_seconds("timeout", flags.timeout, environ, 0.0),
-        host_grace=_seconds("host-grace", flags.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
-        keep_going=flags.keep_going,
-        stdin=stdin,
+        env=_environment(project, options.env, environ),
+        nproc=options.nproc,
+        grace=_seconds("grace", options.grace, environ, project.grace),
+        drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
+        timeout=_seconds("timeout", options.timeout, environ, 0.0),
+        host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
+        keep_going=options.keep_going,
+        stdin=options.stdin,
     )
 
 
-def _environment(project: Project, flags: RunFlags, environ: Mapping[str, str]) -> dict[str, str]:
-    env = {
+def _environment(project: Project, chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    passed = {
         name: value
         for name, value in environ.items()
         if VARIABLE.fullmatch(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in project.passed)
     }
-    env.update(project.env)
-    for typed in flags.env:
-        name, equals, value = typed.partition("=")
-        if not equals or not VARIABLE.fullmatch(name):
-            raise UsageError(f"--env: expected NAME=VALUE, found {typed!r}")
-        env[name] = value
-    return env
+    return {**passed, **project.env, **chosen}
 
 
-def _nproc(typed: str) -> int:
-    if not typed:
-        return 1
-    if not typed.isdecimal() or not 1 <= int(typed) <= MOST_RANKS:
-        raise UsageError(f"--nproc: expected a number from 1 to {MOST_RANKS}, found {typed!r}")
-    return int(typed)
-
-
-def _seconds(name: str, typed: str, environ: Mapping[str, str], otherwise: float, least: float = 0.0) -> float:
-    """A time such as 10, 1.5, 30s, 5m or 2h, in seconds."""
-    variable = f"MESH_{name.upper().replace('-', '_')}"
-    place, text = (f"--{name}", typed) if typed else (variable, environ.get(variable, ""))
-    if not text:
+def _seconds(
+    name: str, chosen: float | None, environ: Mapping[str, str], otherwise: float, least: float = 0.0
+) -> float:
+    """A time: as chosen, or from the environment."""
+    place, seconds = f"--{name}", chosen
+    if seconds is None:
+        place = f"MESH_{name.upper().replace('-', '_')}"
+        seconds = _read_seconds(place, environ.get(place, ""))
+    if seconds is None:
         return otherwise
-    found = _DURATION.fullmatch(text)
-    seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else math.inf
-    if not math.isfinite(seconds):
-        raise UsageError(f"{place}: expected seconds, or a time such as 30s, 5m or 2h, found {text!r}")
-    if seconds < least:
-        raise UsageError(f"{place}: expected at least {least:g} s, found {text!r}")
+    if not least <= seconds < math.inf:
+        raise UsageError(f"{place}: expected at least {least:g} s, found {seconds:g}")
     return seconds

@@ -160,6 +160,14 @@ def number(node: Node, where: str, problems: Problems, expected: str) -> float |
     return None
 
 
+def flag(node: Node, where: str, problems: Problems) -> bool:
+    """true or false; False and a problem otherwise."""
+    if isinstance(node, ScalarNode) and _kind(node) == "bool":
+        return node.value.lower() in ("yes", "true", "on")
+    problems.unexpected(node, where, "true or false")
+    return False
+
+
 def scalar(node: Node, where: str, problems: Problems, expected: str) -> str:
     """Any scalar but nothing, as it is written in the file; "" and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) != "null":

@@ -20,7 +20,11 @@ class UsageError(MeshError):
 
 
 class HostUnreachable(MeshError):
-    """No channel to a host could be opened: no route, no login, a wrong host key."""
+    """No channel to a host could be opened; step is what failed, one of events.CONNECTING."""
+
+    def __init__(self, message: str, *, hint: str = "", step: str = "reach") -> None:
+        super().__init__(message, hint=hint)
+        self.step = step
 
 
 class ChannelClosed(MeshError):

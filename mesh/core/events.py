@@ -6,16 +6,22 @@ corrected by the offset between the two clocks, so that events of different host
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+# The steps on the way to an agent, in their order: a host that fails in one of them has none.
+CONNECTING = ("reach", "host-key", "login", "python")
 
 
 class Stream(Enum):
-    """Where bytes came from: a rank's two outputs, or the steps before the ranks start."""
+    """Where bytes came from: a rank's two outputs, the steps before the ranks start, or a host's setup."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
     PRERUN = "prerun"
+    SETUP = "setup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +84,7 @@ class Ready(HostEvent):
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    step: str  # "connect", "home", "sync", "prerun", "start" or "agent"
+    step: str  # one of CONNECTING, or "lock", "home", "sync", "prerun", "start", "agent"
     message: str
     hint: str = ""
 
@@ -92,6 +98,21 @@ class WorkspaceFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsksPassword(HostEvent):
+    """sudo on the host wants the user's password; its setup waits."""
+
+    user: str  # as the host knows the user
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(HostEvent):
+    """The agent's answer to a question."""
+
+    answer: Mapping[str, Any]  # as the agent wrote it
+    clock: float  # seconds that the host's clock is ahead of ours
+
+
+@dataclass(frozen=True, kw_only=True)
 class Started(RankEvent):
     """The rank's process exists."""
 
@@ -100,7 +121,7 @@ class Started(RankEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Output(RankEvent):
-    """Bytes that a rank (or, for Stream.PRERUN, the host's prerun) wrote, as they came."""
+    """Bytes that a rank (or, for Stream.PRERUN and SETUP, the host's session) wrote, as they came."""
 
     stream: Stream
     data: bytes
@@ -112,6 +133,7 @@ class Exited(RankEvent):
 
     code: int = 0  # 0 .. 255; 0 when a signal ended it
     signal: int = 0  # the signal's number, 0 if it exited
+    during: str = ""  # the command of a setup that failed
 
     @property
     def status(self) -> int:
@@ -153,6 +175,7 @@ class Gone(HostEvent):
     """The agent has ended every process of the run, looked, and leaves."""
 
     left: tuple[str, ...] = ()  # what is still there and why, one line each; () if nothing is
+    stays: tuple[str, ...] = ()  # what a setup has left in the background on purpose, one line each
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 DEFAULT_GRACE = 10.0
@@ -11,14 +12,37 @@ DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 
 
+class Kind(Enum):
+    """What a run is for."""
+
+    RUN = "run"
+    SETUP = "setup"
+    SYNC = "sync"  # of the workspace, and nothing else
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupCommand:
+    """One of the ``commands:`` of mesh.yaml."""
+
+    run: str  # shell text
+    unless: str = ""  # shell text; where it succeeds, the command is skipped
+    sudo: bool = False  # as root, by sudo
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What one run does, on whatever hosts. Times are in seconds."""
+    """What one run does, on whatever hosts. Times are in seconds.
+
+    A setup is a run as well: its ``commands`` take the place of the command, one rank to a host.
+    """
 
     run: str  # the run's id, unique for this user
     project: str  # the name of the directory on the hosts: the project's name and a hash of who and where
     workspace: Path  # the local directory that every host gets a copy of
-    command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode)
+    command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode); (): none
+    kind: Kind = Kind.RUN
+    commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
+    force: bool = False  # setup: run also what ``unless`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets

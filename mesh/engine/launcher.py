@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import HostUnreachable, MeshError, OutputClosed
 from mesh.core.events import (
+    AsksPassword,
     Connected,
     Event,
     Finished,
@@ -61,7 +63,22 @@ class Local:
 
     owner: dict[str, object] | None  # what the lock tells others; None: take no lock
     pack: Callable[[], int]  # packs the workspace into a file, and returns its descriptor; raises MeshError or OSError
+    password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
+
+
+class Decider(Protocol):
+    """Decides what happens next: the Supervisor of a run, or an Inquiry."""
+
+    @property
+    def done(self) -> bool:
+        """True once every agent has left, or is not waited for."""
+
+    def handle(self, event: Event) -> list[orders.Order]:
+        """Take note of an event; return what is to be done now, in this order."""
+
+    def outcome(self, ended: float) -> Outcome:
+        """How it all ended, in seconds since the epoch. Valid once ``done``."""
 
 
 class Launcher:
@@ -75,10 +92,12 @@ class Launcher:
         backend: Backend,
         sinks: Sequence[Sink],
         local: Local,
+        supervisor: Decider | None = None,
     ) -> None:
+        """supervisor: who decides; default: the Supervisor of a run."""
         self._spec, self._cluster, self._placement = spec, cluster, placement
         self._backend, self._sinks, self._local = backend, sinks, local
-        self._supervisor = Supervisor(spec, placement)
+        self._supervisor = supervisor or Supervisor(spec, placement)
         self._arrived: queue.Queue[Event] = queue.Queue(QUEUED)
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
@@ -140,6 +159,8 @@ class Launcher:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Connected):
             self._connected[event.node] = event
+        elif isinstance(event, AsksPassword):
+            self._spawn(f"mesh-password-{event.node}", partial(self._give_password, event))
         self._decide(event)
         self._show(event)
 
@@ -164,8 +185,12 @@ class Launcher:
                 self._may_sync[node].put(True)
             case orders.Prepare(node=node):
                 session.prepare(self._environment(node), self._spec.prerun)
+            case orders.Start(node=node) if self._spec.commands:
+                session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
                 session.start(self._spec.command, self._ranks(node))
+            case orders.Ask(question=question):
+                session.ask(question)
             case orders.Signal(number=number, grace=grace):
                 session.signal(number, grace)
             case orders.Kill():
@@ -256,7 +281,7 @@ class Launcher:
             if isinstance(opened.result, HostUnreachable):
                 error = opened.result
                 failed = PrepareFailed(
-                    time=time.time(), node=opened.node, step="connect", message=str(error), hint=error.hint
+                    time=time.time(), node=opened.node, step=error.step, message=str(error), hint=error.hint
                 )
                 self._put(failed)
             else:
@@ -283,6 +308,9 @@ class Launcher:
                     self._send_workspace(session)
 
         self._spawn(f"mesh-host-{host.name}", serve)
+
+    def _give_password(self, event: AsksPassword) -> None:
+        self._sessions[event.node].password(self._local.password(event.user))
 
     def _make_pack(self) -> None:
         try:

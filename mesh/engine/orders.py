@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,14 @@ class Prepare(HostOrder):
 
 @dataclass(frozen=True, kw_only=True)
 class Start(HostOrder):
-    """Start the ranks of this host."""
+    """Start the ranks of this host, or its setup."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(HostOrder):
+    """Ask the agent something."""
+
+    question: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

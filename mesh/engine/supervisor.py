@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
+    CONNECTING,
     Busy,
     Connected,
     Event,
@@ -34,7 +35,7 @@ from mesh.core.outcome import (
     Cause,
     Outcome,
 )
-from mesh.core.run import RunSpec
+from mesh.core.run import Kind, RunSpec
 from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
 
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
@@ -90,6 +91,8 @@ class Supervisor:
         self._failures: list[PrepareFailed] = []
         self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
         self._unverified: list[str] = []
+        self._is_setup = spec.kind is Kind.SETUP
+        self._has_ranks = bool(spec.command or spec.commands)
 
     @property
     def done(self) -> bool:
@@ -132,9 +135,10 @@ class Supervisor:
             case Lost(node=node):
                 phase, self._phase[node] = self._phase[node], Phase.OVER
                 return self._lose(event, phase)
-            case Gone(node=node, left=left):
+            case Gone(node=node, left=left, stays=stays):
                 self._unverified += [f"{self._name(node)}: {line}" for line in left]
                 self._phase[node] = Phase.OVER
+                return [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
             case Interrupted(signal=number):
                 return self._interrupt(number)
             case StdoutClosed():
@@ -172,7 +176,7 @@ class Supervisor:
             return first.status
         return {
             Cause.COMPLETED: 0,
-            Cause.LOST: EXIT_LOST,
+            Cause.LOST: EXIT_PREPARE if self._is_setup else EXIT_LOST,
             Cause.PREPARE: EXIT_PREPARE,
             Cause.BUSY: EXIT_BUSY,
             Cause.TIMEOUT: EXIT_TIMEOUT,
@@ -201,10 +205,13 @@ class Supervisor:
         if self._cause is not None:
             return self._finish([node]) if self._ending >= Ending.STOPPING else []
         # The environment names every host, so that prerun waits until all have answered.
-        if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING):
+        if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING) and self._has_ranks:
             synced = [node for node, phase in self._phase.items() if phase is Phase.SYNCED]
             self._phase.update(dict.fromkeys(synced, Phase.PREPARING))
             return [Prepare(node=node) for node in synced]
+        if self._all(Phase.SYNCED) and not self._has_ranks:
+            self._cause = Cause.COMPLETED
+            return self._finish(self._answering())
         if self._all(Phase.READY):  # gang start: all ranks or none
             self._started = self._time
             self._last_output = self._now
@@ -220,7 +227,7 @@ class Supervisor:
     def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
         """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
         self._failures.append(failure)
-        if failure.step == "connect":
+        if failure.step in CONNECTING:
             self._phase[failure.node] = Phase.OVER
         if failure.step == "start":
             self._no_ranks.add(failure.node)
@@ -233,11 +240,13 @@ class Supervisor:
 
     def _exit(self, event: Exited) -> list[Order]:
         self._exits[event.rank] = event
+        done = f"[{self._name(event.node)}] setup completed"
+        said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
         if event.time > self._ordered_end - CLOCK_ERROR:
             self._stopped.add(event.rank)
         elif event.status:
             return [*self._suspect(event), *self._settle()]
-        return self._settle()
+        return [*said, *self._settle()]
 
     def _lose(self, event: Lost, phase: Phase) -> list[Order]:
         """A host is lost, or its agent has given it up; phase is how far it was."""
@@ -265,6 +274,8 @@ class Supervisor:
             return []
         if isinstance(event, Lost):
             return []  # that is told as it comes
+        if self._is_setup:
+            return [Say(text=f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}")]
         return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
 
     def _interrupt(self, number: int) -> list[Order]:
@@ -306,7 +317,8 @@ class Supervisor:
         if orders:
             ranks = sum(rank not in self._exits for node in running for rank in self._placement.ranks(node))
             name = signal.Signals(number).name
-            text = f"stopping {ranks} rank{'s' * (ranks != 1)}: {name}, {self._grace:g} s of grace, then SIGKILL"
+            what = "setup" if self._is_setup else "rank"
+            text = f"stopping {ranks} {what}{'s' * (ranks != 1)}: {name}, {self._grace:g} s of grace, then SIGKILL"
             orders.insert(0, Say(text=text))
         return orders
 

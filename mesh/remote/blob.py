@@ -7,7 +7,20 @@ import zlib
 from importlib import resources
 
 # In the order of their imports.
-MODULES = ("frames", "processes", "state", "shell", "ranks", "workspace", "outbox", "sync", "ending", "main")
+MODULES = (
+    "frames",
+    "processes",
+    "state",
+    "shell",
+    "ranks",
+    "setup",
+    "workspace",
+    "checks",
+    "outbox",
+    "sync",
+    "ending",
+    "main",
+)
 
 LOADER = """
 import sys, types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import threading
@@ -12,6 +13,8 @@ from typing import Any
 
 from mesh.core.errors import ChannelClosed
 from mesh.core.events import (
+    Answered,
+    AsksPassword,
     Busy,
     Connected,
     Event,
@@ -28,12 +31,14 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.interfaces import Channel, Farewell
+from mesh.core.run import SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
 
 # Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
 # over a share of 32 kbit/s of an uplink, this is 8 s.
 PIECE = 32 << 10
+NEW_PASSWORD = b"password change required"  # openssh/session.c, when there is no terminal
 MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent greets
 
 
@@ -137,6 +142,19 @@ class Session:
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
         self._send(encode({"type": "start", "argv": list(argv), "ranks": listed}))
 
+    def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
+        """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
+        listed = [dataclasses.asdict(command) for command in commands]
+        self._send(encode({"type": "setup", "rank": rank, "commands": listed, "force": force}))
+
+    def password(self, password: str) -> None:
+        """Answer AsksPassword; "" if there is none."""
+        self._send(encode({"type": "password"}, password.encode("utf-8", "surrogateescape")))
+
+    def ask(self, question: Mapping[str, Any]) -> None:
+        """Ask the agent; it answers with Answered."""
+        self._send(encode({"type": "ask", **question}))
+
     def stdin(self, rank: int, data: bytes) -> None:
         """Give bytes to the stdin of a rank; b"" ends it."""
         self._send(encode({"type": "stdin", "rank": rank}, data))
@@ -223,7 +241,7 @@ class Session:
         match header["type"]:
             case "output" if header["stream"] == "prerun":
                 yield Output(time=now, node=node, rank=self._first_rank, stream=Stream.PRERUN, data=data)
-            case "output":
+            case "output":  # a rank's, or that of a setup
                 stream = Stream(header["stream"])
                 yield Output(time=now, node=node, rank=header["rank"], stream=stream, data=data)
             case "beat":
@@ -236,7 +254,8 @@ class Session:
             case "exited":
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
-                yield Exited(time=at, node=node, rank=header["rank"], code=code, signal=number)
+                during = header.get("during", "")
+                yield Exited(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
             case _:
                 yield self._host_event(header, now)
 
@@ -265,8 +284,12 @@ class Session:
             case "failed":
                 step, message, hint = header["step"], header["message"], header["hint"]
                 return PrepareFailed(time=now, node=node, step=step, message=message, hint=hint)
+            case "asks-password":
+                return AsksPassword(time=now, node=node, user=header["user"])
+            case "answer":
+                return Answered(time=now, node=node, answer=header["answer"], clock=self._offset)
             case "gone":
-                return Gone(time=now, node=node, left=tuple(header["left"]))
+                return Gone(time=now, node=node, left=tuple(header["left"]), stays=tuple(header["stays"]))
             case other:
                 raise FrameError(f"an unknown frame {other!r}")
 
@@ -289,11 +312,15 @@ class Session:
         elif farewell.status == OLD_PYTHON:
             message = "python3 is older than 3.8 there"
             hint = "set python: in cluster.yaml to the path of Python 3.8 or later"
+        elif NEW_PASSWORD in (farewell.stderr + banner).lower():
+            message = "its user must choose a new password before anything else"
+            hint = "do that once: `ssh -t HOST` asks for it"
+            return PrepareFailed(time=time.time(), node=self.node, step="login", message=message, hint=hint)
         else:
             status = "" if farewell.status is None else f" (exit {farewell.status})"
             message = f"the login shell ended before our agent started{status}" + (f": {said}" if said else "")
             hint = "try `ssh HOST true`: what do its start-up files (.bashrc, .cshrc, config.fish) do?"
-        return PrepareFailed(time=time.time(), node=self.node, step="connect", message=message, hint=hint)
+        return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
 
 
 def _last_words(farewell: Farewell) -> str:

@@ -44,14 +44,15 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Started(pid=pid):
             yield {**rank("started", event, placement), "pid": pid}
         case Exited(code=code, signal=number):
-            yield {**rank("exited", event, placement), **({"signal": number} if number else {"code": code})}
+            how: dict[str, Any] = {"signal": number} if number else {"code": code}
+            yield {**rank("exited", event, placement), **how, **({"during": event.during} if event.during else {})}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}
         case Silent(seconds=seconds):
             yield {**_host("silent", event, placement), "seconds": seconds}
-        case Gone(left=left):
-            yield {**_host("gone", event, placement), "left": list(left)}
+        case Gone(left=left, stays=stays):
+            yield {**_host("gone", event, placement), "left": list(left), **({"stays": list(stays)} if stays else {})}
         case Notice(time=time, text=text):
             yield {"event": "notice", "time": time, "text": text}
         case Finished(time=time, exit_code=code, cause=cause, run=run):

@@ -55,7 +55,8 @@ class JsonSink:
         fields: dict[str, Any] = encoding.rank("line", event, self._placement)
         if event.stream is Stream.PRERUN:
             fields["event"] = "prerun"
-        fields["stream"] = event.stream.value
+        # A setup has one stream for both of its outputs.
+        fields["stream"] = "stdout" if event.stream is Stream.SETUP else event.stream.value
         opening = json.dumps(fields)[:-1] + ', "text": "'
         first, *others = lines.text.removesuffix(b"\n").split(b"\n")
         if lines.head is not None:

@@ -12,7 +12,7 @@ from typing import IO, Any
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Exited, Output, PrepareFailed, Started, Stream
 from mesh.core.outcome import Outcome
-from mesh.core.run import RunSpec
+from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
 from mesh.sinks.escapes import plain
 
@@ -35,11 +35,14 @@ class StoreSink:
         self._placement = placement
         self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
         self._started: list[Started] = []
+        self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         self._about: dict[str, Any] = {
             "version": VERSION,
             "run": spec.run,
             "cluster": cluster_name,
+            "kind": spec.kind.value,
             "command": list(spec.command),
+            "commands": [command.run for command in spec.commands],
             "workspace": str(spec.workspace),
             "hosts": [host.name for host in placement.hosts],
             "env": sorted(spec.env),  # names only: values may be secrets
@@ -83,7 +86,7 @@ class StoreSink:
     def close(self) -> None:
         try:
             for started in self._started:  # a rank that wrote nothing has its files as well
-                for stream in SUFFIX:
+                for stream in self._streams:
                     self._file(self.log(started.rank, stream))
         except OSError as error:
             self._failed(error)
@@ -125,14 +128,15 @@ class StoreSink:
             self._failed(error)
 
     def log(self, rank: int, stream: Stream) -> Path:
-        """The file that a stream of a rank goes to; prerun has one per host."""
-        if stream is Stream.PRERUN:
-            return self.prerun_log(self._placement.node(rank))
-        return self.logs / f"rank-{rank:04d}.{SUFFIX[stream]}"
+        """The file that a stream of a rank goes to; prerun and setup have one per host."""
+        if stream in SUFFIX:
+            return self.logs / f"rank-{rank:04d}.{SUFFIX[stream]}"
+        return self.host_log(self._placement.node(rank), stream)
 
-    def prerun_log(self, node: int) -> Path:
+    def host_log(self, node: int, stream: Stream) -> Path:
+        """The file of a host's prerun or setup."""
         name = self._placement.hosts[node].name
-        return self.logs / f"prerun-{name.replace('/', '_')}.log"
+        return self.logs / f"{stream.value}-{name.replace('/', '_')}.log"
 
     def said(self, rank: int) -> list[str]:
         """The last lines of a rank's stderr, or of its stdout if it wrote none."""
@@ -140,7 +144,11 @@ class StoreSink:
 
     def prepared(self, node: int) -> list[str]:
         """The last lines of a host's prerun."""
-        return self._tail(self.prerun_log(node))
+        return self._tail(self.host_log(node, Stream.PRERUN))
+
+    def set_up(self, node: int) -> list[str]:
+        """The last lines of a host's setup."""
+        return self._tail(self.host_log(node, Stream.SETUP))
 
     def _tail(self, path: Path) -> list[str]:
         """The last lines of a log that say something, as text without escape sequences."""

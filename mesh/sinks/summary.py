@@ -19,14 +19,47 @@ INDENT = "    "
 Tail = Callable[[int], Sequence[str]]
 
 
-def summary(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, logs: Path) -> list[str]:
+def run_summary(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, logs: Path) -> list[str]:
     """The lines for people. A closed stdout has none.
 
     said: the last lines of a rank; prepared: the last lines of a host's prerun
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
-    lines = _verdict(outcome, placement, said, prepared)
+    return _fitted(_verdict(outcome, placement, said, prepared), outcome, logs)
+
+
+def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
+    """The lines for people after a setup.
+
+    said: the last lines of a host's setup
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    lines = []
+    if outcome.cause is Cause.COMPLETED:
+        lines = [f"Cluster '{cluster}' setup complete"]
+    elif outcome.cause in (Cause.RANK, Cause.LOST):
+        failed = sorted((e for e in outcome.exits if e.status), key=lambda e: e.time)
+        number = len(failed) + len(outcome.lost)
+        lines = [f"setup of cluster '{cluster}' failed on {number} of {counted(len(placement.hosts), 'host')}"]
+        for event in failed:
+            lines.append(f"{placement.hosts[event.node].name}: {event.told()} in {event.during!r}"[:WIDTH])
+            most = max(2, LAST_LINES // len(failed))
+            lines += [f"{INDENT}{line[:WIDTH]}" for line in _of_last_command(said(event.node))[-most:]]
+        lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
+    else:
+        lines = _verdict(outcome, placement, said, said, what="setup")
+    return _fitted(lines, outcome, logs)
+
+
+def _of_last_command(said: Sequence[str]) -> Sequence[str]:
+    """What the last command of a setup said, without the line that shows the command."""
+    begins = [number for number, line in enumerate(said) if line.startswith("$ ")]
+    return said[begins[-1] + 1 :] if begins else said
+
+
+def _fitted(lines: list[str], outcome: Outcome, logs: Path) -> list[str]:
     lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
     room = MOST_LINES - 1
     if len(lines) > room:
@@ -34,7 +67,7 @@ def summary(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, 
     return [*lines, f"logs: {logs}"]
 
 
-def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail) -> list[str]:
+def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, what: str = "command") -> list[str]:
     took = outcome.ended - outcome.started
     match outcome.cause:
         case Cause.COMPLETED:
@@ -42,13 +75,13 @@ def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail)
         case Cause.RANK | Cause.LOST if outcome.first is not None:
             return [*_first(outcome, outcome.first, placement, said), *_others(outcome, outcome.first)]
         case Cause.TIMEOUT:
-            return ["the time was out: every rank was stopped"]
+            return [f"the time was out: the {what} was stopped"]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name
-            where = "every rank was stopped" if outcome.started else "before any rank was started"
+            where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"
             return [f"ended by {name}: {where}"]
         case _:
-            return _failures(outcome, placement, prepared)
+            return _failures(outcome, placement, prepared, what)
 
 
 def _first(outcome: Outcome, first: Exited | Lost, placement: Placement, said: Tail) -> list[str]:
@@ -79,12 +112,12 @@ def _others(outcome: Outcome, first: Exited | Lost) -> list[str]:
     return ["after it: " + "; ".join(parts)] if parts else []
 
 
-def _failures(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
+def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str) -> list[str]:
     """What kept the command from being started: equal complaints of several hosts as one."""
     groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
     for failure in outcome.failures:
         groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
-    lines = ["the command was not started"] if not outcome.started else ["the command could not be started everywhere"]
+    lines = [f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"]
     for (step, message, hint), failures in groups.items():
         names = [placement.hosts[failure.node].name for failure in failures]
         who = (

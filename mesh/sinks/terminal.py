@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -21,12 +20,10 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
-from mesh.core.outcome import Outcome
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import Cleaner, clean, clean_lines
 from mesh.sinks.lines import LineCutter, Lines, label
 from mesh.sinks.ranks import counted
-from mesh.sinks.summary import Tail, summary
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
 BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
@@ -49,7 +46,12 @@ class TerminalSink:
         self._placement, self._mode = placement, mode
         self._out = Descriptor(stdout_fd, required=True)
         self._err = Descriptor(stderr_fd, required=False)
-        self._to = {Stream.STDOUT: self._out, Stream.STDERR: self._err, Stream.PRERUN: self._err}
+        self._to = {
+            Stream.STDOUT: self._out,
+            Stream.STDERR: self._err,
+            Stream.PRERUN: self._err,
+            Stream.SETUP: self._out,
+        }
         self._colours = self._err.is_terminal and not environ.get("NO_COLOR")
         self._prefixes = self._make_prefixes(label)
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
@@ -95,12 +97,11 @@ class TerminalSink:
     def close(self) -> None:
         pass
 
-    def conclude(self, outcome: Outcome, said: Tail, prepared: Tail, logs: Path) -> None:
+    def conclude(self, lines: Sequence[str], *, failed: bool) -> None:
         """After the end: the summary, as one error or a few plain lines."""
-        lines = summary(outcome, self._placement, said, prepared, logs)
         if not lines:
             return
-        if outcome.exit_code:
+        if failed:
             self._complain(clean(lines[0]), "\n".join(lines[1:]))
         else:
             for line in lines:
@@ -110,6 +111,10 @@ class TerminalSink:
     def problem(self) -> str:
         """What kept some of the output from being shown; "" if nothing did."""
         return self._out.problem
+
+    def say(self, text: str) -> None:
+        """Tell something that is no event of the run."""
+        self._say(text)
 
     def complain(self, error: str, hint: str = "") -> None:
         """Tell an error that is no part of the run itself."""
@@ -183,8 +188,8 @@ class TerminalSink:
         if lines is None:
             return
         to, prefix = self._to[stream], self._prefixes[rank]
-        if stream is Stream.PRERUN:
-            prefix = f"[{self._placement.hosts[0].name}] ".encode()
+        if stream in (Stream.PRERUN, Stream.SETUP):
+            prefix = f"[{self._placement.hosts[self._placement.node(rank)].name}] ".encode()
         if lines.head is not None:
             to.write(prefix)
             for piece in lines.pieces():

@@ -66,9 +66,7 @@ def test_a_changed_host_key_is_refused(pod: Home, lab: Lab) -> None:
     try:
         done = pod.mesh("run", "pod", "true")
     finally:
-        wanted = (lab.hosts[1].directory / "host_key").read_text()
-        lab.hosts[1].path("/etc/ssh/host_key").write_text(wanted)
-        lab.hosts[1].script("kill -HUP $(cat /run/sshd.pid)")
+        lab.hosts[1].old_host_key()
     assert done.status == 125
     assert "its host key has changed" in done.err
     assert done.err.count("SHA256:") == 2

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.backends.passwords import Passwords
 from mesh.backends.ssh import SshBackend, remote_line
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
@@ -60,7 +61,8 @@ class Client:
         **cluster: object,
     ) -> list[Channel | HostUnreachable]:
         made = Cluster(name="pod", hosts=hosts, **cluster)  # type: ignore[arg-type]
-        backend = SshBackend(made, environ=environ or {}, connect_timeout=timeout, tries=tries, ask=ask)
+        passwords = Passwords(made.password_env, environ or {}, ask)
+        backend = SshBackend(made, environ=environ or {}, passwords=passwords, connect_timeout=timeout, tries=tries)
         self.backends.append(backend)
         found = {opened.node: opened.result for opened in backend.open(hosts, argv)}
         return [found[node] for node in range(len(hosts))]
@@ -273,7 +275,8 @@ def test_logins_beyond_maxstartups_are_tried_again(client: Client) -> None:
 def test_giving_up_while_connecting(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
         host = client.host(address="127.0.0.1", port=silent.getsockname()[1])
-        backend = SshBackend(Cluster(name="pod", hosts=(host,)), environ={}, connect_timeout=60)
+        cluster = Cluster(name="pod", hosts=(host,))
+        backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}), connect_timeout=60)
         threading.Timer(0.3, backend.close).start()
         assert list(backend.open([host], ["true"])) == []
 

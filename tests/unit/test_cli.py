@@ -24,7 +24,7 @@ RUN = MeshProgram().contexts["run"]
 
 def parse(*words: str) -> tuple[ParserContext, list[str]]:
     task = copy.deepcopy(RUN)
-    return task, fill_in(words, task, "usage")
+    return task, fill_in("run", words, task, "usage")
 
 
 def value(task: ParserContext, name: str) -> object:
@@ -97,7 +97,7 @@ def test_statuses_and_messages(home: Home) -> None:
         ([], 2, "error: no command was given\n"),
         (["rn"], 2, "error: unknown command 'rn'; did you mean 'run'?\n"),
         (["--nonsense"], 2, "error: unknown option '--nonsense'"),
-        (["run"], 2, "error: no cluster was named\n"),
+        (["run"], 2, "error: no command was given\n"),
         (["run", "local"], 2, "error: no command was given\n"),
         (["run", "--output", "some", "local", "x"], 2, "error: --output: expected all, rank0, none, found 'some'\n"),
         (["clusters", "extra"], 2, "error: unexpected word 'extra'\n"),
@@ -109,7 +109,7 @@ def test_statuses_and_messages(home: Home) -> None:
 
 def test_version_and_help(home: Home) -> None:
     assert home.mesh("--version").out == b"mesh 0.1.0\n"
-    assert b"run       Run a command on every host" in home.mesh("--help").out
+    assert b"run         Run a command on every host" in home.mesh("--help").out
     for words in (["run", "--help"], ["run", "--json", "-h"]):
         assert home.mesh(*words).out.startswith(b"Usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
     assert home.mesh("run", "local", "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
 from mesh.config.project import TEMPLATE, check_workspace, load_project
-from mesh.config.settings import RunFlags, run_spec, select_hosts
+from mesh.config.settings import Options, given_command, read_options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 from mesh.core.run import RunSpec
@@ -76,7 +76,7 @@ def test_the_seeds_formats_load(tmp_path: Path) -> None:
     ]
     (tmp_path / "mesh.yaml").write_text(SEED_PROJECT)
     project = load_project(tmp_path)
-    assert project.commands == ("curl -LsSf https://astral.sh/uv/install.sh | sh",)
+    assert [command.run for command in project.commands] == ["curl -LsSf https://astral.sh/uv/install.sh | sh"]
     assert len(project.ignore) == 6
     assert project.prerun[2] == "uv pip install loguru 'jax[tpu]'"
 
@@ -255,6 +255,19 @@ WRONG_PROJECTS = {
     "no variable": ("env:\n  1A: x\n", "mesh.yaml:2: env: '1A' is no name of a variable"),
     "no number": ("grace: soon\n", "mesh.yaml:1: grace: expected a number of seconds, found 'soon'"),
     "a negative number": ("grace: -1\n", "mesh.yaml:1: grace: expected a number of seconds, found -1"),
+    "a number for a command": (
+        "commands: [1]\n",
+        "mesh.yaml:1: commands[0]: expected a command, or a mapping with run:, found 1",
+    ),
+    "a command without run": ("commands: [{unless: x}]\n", "mesh.yaml:1: commands[0]: has no run:"),
+    "an unknown key of a command": (
+        "commands:\n  - run: x\n    root: true\n",
+        "mesh.yaml:3: commands[0]: unknown key 'root'; there are 'run', 'unless', 'sudo'",
+    ),
+    "text for true or false": (
+        "commands:\n  - {run: x, sudo: please}\n",
+        "mesh.yaml:2: commands[0].sudo: expected true or false, found 'please'",
+    ),
     "no directory": ("workspace: nowhere\n", "mesh.yaml:1: workspace: there is no directory nowhere"),
 }
 
@@ -309,68 +322,78 @@ def test_the_examples_load_and_are_what_init_writes(tmp_path: Path) -> None:
 # ---- one run
 
 
-def spec(flags: RunFlags, words: list[str], environ: dict[str, str] | None = None, tmp: str = "/") -> RunSpec:
+def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | None = None, tmp: str = "/") -> RunSpec:
     project = dataclasses.replace(
         load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0
     )
-    return run_spec(project, flags, words, "r", environ or {}, "me", "laptop")
+    options = read_options(**typed)  # type: ignore[arg-type]
+    return run_spec(project, options, given_command(words), "r", environ or {}, "me", "laptop")
 
 
 def test_precedence(tmp_path: Path) -> None:
-    made = spec(RunFlags(env=("B=flag", "C=x=y")), ["true"], {"WANDB_KEY": "k", "A": "environment", "HOME": "/"})
+    made = spec({"env": ["B=flag", "C=x=y"]}, ["true"], {"WANDB_KEY": "k", "A": "environment", "HOME": "/"})
     assert made.env == {"WANDB_KEY": "k", "A": "file", "B": "flag", "C": "x=y"}
-    assert spec(RunFlags(), ["true"]).grace == 7.0
-    assert spec(RunFlags(), ["true"], {"MESH_GRACE": "3"}).grace == 3.0
-    assert spec(RunFlags(grace="2m"), ["true"], {"MESH_GRACE": "3"}).grace == 120.0
+    assert spec({}, ["true"]).grace == 7.0
+    assert spec({}, ["true"], {"MESH_GRACE": "3"}).grace == 3.0
+    assert spec({"grace": "2m"}, ["true"], {"MESH_GRACE": "3"}).grace == 120.0
+    assert spec({"grace": "0"}, ["true"], {"MESH_GRACE": "3"}).grace == 0.0
 
 
 @pytest.mark.parametrize(
-    ("flags", "words", "message"),
+    ("typed", "words", "message"),
     [
-        (RunFlags(env=("X",)), ["true"], "--env: expected NAME=VALUE, found 'X'"),
-        (RunFlags(nproc="0"), ["true"], "--nproc: expected a number from 1 to 1024, found '0'"),
-        (RunFlags(grace="-1"), ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
-        (RunFlags(host_grace="0.5"), ["true"], "--host-grace: expected at least 1 s, found '0.5'"),
-        (RunFlags(stdin="some"), ["true"], "--stdin: expected none, rank0 or all, found 'some'"),
-        (RunFlags(), [], "no command was given"),
-        (RunFlags(), ["-c"], "no command was given"),
+        ({"env": ["X"]}, ["true"], "--env: expected NAME=VALUE, found 'X'"),
+        ({"nproc": "0"}, ["true"], "--nproc: expected a number from 1 to 1024, found 0"),
+        ({"nproc": "two"}, ["true"], "--nproc: expected a number from 1 to 1024, found 'two'"),
+        ({"grace": "-1"}, ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
+        ({"host_grace": "0.5"}, ["true"], "--host-grace: expected at least 1 s, found 0.5"),
+        ({"stdin": "some"}, ["true"], "--stdin: expected none, rank0 or all, found 'some'"),
+        ({}, [], "no command was given"),
+        ({}, ["-c"], "no command was given"),
     ],
 )
-def test_wrong_flags(flags: RunFlags, words: list[str], message: str) -> None:
+def test_wrong_options(typed: dict[str, object], words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        spec(flags, words)
+        spec(typed, words)
     assert str(raised.value) == message
+
+
+def test_values_of_options_that_no_flag_can_have() -> None:
+    project = load_project(Path("/"))
+    for options in (Options(timeout=float("nan")), Options(grace=-1.0), Options(drain=float("inf"))):
+        with pytest.raises(UsageError, match="expected at least 0 s"):
+            run_spec(project, options, ["true"], "r", {}, "me", "laptop")
 
 
 HOSTS = Cluster(name="pod", hosts=tuple(Host(name=f"tpu-{n}", address=f"tpu-{n}") for n in range(6)))
 
 
 @pytest.mark.parametrize(
-    ("flags", "picked"),
+    ("options", "picked"),
     [
-        (RunFlags(), "012345"),
-        (RunFlags(hosts="tpu-4,tpu-1"), "14"),
-        (RunFlags(hosts="tpu-[0-2,5]"), "0125"),
-        (RunFlags(ranks="0-3", exclude="tpu-2"), "013"),
-        (RunFlags(exclude="0,5"), "1234"),
+        (Options(), "012345"),
+        (Options(hosts="tpu-4,tpu-1"), "14"),
+        (Options(hosts="tpu-[0-2,5]"), "0125"),
+        (Options(ranks="0-3", exclude="tpu-2"), "013"),
+        (Options(exclude="0,5"), "1234"),
     ],
 )
-def test_picked_hosts(flags: RunFlags, picked: str) -> None:
-    assert "".join(host.name[-1] for host in select_hosts(HOSTS, flags).hosts) == picked
+def test_picked_hosts(options: Options, picked: str) -> None:
+    assert "".join(host.name[-1] for host in select_hosts(HOSTS, options).hosts) == picked
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("options", "message"),
     [
-        (RunFlags(hosts="tpu-9"), "--hosts: no host 'tpu-9' in pod; did you mean"),
-        (RunFlags(ranks="7"), "--ranks: no host 7 in pod: its hosts are 0-5"),
-        (RunFlags(ranks="x"), "--ranks: 'x' is no set of numbers"),
-        (RunFlags(exclude="0-5"), "no host of pod is left"),
+        (Options(hosts="tpu-9"), "--hosts: no host 'tpu-9' in pod; did you mean"),
+        (Options(ranks="7"), "--ranks: no host 7 in pod: its hosts are 0-5"),
+        (Options(ranks="x"), "--ranks: 'x' is no set of numbers"),
+        (Options(exclude="0-5"), "no host of pod is left"),
     ],
 )
-def test_hosts_that_cannot_be_picked(flags: RunFlags, message: str) -> None:
+def test_hosts_that_cannot_be_picked(options: Options, message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        select_hosts(HOSTS, flags)
+        select_hosts(HOSTS, options)
     assert str(raised.value).startswith(message)
 
 

@@ -33,7 +33,7 @@ from mesh.sinks.escapes import Cleaner, clean
 from mesh.sinks.jsonl import JsonSink
 from mesh.sinks.lines import LineCutter
 from mesh.sinks.store import StoreSink
-from mesh.sinks.summary import MOST_LINES, summary
+from mesh.sinks.summary import MOST_LINES, run_summary
 from mesh.sinks.terminal import TerminalSink
 
 PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
@@ -362,7 +362,7 @@ def test_a_full_disk_is_told_and_ends_nothing(tmp_path: Path) -> None:
 
 
 def summarize(outcome: Outcome, said: list[str] | None = None) -> list[str]:
-    return summary(outcome, PLACEMENT, lambda rank: said or [], lambda node: ["pip: no wheel"], Path("/logs"))
+    return run_summary(outcome, PLACEMENT, lambda rank: said or [], lambda node: ["pip: no wheel"], Path("/logs"))
 
 
 def outcome(cause: Cause, code: int, **more: object) -> Outcome:
@@ -386,12 +386,12 @@ def test_summaries() -> None:
         "logs: /logs",
     ]
     assert summarize(outcome(Cause.OUTPUT_CLOSED, 141)) == []
-    assert summarize(outcome(Cause.SIGNAL, 130)) == ["ended by SIGINT: every rank was stopped", "logs: /logs"]
+    assert summarize(outcome(Cause.SIGNAL, 130)) == ["ended by SIGINT: the command was stopped", "logs: /logs"]
 
 
 def test_equal_failures_are_told_once() -> None:
     failures = tuple(
-        PrepareFailed(time=1, node=node, step="connect", message="no python3 there", hint="install one")
+        PrepareFailed(time=1, node=node, step="python", message="no python3 there", hint="install one")
         for node in range(3)
     )
     prerun = PrepareFailed(time=1, node=5, step="prerun", message="exit 1 in 'pip'")
@@ -407,8 +407,7 @@ def test_equal_failures_are_told_once() -> None:
 
 def test_a_summary_is_never_longer_than_it_may_be() -> None:
     failures = tuple(
-        PrepareFailed(time=1, node=node, step="connect", message=f"problem {node}", hint="a\nb\nc")
-        for node in range(12)
+        PrepareFailed(time=1, node=node, step="python", message=f"problem {node}", hint="a\nb\nc") for node in range(12)
     )
     lines = summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=failures, unverified=("x",) * 9))
     assert len(lines) == MOST_LINES

@@ -324,9 +324,9 @@ def test_all_unreachable_hosts_are_named_and_the_others_released() -> None:
     replay = Replay(hosts=3)
     replay.tick(1.0)
     replay.handle(connected(0), Locked(time=1, node=0), synced(0))
-    replay.handle(PrepareFailed(time=2, node=1, step="connect", message="timed out"))
+    replay.handle(PrepareFailed(time=2, node=1, step="reach", message="timed out"))
     assert replay.tick(60.0) == []  # one is still being tried
-    replay.handle(PrepareFailed(time=60, node=2, step="connect", message="refused"))
+    replay.handle(PrepareFailed(time=60, node=2, step="reach", message="refused"))
     assert replay.tick(60.1) == [finish(0)]
     replay.handle(*gone(0))
     outcome = replay.outcome()

@@ -6,17 +6,20 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long (u
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import signal
 import sys
 import time
 from collections import deque
 
+from .checks import facts
 from .ending import Ending
 from .frames import Decoder, to_bytes
 from .outbox import Outbox
-from .processes import Process, Setting, become_subreaper, close_inherited, first_environment
-from .ranks import CHUNK, Rank, Source, rank_environment
+from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
+from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
+from .setup import Setup
 from .shell import Prerun
 from .state import Busy, State, free_port, machine_id
 from .sync import Sync, hint, why
@@ -44,9 +47,11 @@ class Agent:
         self.out = Outbox()
         self.heard = time.monotonic()
         self.terminated = False  # somebody sent us SIGTERM
+        self.signalled = False  # the client had us signal the ranks
         self.failed = False
         self.sync: Sync | None = None
         self.prerun: Prerun | None = None
+        self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
@@ -92,6 +97,8 @@ class Agent:
                 moments.append(self.read_again)
         if self.prerun is not None and self.prerun.setting is None:
             poll.register(self.prerun.status, select.POLLIN)
+        if self.setup is not None and self.setup.words >= 0:
+            poll.register(self.setup.words, select.POLLIN)
         if self.sync is not None and self.sync.answer >= 0:
             poll.register(self.sync.answer, select.POLLIN)
         for rank in self.ranks.values():
@@ -110,6 +117,8 @@ class Agent:
             self.flush()
         if self.prerun is not None and self.prerun.status in ready:
             self.listen_to_prerun(self.prerun)
+        if self.setup is not None and self.setup.words in ready:
+            self.listen_to_setup(self.setup)
         if self.sync is not None and self.sync.answer in ready:
             self.sync.listen()
         self.relay(ready)
@@ -184,6 +193,13 @@ class Agent:
             }
         )
         self.flush()
+
+    def do_ask(self, header: dict[str, Any], data: bytes) -> None:
+        """Answer a question; only "check" is known."""
+        try:
+            self.out.send({"type": "answer", "answer": facts(self.begin["remote_dir"])})
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
 
     def do_lock(self, header: dict[str, Any], data: bytes) -> None:
         """Make our directories, and take the machine's lock if the run takes any."""
@@ -276,14 +292,38 @@ class Agent:
                 if environment.get(name) == self.given.get(name):
                     environment[name] = to_bytes(value)
             try:
-                process = Rank(rank["rank"], header["argv"], self.setting, environment, rank["stdin"])
+                setting = Setting(environment, self.setting.directory, self.setting.umask, self.setting.limits)
+                self.add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
             except OSError as error:  # no process or descriptor is left to have
                 self.fail("start", why(error))
                 return
-            self.ranks[process.pid] = process
-            for source in process.sources:
-                self.add_source(source)
-            self.out.send({"type": "started", "rank": process.rank, "pid": process.pid, "time": time.time()})
+
+    def add_rank(self, rank: Rank) -> None:
+        self.ranks[rank.pid] = rank
+        for source in rank.sources:
+            self.add_source(source)
+        self.out.send({"type": "started", "rank": rank.rank, "pid": rank.pid, "time": time.time()})
+
+    def do_setup(self, header: dict[str, Any], data: bytes) -> None:
+        """Run the commands of a setup, in the home directory."""
+        if self.is_over():
+            return
+        home = os.fsdecode(self.setting.environment[b"HOME"])
+        setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home)}, home)
+        try:
+            self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
+        except OSError as error:
+            self.fail("start", why(error))
+            return
+        self.add_rank(self.setup)
+
+    def listen_to_setup(self, setup: Setup) -> None:
+        if setup.asks_password():
+            self.out.send({"type": "asks-password", "user": pwd.getpwuid(os.geteuid()).pw_name})
+
+    def do_password(self, header: dict[str, Any], data: bytes) -> None:
+        if self.setup is not None:
+            self.setup.give_password(data)
 
     def add_source(self, source: Source) -> None:
         self.sources[source.descriptor] = source
@@ -320,7 +360,7 @@ class Agent:
         for rank in self.ranks.values():
             if rank.all_relayed() and not rank.told:
                 rank.told = True
-                ended = {"type": "exited", "rank": rank.rank, "time": rank.ended}
+                ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
                 if os.WIFSIGNALED(rank.status):
                     ended["signal"] = os.WTERMSIG(rank.status)
                 else:
@@ -365,9 +405,11 @@ class Agent:
         self.flush()
 
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
+        self.signalled = True
         self.ending.signal(header["signal"], header["grace"])
 
     def do_kill(self, header: dict[str, Any], data: bytes) -> None:
+        self.signalled = True
         self.ending.kill_by(0.0)
 
     def do_finish(self, header: dict[str, Any], data: bytes) -> None:
@@ -375,13 +417,21 @@ class Agent:
 
     def finish(self, number: int, grace: float) -> None:
         """End whatever is left of the run; then we leave."""
-        if not self.ending.ordered:
+        if self.setup is not None and self.setup.status >= 0 and not self.signalled:
+            self.leave_setup()
+        elif not self.ending.ordered:
             self.requests.clear()
             if not self.at_work():
                 self.drop_sync()
             if self.prerun is not None:
                 self.prerun.release()
             self.ending.order(number, grace)
+
+    def leave_setup(self) -> None:
+        """What a setup that ended by itself has left in the background is there on purpose."""
+        if self.leave_at is None:
+            self.ending.ordered = True
+            self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
         if self.terminated and not self.ending.ordered:
@@ -395,13 +445,14 @@ class Agent:
             if left is not None:
                 self.take_leave(left)
 
-    def take_leave(self, left: list[Process]) -> None:
+    def take_leave(self, left: list[Process], stays: list[Process] | None = None) -> None:
         """Every process is gone, or named: tell what they printed last, and leave."""
         self.reap()
         for descriptor in list(self.sources):
             self.relay_all(descriptor)
         self.tell_ends()
-        self.out.send({"type": "gone", "left": [process.told() for process in left]})
+        told = {"left": [process.told() for process in left], "stays": [process.told() for process in stays or []]}
+        self.out.send({"type": "gone", **told})
         self.leave_at = time.monotonic() + LAST_WORDS
         self.flush()
 

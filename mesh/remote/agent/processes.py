@@ -120,10 +120,7 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
             except (OSError, ValueError):  # numbers that the C library keeps for itself
                 pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # Should the agent be killed, its direct children at least do not go on for ever.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent:
-        os._exit(NOT_EXECUTABLE)
+    die_with(agent)
     if setting.limits:
         import resource
 
@@ -135,6 +132,13 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
     os.execve(
         find_program(argv[0], setting.environment.get(b"PATH", os.defpath.encode())), list(argv), setting.environment
     )
+
+
+def die_with(parent: int) -> None:
+    """In a child of the agent: should the agent be killed, its direct children at least do not go on for ever."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(NOT_EXECUTABLE)
 
 
 def find_program(name: bytes, path: bytes) -> bytes:

@@ -15,6 +15,7 @@ from .processes import Setting, output_pipe, spawn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 CHUNK = 65536  # bytes of output in one frame
 
@@ -46,30 +47,14 @@ class Source:
 class Rank:
     """The process of one rank. Where stdin is wanted, its end of the pipe is filled without ever blocking."""
 
-    def __init__(
-        self, rank: int, argv: Sequence[str], setting: Setting, environment: dict[bytes, bytes], wants_stdin: bool
-    ) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, pid: int, sources: list[Source], stdin: int = -1) -> None:
+        """stdin: our end of its pipe; -1: it reads nothing."""
+        self.rank, self.pid, self.sources, self.stdin = rank, pid, sources, stdin
         self.status = -1  # from waitpid, once it has ended
         self.ended = 0.0  # seconds since the epoch
         self.told = False
-        out, out_end = output_pipe()
-        err, err_end = output_pipe()
-        self.sources = [Source(out, rank, "stdout"), Source(err, rank, "stderr")]
-        self.stdin = -1
         self._input: deque[bytes] = deque()
         self._input_ended = False
-        if wants_stdin:
-            stdin_end, self.stdin = os.pipe()
-            os.set_blocking(self.stdin, False)
-        else:
-            stdin_end = os.open(os.devnull, os.O_RDONLY)
-        try:
-            own = Setting(environment, setting.directory, setting.umask, setting.limits)
-            self.pid = spawn([to_bytes(word) for word in argv], own, stdin_end, out_end, err_end)
-        finally:
-            for descriptor in (stdin_end, out_end, err_end):
-                os.close(descriptor)
 
     def end(self, status: int, now: float) -> None:
         """Take note of what waitpid said."""
@@ -77,6 +62,10 @@ class Rank:
         self.close_stdin()
         for source in self.sources:
             source.owe_what_waits()
+
+    def about_its_end(self) -> dict[str, Any]:
+        """What there is to tell beyond how it ended."""
+        return {}
 
     def all_relayed(self) -> bool:
         """True if everything that it wrote before its end has been passed on."""
@@ -122,6 +111,24 @@ class Rank:
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
+
+
+def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> Rank:
+    """Start the process of a rank. Raises OSError if there is no way to."""
+    stdin, stdin_end = -1, -1
+    out, out_end = output_pipe()
+    err, err_end = output_pipe()
+    if wants_stdin:
+        stdin_end, stdin = os.pipe()
+        os.set_blocking(stdin, False)
+    else:
+        stdin_end = os.open(os.devnull, os.O_RDONLY)
+    try:
+        pid = spawn([to_bytes(word) for word in argv], setting, stdin_end, out_end, err_end)
+    finally:
+        for descriptor in (stdin_end, out_end, err_end):
+            os.close(descriptor)
+    return Rank(rank, pid, [Source(out, rank, "stdout"), Source(err, rank, "stderr")], stdin)
 
 
 def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:

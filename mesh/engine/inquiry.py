@@ -1,0 +1,73 @@
+"""A question to every host of a cluster: no lock, no workspace, no rank. As pure as the Supervisor."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from mesh.core.cluster import Placement
+from mesh.core.events import CONNECTING, Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
+from mesh.core.outcome import EXIT_PREPARE, Cause, Outcome
+from mesh.engine.orders import Ask, Finish, Order
+
+PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
+
+
+class Inquiry:
+    """Asks every host one question, and keeps what came of it, by node."""
+
+    def __init__(self, placement: Placement, question: Mapping[str, Any]) -> None:
+        self._question = question
+        self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
+        self._now = 0.0  # seconds, monotonic
+        self._interrupted = 0
+        self.connected: dict[int, Connected] = {}
+        self.answers: dict[int, Answered] = {}
+        self.failures: dict[int, PrepareFailed] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting
+
+    def handle(self, event: Event) -> list[Order]:
+        match event:
+            case Tick(monotonic=now):
+                self._now = now
+                for node in [node for node, until in self._waiting.items() if now > until]:
+                    self._fail(node, event.time, "agent", "did not answer in time")
+            case Connected(node=node):
+                self.connected[node] = event
+                self._waiting[node] = self._now + PATIENCE
+                return [Ask(node=node, question=self._question)]
+            case Answered(node=node):
+                self.answers[node] = event
+                return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+            case PrepareFailed(node=node):
+                self.failures[node] = event
+                if event.step in CONNECTING:
+                    self._waiting.pop(node, None)
+                    return []
+                return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+            case Lost(node=node, reason=reason):
+                if node in self._waiting:
+                    self._fail(node, event.time, "agent", reason)
+            case Gone(node=node):
+                self._waiting.pop(node, None)
+            case Interrupted(signal=number):
+                self._interrupted = number
+                self._waiting.clear()
+        return []
+
+    def outcome(self, ended: float) -> Outcome:
+        """Valid once ``done``. It is COMPLETED if every host has answered."""
+        failures = tuple(self.failures[node] for node in sorted(self.failures))
+        if self._interrupted:
+            cause, code = Cause.SIGNAL, 128 + self._interrupted
+        else:
+            cause, code = (Cause.PREPARE, EXIT_PREPARE) if failures else (Cause.COMPLETED, 0)
+        return Outcome(run="", exit_code=code, cause=cause, started=0.0, ended=ended, failures=failures)
+
+    def _fail(self, node: int, time: float, step: str, message: str) -> None:
+        self._waiting.pop(node, None)
+        self.failures.setdefault(node, PrepareFailed(time=time, node=node, step=step, message=message))

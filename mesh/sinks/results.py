@@ -1,0 +1,95 @@
+"""What a run has left in its directory, for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mesh.core.cluster import Placement
+from mesh.core.outcome import Cause, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """How one rank ended, and what it printed."""
+
+    rank: int  # 0 .. world size - 1
+    host: str
+    code: int | None  # its exit code, 0 .. 255; None if a signal ended it, or its end is not known
+    signal: int | None  # the signal that ended it; None if none did, or its end is not known
+    stdout_path: Path
+    stderr_path: Path
+
+    @property
+    def stdout(self) -> bytes:
+        """All bytes that it wrote to stdout, as they came. Raises OSError if the log cannot be read."""
+        return self.stdout_path.read_bytes()
+
+    @property
+    def stderr(self) -> bytes:
+        """All bytes that it wrote to stderr, as they came. Raises OSError if the log cannot be read."""
+        return self.stderr_path.read_bytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The end of a run."""
+
+    run: str  # its id
+    exit_code: int  # 0 .. 255, by the table of the README
+    cause: Cause  # what decided it
+    ranks: tuple[RankResult, ...]
+    failures: tuple[str, ...]  # why the command was not started, one line for each host; () if it was
+    directory: Path  # with run.json, events.jsonl and logs/
+
+    @property
+    def ok(self) -> bool:
+        """True if every rank exited 0."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """The end of a sync."""
+
+    exit_code: int  # 0, 75, 125, 129, 130 or 143, by the table of the README
+    files: int  # of the workspace, on every host
+    sent: int  # bytes, to all hosts together
+    failures: tuple[str, ...]  # why it failed, one line for each host
+
+    @property
+    def ok(self) -> bool:
+        """True if every host has the workspace."""
+        return self.exit_code == 0
+
+
+def run_result(outcome: Outcome, placement: Placement, directory: Path) -> RunResult:
+    """What an outcome means for each rank."""
+    exits = {exited.rank: exited for exited in outcome.exits}
+    ranks = []
+    for rank in range(placement.world_size):
+        exited = exits.get(rank)
+        log = directory / "logs" / f"rank-{rank:04d}"
+        ranks.append(
+            RankResult(
+                rank=rank,
+                host=placement.hosts[placement.node(rank)].name,
+                code=exited.code if exited and not exited.signal else None,
+                signal=exited.signal if exited and exited.signal else None,
+                stdout_path=log.with_suffix(".out"),
+                stderr_path=log.with_suffix(".err"),
+            )
+        )
+    return RunResult(
+        run=outcome.run,
+        exit_code=outcome.exit_code,
+        cause=outcome.cause,
+        ranks=tuple(ranks),
+        failures=failures(outcome, placement),
+        directory=directory,
+    )
+
+
+def failures(outcome: Outcome, placement: Placement) -> tuple[str, ...]:
+    """Why hosts could not take part, a line each."""
+    return tuple(f"{placement.hosts[failure.node].name}: {failure.message}" for failure in outcome.failures)

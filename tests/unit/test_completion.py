@@ -1,0 +1,90 @@
+"""Completion: what mesh proposes, and that each shell asks for it and takes it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mesh.cli.completion import candidates
+from mesh.cli.program import MeshProgram
+from tests.conftest import Home
+
+CONTEXTS = MeshProgram().contexts
+
+
+@pytest.fixture
+def user(home: Home, tmp_path: Path) -> Home:
+    """Somebody with two clusters and a mesh on PATH."""
+    home.clusters("pod:\n  hosts: [a]\npotato:\n  hosts: [b]\nbad:\n  hosts: 3\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mesh").write_text(f'#!/bin/sh\nexec {sys.executable} -m mesh "$@"\n')
+    (tmp_path / "bin/mesh").chmod(0o755)
+    home.environ["PATH"] = f"{tmp_path}/bin:{home.environ['PATH']}"
+    home.files(train__py="")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["se"], ["setup"]),
+        (["run", "--ho"], ["--host-grace", "--hosts"]),
+        (["run", "--output", ""], ["all", "rank0", "none"]),
+        (["run", "--hosts", ""], []),
+        (["run", "local", "--ho"], []),
+        (["setup", "local", "--fo"], ["--force"]),
+        (["completion", "z"], ["zsh"]),
+        (["nonsense", ""], []),
+    ],
+)
+def test_candidates(words: list[str], found: list[str]) -> None:
+    assert candidates(words, CONTEXTS) == found
+
+
+def test_clusters_that_can_be_used(user: Home) -> None:
+    assert user.mesh("__complete", "run", "po").out == b"pod\npotato\n"
+    assert user.mesh("__complete", "run", "").out == b"local\npod\npotato\n"
+    assert user.mesh("__complete", "ssh", "--clusters", "/nowhere", "pod").out == b"pod\n"
+
+
+def shell(user: Home, name: str, script: str) -> str:
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+    text = user.mesh("completion", name).out.decode()
+    (user.path / "completion").write_text(text)
+    return subprocess.run(
+        [name, "-c", script], cwd=user.project, env=user.environ, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_bash(user: Home) -> None:
+    script = (
+        ". ~/completion; complete -p mesh; for line in 'run p' 'setup --fo' 'run pod tr'; do\n"
+        "COMP_WORDS=(mesh $line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); _mesh; echo ${COMPREPLY[@]}.\n"
+        "done"
+    )
+    found = shell(user, "bash", script).splitlines()
+    assert found == ["complete -o bashdefault -o default -F _mesh mesh", "pod potato.", "--force.", "."]
+
+
+def test_zsh(user: Home) -> None:
+    script = (
+        "compdef() { echo compdef $@ }; . ~/completion; compadd() { shift; echo $@ }; _files() { echo files }\n"
+        "words=(mesh run p); CURRENT=3; _mesh; words=(mesh run pod tr); CURRENT=4; _mesh"
+    )
+    assert shell(user, "zsh", script).splitlines() == ["compdef _mesh mesh", "pod potato", "files"]
+
+
+def test_fish(user: Home) -> None:
+    script = ". ~/completion; complete -C 'mesh run p'; echo; complete -C 'mesh run pod tr'"
+    assert shell(user, "fish", script).split() == ["pod", "potato", "train.py"]
+
+
+def test_a_shell_that_is_unknown(user: Home) -> None:
+    done = user.mesh("completion", "csh")
+    assert done.status == 2
+    assert "expected one of bash, zsh, fish, found 'csh'" in done.err
