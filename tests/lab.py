@@ -102,6 +102,21 @@ def make_key(path: Path, comment: str, passphrase: str = "") -> None:
     sh("ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", comment, "-f", str(path))
 
 
+@contextlib.contextmanager
+def ssh_agent(directory: Path, key: Path) -> Iterator[str]:
+    """An agent that holds a key; yields its socket."""
+    sock = directory / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
+    try:
+        if not eventually(sock.exists):
+            raise LabError("ssh-agent did not start")
+        subprocess.run(["ssh-add", "-q", str(key)], env={"SSH_AUTH_SOCK": str(sock)}, check=True, capture_output=True)
+        yield str(sock)
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
 def wait_for_sshd(address: str, port: int) -> None:
     def answers() -> bool:
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=2) as sock:

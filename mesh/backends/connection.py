@@ -9,6 +9,7 @@ import select
 import shlex
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names."""
         self._set(_shared=shared)
         self._set(_files=files)
+        self._set(_proxy=None)
         self._set(_opening=threading.Lock())
         super().__init__(host, port=port or None, user=user or None, gateway=gateway, config=shared.config)
         self.client.set_missing_host_key_policy(_Policy(self._checker()))
@@ -92,6 +94,8 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         """End it; what it went through may have ended already."""
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             super().close()
+        if self._proxy:
+            self._proxy.drop()
 
     def _open(self) -> None:
         deadline = time.monotonic() + self._shared.connect_timeout
@@ -128,16 +132,22 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
                 transport_factory=transport,
                 auth_strategy=login,
             )
-        except BaseException:
+        except BaseException as error:
             self.client.close()
             sock.close()
+            why = self._proxy.complaint() if self._proxy and not isinstance(error, HostUnreachable) else ""
+            if why:
+                raise paramiko.SSHException(why) from error
             raise
         self.transport = self.client.get_transport()
 
     def _socket(self, deadline: float) -> Any:
         """A way to the host: our own socket, a proxy command, or a channel through the gateway."""
         if isinstance(self.gateway, str):
-            return ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user))
+            if self._proxy:
+                self._proxy.drop()
+            self._set(_proxy=ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user)))
+            return self._proxy
         if self.gateway:
             try:
                 self.gateway.open()
@@ -256,17 +266,38 @@ class ProxySocket:
     def __init__(self, command: str) -> None:
         ours, theirs = socket.socketpair()
         self._socket = ours
+        # A file, as nobody reads a pipe for it.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             # By the shell, as ssh_config has it; exec, so that there is one process to end.
             argv = ["/bin/sh", "-c", f"exec {command}"]
             self._process = subprocess.Popen(
-                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True
+                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._stderr, start_new_session=True
             )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
 
+    def complaint(self) -> str:
+        """Why it ended, with the last line that it said; "" if it has not."""
+        try:
+            status = self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return ""
+        if status < 0:  # by us
+            return ""
+        self._stderr.seek(0)
+        lines = self._stderr.read(1 << 16).decode("utf-8", "replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()][-1:]
+        return f"its ProxyCommand ended (exit {status})" + "".join(f": {line[:300]}" for line in said)
+
+    def drop(self) -> None:
+        """Close it, and forget what it said."""
+        self.close()
+        self._stderr.close()
+
     def close(self) -> None:
+        """End it; paramiko's thread may be faster than we, who want to know what it said."""
         self._socket.close()
         if self._process.poll() is None:
             self._process.terminate()

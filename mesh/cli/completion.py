@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from invoke.parser.context import ParserContext
 
 from mesh import api
+from mesh.api.wiring import LABELS, OUTPUTS
 from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS
 from mesh.core.errors import MeshError, UsageError
 
@@ -85,8 +86,8 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
 
 def _values(flag: str, last: str) -> list[str]:
     known: dict[str, Sequence[str]] = {
-        "--output": api.OUTPUTS,
-        "--label": api.LABELS,
+        "--output": OUTPUTS,
+        "--label": LABELS,
         "--stdin": ("none", "rank0", "all"),
     }
     return _clusters(last) if flag == CLUSTER else _starting(last, known.get(flag, ()))

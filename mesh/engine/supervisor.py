@@ -188,9 +188,11 @@ class Supervisor:
 
     def _lock(self) -> list[Order]:
         """The first host's lock comes before all others: of two clients that start at once, one has all hosts."""
-        if self._cause is not None:
+        first_failed = any(failure.node == 0 and failure.step == "home" for failure in self._failures)
+        if self._cause is not None and not first_failed:
             return []
-        if self._phase[0] > Phase.LOCKING:
+        # What keeps the first host from having a lock at all may be wrong on the others as well: they are to tell.
+        if self._phase[0] > Phase.LOCKING or first_failed:
             nodes = [node for node, phase in self._phase.items() if phase is Phase.CONNECTED]
         else:
             nodes = [0] if self._phase[0] is Phase.CONNECTED else []
@@ -234,7 +236,7 @@ class Supervisor:
         if self._cause is None:
             self._cause = cause
             self._deadlines["drain"] = self._now + self._spec.drain
-        return self._settle()
+        return [*self._lock(), *self._settle()]
 
     # ---- towards the end
 

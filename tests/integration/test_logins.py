@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, PlainLab, TestHost, make_key, processes_in
+from tests.lab import Lab, PlainLab, TestHost, make_key, processes_in, ssh_agent
 
 pytestmark = [pytest.mark.sshd]
 root = pytest.mark.root
@@ -63,19 +63,11 @@ class TestCertificates:
     def test_held_by_the_agent(self, home: Home, lab: PlainLab, authority: Path, key: Path) -> None:
         self.cluster(home, lab)
         sign(authority, key, lab.user)
-        sock = home.path / "agent"
-        agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
-        try:
-            while not sock.exists():
-                assert agent.poll() is None
-            home.environ["SSH_AUTH_SOCK"] = str(sock)
-            subprocess.run(["ssh-add", "-q", str(key)], env=home.environ, check=True, capture_output=True)
+        with ssh_agent(home.path, key) as sock:
+            home.environ["SSH_AUTH_SOCK"] = sock
             for path in (home.path / ".ssh").glob("id_*"):
                 path.unlink()
             assert home.mesh("run", "pod", "echo", "hi").lines == ["[0] hi"]
-        finally:
-            agent.terminate()
-            agent.wait()
 
     def test_of_somebody_else_and_one_that_is_over(self, home: Home, lab: PlainLab, authority: Path, key: Path) -> None:
         self.cluster(home, lab)

@@ -18,7 +18,7 @@ from mesh.backends.ssh import SshBackend, remote_line
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel
-from tests.lab import PlainLab, make_key
+from tests.lab import PlainLab, make_key, ssh_agent
 
 pytestmark = pytest.mark.sshd
 
@@ -186,21 +186,20 @@ def test_a_key_with_a_passphrase(client: Client) -> None:
     assert "passphrase is not known" in str(client.error(client.host(identity_file=str(key))))
 
 
-def test_a_key_that_the_agent_holds(client: Client) -> None:
-    sock = client.home / "agent"
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
-    try:
-        while not sock.exists():
-            assert agent.poll() is None
-        environ = {"SSH_AUTH_SOCK": str(sock)}
-        subprocess.run(["ssh-add", "-q", str(client.lab.identity)], env=environ, check=True, capture_output=True)
-        os.environ["SSH_AUTH_SOCK"] = str(sock)
-        (channel,) = client.open(client.host(identity_file=""), environ=environ)
+def test_a_key_that_the_agent_holds(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ssh_agent(client.home, client.lab.identity) as sock:
+        monkeypatch.setenv("SSH_AUTH_SOCK", sock)  # where paramiko looks
+        (channel,) = client.open(client.host(identity_file=""), environ={"SSH_AUTH_SOCK": sock})
         assert read(channel) == b"hi\n"
-    finally:
-        os.environ.pop("SSH_AUTH_SOCK", None)
-        agent.terminate()
-        agent.wait()
+
+
+def test_a_key_of_the_agent_that_the_server_does_not_know(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_key(client.home / "other", "other")
+    with ssh_agent(client.home, client.home / "other") as sock:
+        monkeypatch.setenv("SSH_AUTH_SOCK", sock)
+        error = client.error(client.host(identity_file=""), environ={"SSH_AUTH_SOCK": sock})
+    assert "login refused; tried: the agent's ssh-ed25519 key; the server takes: publickey" in str(error)
+    assert error.step == "login"
 
 
 def test_a_gateway_that_all_hosts_share(client: Client) -> None:
@@ -285,3 +284,17 @@ def test_what_not_every_shell_reads_alike_is_refused() -> None:
     for word in ("it's", "a\\b", "no!", "new\nline"):
         with pytest.raises(ValueError, match="not all shells"):
             remote_line(["echo", word])
+
+
+def test_a_jump_host_that_refuses_the_login(client: Client) -> None:
+    gate = client.lab.hosts[1]
+    make_key(client.home / "other", "other")
+    client.config(f"Host {gate.address}\n  IdentityFile {client.home}/other\n  IdentitiesOnly yes\n")
+    error = client.error(client.host(), gateway=f"{client.lab.user}@{gate.address}:{gate.port}")
+    assert f"its gateway {gate.address}: login refused; tried: {client.home}/other" in str(error)
+
+
+def test_a_proxy_command_that_fails(client: Client) -> None:
+    client.config("Host *\n  ProxyCommand sh -c 'echo no route to %h >&2; exit 3'\n")
+    error = client.error(client.host(), tries=1)
+    assert "its ProxyCommand ended (exit 3): no route to 127.0.0.2" in str(error)

@@ -9,6 +9,7 @@ import pytest
 
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import (
+    Answered,
     Busy,
     Connected,
     Event,
@@ -27,8 +28,9 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import RunSpec
-from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
+from mesh.core.run import Kind, RunSpec, SetupCommand
+from mesh.engine.inquiry import Inquiry
+from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 
 GRACE, DRAIN = 10.0, 2.0
@@ -38,7 +40,7 @@ class Replay:
     """A supervisor whose clock is moved by hand: ``at`` is both clocks of every event."""
 
     def __init__(self, hosts: int = 2, nproc: int = 1, **changes: object) -> None:
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), nproc=nproc, **changes)  # type: ignore[arg-type]
+        spec = RunSpec(run="r", project="p", workspace=Path("/w"), nproc=nproc, **{"command": ("true",), **changes})  # type: ignore[arg-type]
         names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
         self.supervisor = Supervisor(spec, Placement(hosts=names, nproc=nproc))
         self.hosts = hosts
@@ -398,3 +400,94 @@ def test_a_rank_that_cannot_be_forked_stops_those_that_run() -> None:
     assert replay.handle(exited(0, by=15, at=4.1)) == [finish(0), finish(1)]
     replay.handle(*gone(0, 1))
     assert (replay.outcome().exit_code, replay.outcome().cause) == (125, Cause.PREPARE)
+
+
+# ---- setups, syncs, questions
+
+
+def setup_of(hosts: int = 2) -> Replay:
+    commands = (SetupCommand(run="make"),)
+    replay = Replay(hosts, sync=False, kind=Kind.SETUP, commands=commands, keep_going=True)
+    replay.tick(1.0)
+    for node in range(hosts):
+        replay.handle(connected(node), Locked(time=1, node=node))
+    assert replay.handle(*(Ready(time=1, node=node) for node in range(hosts))) == [Start(node=n) for n in range(hosts)]
+    return replay
+
+
+def test_a_setup_that_fails_on_one_host_goes_on_on_the_others() -> None:
+    replay = setup_of()
+    assert replay.handle(Exited(time=2, node=0, rank=0, code=3, during="make")) == []
+    assert replay.handle(exited(1, at=9.0)) == [finish(0), finish(1)]
+    replay.handle(Gone(time=9, node=0), Gone(time=9, node=1, stays=("pid 7 (fuse)",)))
+    assert replay.said == [
+        "[h0] setup failed in 'make': exit 3",
+        "[h1] setup completed",
+        "[h1] stays in the background: pid 7 (fuse)",
+    ]
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (3, Cause.RANK)
+
+
+def test_a_host_lost_in_its_setup_is_125() -> None:
+    replay = setup_of()
+    replay.handle(exited(0), Lost(time=3, node=1, reason="gone"), *gone(0))
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (125, Cause.LOST)
+
+
+def test_a_sync_starts_nothing() -> None:
+    replay = Replay(command=(), kind=Kind.SYNC)
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1), Locked(time=1, node=0), Locked(time=1, node=1))
+    assert replay.handle(synced(0)) == []
+    assert replay.handle(synced(1)) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (0, Cause.COMPLETED)
+
+
+def test_what_keeps_the_first_host_from_a_lock_is_asked_of_the_others() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    assert replay.handle(connected(0), connected(1)) == [Lock(node=0)]
+    assert replay.handle(PrepareFailed(time=1, node=0, step="home", message="read-only")) == [Lock(node=1)]
+
+
+class TestInquiry:
+    def replay(self, *events: Event) -> Inquiry:
+        hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
+        inquiry = Inquiry(Placement(hosts=hosts), {"question": "check"})
+        inquiry.handle(Tick(time=1, monotonic=1))
+        self.orders = [order for event in events for order in inquiry.handle(event)]
+        return inquiry
+
+    def test_every_host_is_asked_and_leaves(self) -> None:
+        answers = [Answered(time=1, node=node, answer={"n": node}, clock=0.0) for node in range(2)]
+        inquiry = self.replay(connected(0), answers[0], connected(1), answers[1], *gone(0, 1))
+        asks = [Ask(node=node, question={"question": "check"}) for node in range(2)]
+        ends = [Finish(node=node, number=signal.SIGTERM, grace=0.0) for node in range(2)]
+        assert self.orders == [asks[0], ends[0], asks[1], ends[1]]
+        assert inquiry.done
+        assert (inquiry.answers, inquiry.failures) == ({0: answers[0], 1: answers[1]}, {})
+        assert inquiry.outcome(1.0).exit_code == 0
+
+    def test_failures_are_kept_and_end_the_wait(self) -> None:
+        failed = PrepareFailed(time=1, node=0, step="login", message="refused")
+        inquiry = self.replay(failed, connected(1), Lost(time=2, node=1, reason="cut"))
+        assert inquiry.done
+        assert [(one.step, one.message) for one in inquiry.failures.values()] == [
+            ("login", "refused"),
+            ("agent", "cut"),
+        ]
+        assert inquiry.outcome(1.0).exit_code == 125
+
+    def test_a_host_that_never_answers(self) -> None:
+        failed = PrepareFailed(time=1, node=0, step="login", message="refused")
+        inquiry = self.replay(failed, connected(1), Tick(time=20, monotonic=20))
+        assert not inquiry.done
+        inquiry.handle(Tick(time=22, monotonic=22))
+        assert inquiry.done
+        assert inquiry.failures[1].message == "did not answer in time"
+
+    def test_an_interrupt(self) -> None:
+        inquiry = self.replay(connected(0), Interrupted(time=1, signal=2))
+        assert inquiry.done
+        assert inquiry.outcome(1.0).exit_code == 130

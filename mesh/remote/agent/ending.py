@@ -17,7 +17,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.ordered = False  # everything is to end, and we are to leave
-        self.spared = 0  # a process that ends by itself once asked to; 0: none
+        self.spared: set[int] = set()  # processes that end by themselves once asked to
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
@@ -25,7 +25,7 @@ class Ending:
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        self._send([p for p in descendants(os.getpid()) if p.pid != self.spared], number)
+        self._send([p for p in descendants(os.getpid()) if p.pid not in self.spared], number)
         self.kill_by(grace)
 
     def kill_by(self, seconds: float) -> None:

@@ -268,7 +268,7 @@ class Agent:
     def listen_to_prerun(self, prerun: Prerun) -> None:
         if prerun.setting is None and prerun.heard() and prerun.setting is not None:
             self.setting = prerun.setting
-            self.ending.spared = prerun.pid
+            self.ending.spared = {prerun.pid, prerun.holder}  # bash would tell of a child that was terminated
             if not self.is_over():
                 self.relay_all(prerun.output)
                 self.out.send({"type": "ready"})

@@ -44,6 +44,7 @@ class Prerun:
         self._lines = lines
         self._step = 0
         self._heard = b""
+        self.holder = 0  # the pid of the child that only waits, once it does
         self.setting: Setting | None = None  # a Setting, once every line has run
         text = os.memfd_create("mesh-prerun")
         os.write(text, to_bytes(script(lines)))
@@ -72,7 +73,8 @@ class Prerun:
             if what == b"step":
                 self._step = int(number)
             elif what == b"held":
-                self.setting = _setting_of(int(number))
+                self.holder = int(number)
+                self.setting = _setting_of(self.holder)
         return self.setting is not None
 
     def failure(self, status: int) -> str:

@@ -1,41 +1,31 @@
-"""What mesh does, as functions: picks backend and sinks. Concrete classes meet here, and only here."""
+"""What mesh does, as functions. docs/python.md shows how they are used."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import getpass
 import os
-import resource
-import secrets
 import shlex
 import socket
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from mesh.api.wiring import Showing, launch, new_run_id, user_name
 from mesh.config.clusters import LOCAL, clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, Project, check_workspace, load_project
 from mesh.config.settings import Options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
-from mesh.core.events import Event, Notice, Synced
-from mesh.core.outcome import Cause, Outcome
+from mesh.core.events import Event, Synced
+from mesh.core.outcome import Cause
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
 if TYPE_CHECKING:
-    from mesh.backends.passwords import Passwords
-    from mesh.core.interfaces import Backend, Sink
     from mesh.engine.checkup import Finding
-    from mesh.engine.launcher import Decider
-    from mesh.sinks.store import StoreSink
-    from mesh.sinks.terminal import TerminalSink
 
 __all__ = [
     "ClusterLine",
@@ -56,7 +46,6 @@ __all__ = [
 ]
 
 DEFAULTS = Options()
-OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
@@ -106,7 +95,7 @@ def run(
     """
     found, project = _cluster(cluster, options, clusters_file), load_project(_here())
     check_workspace(project, Path.home())
-    spec = _spec(project, options, command)
+    spec = _spec(project, options, _words(command))
     spec = dataclasses.replace(spec, lock=found.backend != "local")
     return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
 
@@ -124,7 +113,7 @@ def exec(  # noqa: A001  (the command's name)
 ) -> RunResult:
     """The same as ``run`` without sync, prerun and lock: safe while a run is on."""
     found = _cluster(cluster, options, clusters_file)
-    spec = _spec(load_project(_here()), options, command)
+    spec = _spec(load_project(_here()), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
     return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
 
@@ -135,7 +124,7 @@ def sync(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", 
     check_workspace(project, Path.home())
     spec = dataclasses.replace(_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=())
     collected = _Synced()
-    outcome, placement, _ = _launch(spec, found, Showing(quiet=quiet), collected)
+    outcome, placement, _ = launch(spec, found, Showing(quiet=quiet), collected)
     return SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),
@@ -182,7 +171,7 @@ def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "")
     found = _cluster(cluster, options, clusters_file)
     spec = dataclasses.replace(_spec(load_project(_here()), options, ()), sync=False, lock=False)
     inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "check"})
-    outcome, _, _ = _launch(spec, found, Showing(kept=False), supervisor=inquiry)
+    outcome, _, _ = launch(spec, found, Showing(kept=False), supervisor=inquiry)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     reports = []
@@ -199,7 +188,7 @@ def plan(
     """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
     found, project = _cluster(cluster, options, clusters_file), load_project(_here())
     check_workspace(project, Path.home())
-    return _plan(_spec(project, options, command), found)
+    return _plan(_spec(project, options, _words(command)), found)
 
 
 def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
@@ -253,33 +242,6 @@ def init(directory: Path) -> Path:
     return path
 
 
-def runs_directory(environ: Mapping[str, str]) -> Path:
-    """Where the run directories are."""
-    base = environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
-
-
-def new_run_id() -> str:
-    """An id that sorts by time and is unique for all who share a host."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Showing:
-    """What a command shows and keeps."""
-
-    output: str = "all"  # "all", "rank0" or "none"
-    label: str = "rank"  # "rank" or "host"
-    json: bool = False  # events on stdout
-    quiet: bool = False  # show nothing
-    kept: bool = True  # in a run directory
-
-    def __post_init__(self) -> None:
-        for name, value, known in (("--output", self.output, OUTPUTS), ("--label", self.label, LABELS)):
-            if value not in known:
-                raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
-
-
 class _Synced:
     """A sink that keeps what was synced."""
 
@@ -303,90 +265,21 @@ def _cluster(name: str, options: Options, clusters_file: str) -> Cluster:
     return select_hosts(find_cluster(name, file), options)
 
 
+def _words(command: Sequence[str]) -> Sequence[str]:
+    if isinstance(command, str) or not command:
+        raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
+    return command
+
+
 def _spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = run_spec(project, options, command, new_run_id(), os.environ, _user(), socket.gethostname())
+    spec = run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname())
     return dataclasses.replace(spec, lease=lease)
 
 
 def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
-    outcome, placement, directory = _launch(spec, cluster, showing)
+    outcome, placement, directory = launch(spec, cluster, showing)
     return run_result(outcome, placement, directory)
-
-
-def _launch(
-    spec: RunSpec, cluster: Cluster, showing: Showing, *more: Sink, supervisor: Decider | None = None
-) -> tuple[Outcome, Placement, Path]:
-    """Run it; return how it ended, which ranks were where, and the run directory."""
-    from mesh.backends.passwords import Passwords
-    from mesh.engine.launcher import Launcher, Local
-    from mesh.sinks.jsonl import JsonSink
-    from mesh.sinks.store import StoreSink
-    from mesh.sinks.terminal import TerminalSink
-
-    _allow_descriptors()
-    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
-    directory = runs_directory(os.environ) / spec.run
-    mode = "none" if showing.json else showing.output
-    store = (
-        StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
-        if showing.kept
-        else None
-    )
-    terminal = (
-        None if showing.quiet else TerminalSink(placement=placement, mode=mode, label=showing.label, environ=os.environ)
-    )
-    sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
-    sinks += [JsonSink(placement=placement)] if showing.json else []
-    if terminal and spec.kind is Kind.SETUP:
-        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
-    passwords = Passwords(cluster.password_env, os.environ)
-    with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
-        owner = _owner(spec, cluster) if spec.lock else None
-        local = Local(owner=owner, password=passwords.of, pack=lambda: _pack(spec, pack, terminal))
-        backend = BACKENDS[cluster.backend](cluster, passwords)
-        try:
-            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
-        finally:
-            passwords.close()
-    if store:
-        store.finish(outcome)
-    if terminal and store:
-        _conclude(spec, cluster, placement, outcome, terminal, store)
-    return outcome, placement, directory
-
-
-def _conclude(
-    spec: RunSpec, cluster: Cluster, placement: Placement, outcome: Outcome, terminal: TerminalSink, store: StoreSink
-) -> None:
-    """Tell how it ended."""
-    from mesh.sinks.summary import run_summary, setup_summary
-
-    if spec.kind is Kind.SETUP:
-        lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
-    elif spec.kind is Kind.RUN or outcome.exit_code:
-        lines = run_summary(outcome, placement, store.said, store.prepared, store.logs)
-    else:
-        lines = []  # a sync was told as it came
-    terminal.conclude(lines, failed=bool(outcome.exit_code))
-    if store.problem:
-        terminal.complain(f"the run directory is incomplete: {store.problem}")
-    if terminal.problem:
-        terminal.complain(f"not all output could be shown: {terminal.problem}")
-
-
-def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink | None) -> int:
-    """Pack the workspace, and return the descriptor of what came of it."""
-    from mesh.workspace.listing import list_workspace
-    from mesh.workspace.pack import make
-
-    listing = list_workspace(spec.workspace, spec.ignore)
-    if terminal:
-        for skipped in listing.skipped:
-            terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
-    make(listing, into)
-    into.flush()
-    return into.fileno()
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
@@ -413,52 +306,8 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     yield f"command    {shlex.join(spec.command)}"
 
 
-def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
-    """What the lock on the hosts tells those who find it."""
-    return {
-        "run": spec.run,
-        "cluster": cluster.name,
-        "user": _user(),
-        "machine": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": time.time(),
-        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
-    }
-
-
-def _user() -> str:
-    """Who we are; a number where the machine has no name for it, as in containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 def _here() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
         raise UsageError("the working directory is gone", hint="cd into a directory that exists") from None
-
-
-def _allow_descriptors() -> None:
-    """Take as many descriptors as we may have: a host needs two or three, and macOS begins with 256."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 65536 if hard == resource.RLIM_INFINITY else hard
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _local_backend(cluster: Cluster, passwords: Passwords) -> Backend:
-    from mesh.backends.local import LocalBackend
-
-    return LocalBackend()
-
-
-def _ssh_backend(cluster: Cluster, passwords: Passwords) -> Backend:
-    from mesh.backends.ssh import SshBackend
-
-    return SshBackend(cluster, environ=os.environ, passwords=passwords)
-
-
-BACKENDS: Mapping[str, Callable[[Cluster, Passwords], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

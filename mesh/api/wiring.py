@@ -1,0 +1,178 @@
+"""How the parts of mesh are put together for one run. Concrete classes meet here, and only here."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import resource
+import secrets
+import shlex
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import UsageError
+from mesh.core.events import Notice
+from mesh.core.outcome import Outcome
+from mesh.core.run import Kind, RunSpec
+
+if TYPE_CHECKING:
+    from mesh.backends.passwords import Passwords
+    from mesh.core.interfaces import Backend, Sink
+    from mesh.engine.launcher import Decider
+    from mesh.sinks.store import StoreSink
+    from mesh.sinks.terminal import TerminalSink
+
+OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """What a command shows and keeps."""
+
+    output: str = "all"  # "all", "rank0" or "none"
+    label: str = "rank"  # "rank" or "host"
+    json: bool = False  # events on stdout
+    quiet: bool = False  # show nothing
+    kept: bool = True  # in a run directory
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("--output", self.output, OUTPUTS), ("--label", self.label, LABELS)):
+            if value not in known:
+                raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
+
+
+def runs_directory(environ: Mapping[str, str]) -> Path:
+    """Where the run directories are."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
+
+
+def new_run_id() -> str:
+    """An id that sorts by time and is unique for all who share a host."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def launch(
+    spec: RunSpec, cluster: Cluster, showing: Showing, *more: Sink, supervisor: Decider | None = None
+) -> tuple[Outcome, Placement, Path]:
+    """Run it; return how it ended, which ranks were where, and the run directory."""
+    from mesh.backends.passwords import Passwords
+    from mesh.engine.launcher import Launcher, Local
+    from mesh.sinks.jsonl import JsonSink
+    from mesh.sinks.store import StoreSink
+    from mesh.sinks.terminal import TerminalSink
+
+    _allow_descriptors()
+    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    directory = runs_directory(os.environ) / spec.run
+    mode = "none" if showing.json else showing.output
+    store = (
+        StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
+        if showing.kept
+        else None
+    )
+    terminal = (
+        None if showing.quiet else TerminalSink(placement=placement, mode=mode, label=showing.label, environ=os.environ)
+    )
+    sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
+    sinks += [JsonSink(placement=placement)] if showing.json else []
+    if terminal and spec.kind is Kind.SETUP:
+        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+    passwords = Passwords(cluster.password_env, os.environ)
+    with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
+        owner = _owner(spec, cluster) if spec.lock else None
+        local = Local(owner=owner, password=passwords.of, pack=lambda: _pack(spec, pack, terminal))
+        backend = BACKENDS[cluster.backend](cluster, passwords)
+        try:
+            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
+        finally:
+            passwords.close()
+    if store:
+        store.finish(outcome)
+    if terminal and store:
+        _conclude(spec, cluster, placement, outcome, terminal, store)
+    return outcome, placement, directory
+
+
+def _conclude(
+    spec: RunSpec, cluster: Cluster, placement: Placement, outcome: Outcome, terminal: TerminalSink, store: StoreSink
+) -> None:
+    """Tell how it ended."""
+    from mesh.sinks.summary import run_summary, setup_summary
+
+    if spec.kind is Kind.SETUP:
+        lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
+    elif spec.kind is Kind.RUN or outcome.exit_code:
+        lines = run_summary(outcome, placement, store.said, store.prepared, store.logs)
+    else:
+        lines = []  # a sync was told as it came
+    terminal.conclude(lines, failed=bool(outcome.exit_code))
+    if store.problem:
+        terminal.complain(f"the run directory is incomplete: {store.problem}")
+    if terminal.problem:
+        terminal.complain(f"not all output could be shown: {terminal.problem}")
+
+
+def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink | None) -> int:
+    """Pack the workspace, and return the descriptor of what came of it."""
+    from mesh.workspace.listing import list_workspace
+    from mesh.workspace.pack import make
+
+    listing = list_workspace(spec.workspace, spec.ignore)
+    if terminal:
+        for skipped in listing.skipped:
+            terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
+    make(listing, into)
+    into.flush()
+    return into.fileno()
+
+
+def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
+    """What the lock on the hosts tells those who find it."""
+    return {
+        "run": spec.run,
+        "cluster": cluster.name,
+        "user": user_name(),
+        "machine": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": time.time(),
+        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
+    }
+
+
+def user_name() -> str:
+    """Who we are; a number where the machine has no name for it, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _allow_descriptors() -> None:
+    """Take as many descriptors as we may have: a host needs two or three, and macOS begins with 256."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65536 if hard == resource.RLIM_INFINITY else hard
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _local_backend(cluster: Cluster, passwords: Passwords) -> Backend:
+    from mesh.backends.local import LocalBackend
+
+    return LocalBackend()
+
+
+def _ssh_backend(cluster: Cluster, passwords: Passwords) -> Backend:
+    from mesh.backends.ssh import SshBackend
+
+    return SshBackend(cluster, environ=os.environ, passwords=passwords)
+
+
+BACKENDS: Mapping[str, Callable[[Cluster, Passwords], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

@@ -1,0 +1,48 @@
+"""The Python API where it refuses, and where it is quiet; docs/python.md shows the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mesh import api
+from mesh.core.errors import UsageError
+from tests.conftest import Home
+
+
+@pytest.mark.parametrize("command", ["echo hi", "", [], ()])
+def test_a_command_is_a_list_of_words(command: list[str]) -> None:
+    for function in (api.run, api.exec):
+        with pytest.raises(UsageError, match="expected a command as a list of words"):
+            function(command, cluster="local")
+
+
+def test_a_sync_that_fails_says_why(home: Home) -> None:
+    (home.path / ".mesh").write_text("a file where a directory belongs")
+    home.files(a__txt="x")
+    program = (
+        "from mesh import api\n"
+        "result = api.sync(cluster='local', quiet=True)\n"
+        "print(result.ok, result.exit_code, result.failures)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=True
+    )
+    place = f"{home.path}/.mesh/local"
+    assert done.stdout == f"False 125 ('local-0: Not a directory: {place}', 'local-1: Not a directory: {place}')\n"
+    assert done.stderr == ""
+
+
+def test_from_a_thread_and_without_a_terminal(home: Home) -> None:
+    program = (
+        "import threading\nfrom mesh import api\nfound = []\n"
+        "def work(): found.append(api.run(['sh', '-c', 'echo $RANK'], cluster='local:3', quiet=True))\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "print(found[0].exit_code, b''.join(rank.stdout for rank in found[0].ranks))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0 b'0\\n1\\n2\\n'\n"
