@@ -81,6 +81,14 @@ class LocalBackend:
     def __init__(self) -> None:
         self._channels: list[LocalChannel] = []
 
+    def reopen(self, node: int, argv: Sequence[str]) -> LocalChannel:
+        try:
+            channel = LocalChannel(argv)
+        except OSError as error:
+            raise HostUnreachable(f"cannot start an agent here: {error}") from error
+        self._channels.append(channel)
+        return channel
+
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         for node, _ in enumerate(hosts):
             if not sys.platform.startswith("linux"):

@@ -125,6 +125,8 @@ class SshBackend:
         self._secrets = Secrets(passwords)
         self._connections: list[SshConnection] = []
         self._shared: Shared | None = None
+        self._gateway: SshConnection | None = None
+        self._hosts: Sequence[Host] = ()
         self._given_up = threading.Event()
 
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
@@ -145,17 +147,29 @@ class SshBackend:
         )
         shared.given_up = self._given_up
         self._shared = shared
-        gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
-        self._connections = [self._connection(host, shared, gateway) for host in hosts]
+        self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
+        self._hosts = hosts
+        self._connections = [self._connection(host, shared, self._gateway) for host in hosts]
         group = ConnectionGroup.from_connections(self._connections)
 
         def open_one(node: int) -> Opened:
             try:
-                return Opened(node=node, result=self._open(hosts[node], self._connections[node], command))
+                return Opened(node=node, result=self._open(hosts[node], self._connections[node], command, self._tries))
             except HostUnreachable as error:
                 return Opened(node=node, result=error)
 
         yield from group.open_each(self._parallel, open_one, self._given_up.is_set)
+
+    def reopen(self, node: int, argv: Sequence[str]) -> SshChannel:
+        assert self._shared is not None  # as it was opened before
+        self._connections[node].close()
+        self._connections[node] = self._connection(self._hosts[node], self._shared, self._gateway)
+        if self._given_up.is_set():
+            raise HostUnreachable("given up")
+        try:
+            return self._open(self._hosts[node], self._connections[node], remote_line(argv), tries=1)
+        except GivenUp as error:
+            raise HostUnreachable("given up") from error
 
     def close(self) -> None:
         self._given_up.set()
@@ -166,11 +180,11 @@ class SshBackend:
         files = (Path(host.identity_file),) if host.identity_file else ()
         return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=gateway)
 
-    def _open(self, host: Host, connection: SshConnection, command: str) -> SshChannel:
+    def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
         began = time.monotonic()
         problem = ""
-        for attempt in range(self._tries):
+        for attempt in range(tries):
             if attempt:
                 pause = PAUSES[min(attempt, len(PAUSES)) - 1]
                 if self._given_up.wait(pause * (1 + random.random())):
@@ -193,7 +207,7 @@ class SshBackend:
                     raise GivenUp from error
                 problem = _reason(error)
                 connection.close()
-        tried = f"{self._tries} tries in {time.monotonic() - began:.0f} s"
+        tried = f"{tries} tries in {time.monotonic() - began:.0f} s"
         text = f"cannot connect to {_target(connection)}: {problem} ({tried})"
         raise HostUnreachable(text, hint=self._by_hand(host, connection))
 

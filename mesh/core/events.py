@@ -157,10 +157,39 @@ class Exited(RankEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ended(Exited):
+    """The same, told before the output that came first: behind a paused terminal it is known all the same.
+
+    For the supervisor; Exited comes in its turn.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut(RankEvent):
+    """Output that the host's spool had no room for."""
+
+    stream: Stream
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lost(HostEvent):
     """The host or its agent is gone without a good-bye, or is silent for too long."""
 
     reason: str
+    is_clear: bool = False  # the host has told that no process of the run is left there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnecting(HostEvent):
+    """The connection ended; the agent goes on, and we are trying to reach it again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnected(HostEvent):
+    """The agent is back, and nothing was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +197,11 @@ class Silent(HostEvent):
     """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
 
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleared(HostEvent):
+    """Every process of the run is gone there; told before the output that comes before Gone. For the supervisor."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,9 @@ class Backend(Protocol):
         argv holds no secret. Exactly one Opened comes per host; a failure is a HostUnreachable with a hint.
         """
 
+    def reopen(self, node: int, argv: Sequence[str]) -> Channel:
+        """Start argv on a host that was opened before, through a new connection; one try. Raises HostUnreachable."""
+
     def close(self) -> None:
         """Give up what is still opening, end every channel and connection. From any thread; may be called twice."""
 

@@ -25,7 +25,9 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import HostUnreachable, MeshError, OutputClosed
 from mesh.core.events import (
     AsksPassword,
+    Cleared,
     Connected,
+    Ended,
     Event,
     Finished,
     Interrupted,
@@ -50,11 +52,13 @@ from mesh.remote.session import Begin, Rank, Session
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
 BEAT = 5.0  # seconds between two beats
 SILENT = 15.0  # seconds without a byte after which a host is called silent
-QUEUED = 256  # events, of up to 64 KiB each, that wait for the main thread
+AGAIN = 1.0  # seconds between two attempts to reach a host again
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
 LAST_LOOK = 2.0  # seconds for a reader to take what is left after an interrupt
+GOOD_BYE = 0.5  # seconds for telling the hosts that we leave
 JOIN = 5.0  # seconds for a thread to end after its channel was closed
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+NO_SUSPENSION = "not suspended: without us the hosts would end the run; Ctrl-C ends it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,15 @@ class Local:
     pack: Callable[[], int]  # packs the workspace into a file, and returns its descriptor; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """An event, and how far the host's stream is told by then."""
+
+    event: Event
+    session: Session | None = None
+    place: int = 0
 
 
 class Decider(Protocol):
@@ -98,7 +111,8 @@ class Launcher:
         self._spec, self._cluster, self._placement = spec, cluster, placement
         self._backend, self._sinks, self._local = backend, sinks, local
         self._supervisor = supervisor or Supervisor(spec, placement)
-        self._arrived: queue.Queue[Event] = queue.Queue(QUEUED)
+        # It has no limit: the hosts send no more than a window ahead of what has been acknowledged.
+        self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
         self._may_sync: dict[int, queue.SimpleQueue[bool]] = {
@@ -155,14 +169,19 @@ class Launcher:
                 raise item
             self._interrupted = self._interrupted or isinstance(item, Interrupted)
             self._decide(item)
+            if isinstance(item, Notice):
+                self._show(item)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, arrival: _Arrival) -> None:
+        event = arrival.event
         if isinstance(event, Connected):
             self._connected[event.node] = event
         elif isinstance(event, AsksPassword):
             self._spawn(f"mesh-password-{event.node}", partial(self._give_password, event))
         self._decide(event)
         self._show(event)
+        if arrival.session is not None:
+            arrival.session.acknowledge(arrival.place)
 
     def _decide(self, event: Event) -> None:
         ordered = self._supervisor.handle(event)
@@ -226,14 +245,20 @@ class Launcher:
         """Close every channel and end every thread but those that show."""
         self._over.set()
         self._stdin.close()
-        for node, session in list(self._sessions.items()):
-            self._may_sync[node].put(False)
+        for waiting in self._may_sync.values():
+            waiting.put(False)
+        # Where an agent has not taken its leave; a dead connection may block whoever sends.
+        self._spawn("mesh-bye", self._say_good_bye).join(GOOD_BYE)
+        for session in list(self._sessions.values()):
             session.close()
         self._backend.close()
         deadline = time.monotonic() + JOIN
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
-            with contextlib.suppress(queue.Empty):  # a host's thread may be waiting for room
-                self._arrived.get(timeout=0.01)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _say_good_bye(self) -> None:
+        for session in list(self._sessions.values()):
+            session.leave()
 
     def _finish_showing(self) -> None:
         """Wait until the sinks have seen everything, however slow their reader is; less once we were interrupted."""
@@ -269,11 +294,8 @@ class Launcher:
         return thread
 
     def _put(self, event: Event) -> None:
-        """Queue an event from another thread; dropped once nobody reads the queue any more."""
-        while not self._over.is_set():
-            with contextlib.suppress(queue.Full):
-                self._arrived.put(event, timeout=1.0)
-                return
+        """Queue an event from another thread."""
+        self._arrived.put(_Arrival(event))
 
     def _connect(self) -> None:
         hosts = self._placement.hosts
@@ -289,13 +311,16 @@ class Launcher:
 
     def _begin(self, node: int, channel: Channel) -> None:
         host = self._placement.hosts[node]
-        session = Session(node, self._placement.ranks(node)[0], channel, self._stdin.taken)
+        first = self._placement.ranks(node)[0]
+        session = Session(node, first, channel, self._stdin.taken, lambda: self._reopen(node, session))
         self._sessions[node] = session
         begin = Begin(
             run=self._spec.run,
             project=self._spec.project,
             remote_dir=host.remote_dir or self._cluster.remote_dir,
             owner=self._local.owner,
+            node=node,
+            spool=self._spec.spool,
             lease=self._spec.lease,
             grace=self._spec.grace,
         )
@@ -303,11 +328,26 @@ class Launcher:
         def serve() -> None:
             session.begin(begin)
             for event in session.events():
-                self._put(event)
+                if isinstance(event, Ended | Cleared):
+                    self._urgent.append(event)
+                else:
+                    self._arrived.put(_Arrival(event, session, session.place))
                 if isinstance(event, Locked) and self._spec.sync and self._may_sync[node].get():
                     self._send_workspace(session)
 
         self._spawn(f"mesh-host-{host.name}", serve)
+
+    def _reopen(self, node: int, session: Session) -> Channel | None:
+        """Another channel to a host whose agent goes on; None once the host is lost."""
+        while time.monotonic() < session.heard + self._spec.host_grace:
+            if self._over.wait(AGAIN if session.opened > session.heard else 0.0):
+                return None
+            try:
+                session.opened = time.monotonic()
+                return self._backend.reopen(node, start_command(self._cluster.python))
+            except HostUnreachable:
+                continue
+        return None
 
     def _give_password(self, event: AsksPassword) -> None:
         self._sessions[event.node].password(self._local.password(event.user))
@@ -343,6 +383,8 @@ class Launcher:
                 quiet = now - session.heard if session.waiting else 0.0
                 if quiet > self._spec.host_grace:
                     session.give_up(f"silent for {self._spec.host_grace:g} s")
+                if quiet > SILENT and now - session.opened > SILENT:
+                    session.try_another(f"silent for {quiet:.0f} s")
                 if (quiet > SILENT) != (node in silent):
                     silent ^= {node}
                     self._put(Silent(time=time.time(), node=node, seconds=quiet if quiet > SILENT else 0.0))
@@ -415,11 +457,14 @@ def _noted_signals(urgent: collections.deque[Event | BaseException]) -> Iterator
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        urgent.append(Interrupted(time=time.time(), signal=number))
+        if number == signal.SIGTSTP:
+            urgent.append(Notice(time=time.time(), text=NO_SUSPENSION))
+        else:
+            urgent.append(Interrupted(time=time.time(), signal=number))
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
-        if not (number == signal.SIGHUP and handler is signal.SIG_IGN):
+        if not (number in (signal.SIGHUP, signal.SIGTSTP) and handler is signal.SIG_IGN):
             signal.signal(number, note)
     try:
         yield

@@ -10,7 +10,9 @@ from mesh.core.cluster import Placement
 from mesh.core.events import (
     CONNECTING,
     Busy,
+    Cleared,
     Connected,
+    Ended,
     Event,
     Exited,
     Gone,
@@ -91,6 +93,8 @@ class Supervisor:
         self._failures: list[PrepareFailed] = []
         self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
         self._unverified: list[str] = []
+        self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
+        self._cleared: set[int] = set()  # hosts that have told that all is gone there
         self._is_setup = spec.kind is Kind.SETUP
         self._has_ranks = bool(spec.command or spec.commands)
 
@@ -130,6 +134,12 @@ class Supervisor:
                 return self._fail(failure, Cause.PREPARE)
             case Started():
                 return []
+            case Ended(rank=rank):
+                if event.status and event.time <= self._ordered_end - CLOCK_ERROR and rank not in self._known:
+                    self._known.add(rank)
+                    return self._suspect(event)
+            case Cleared(node=node):
+                self._cleared.add(node)
             case Exited():
                 return self._exit(event)
             case Lost(node=node):
@@ -242,11 +252,13 @@ class Supervisor:
 
     def _exit(self, event: Exited) -> list[Order]:
         self._exits[event.rank] = event
+        if event.rank in self._known:
+            self._suspects = [event if _is_of(suspect, event.rank) else suspect for suspect in self._suspects]
         done = f"[{self._name(event.node)}] setup completed"
         said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
         if event.time > self._ordered_end - CLOCK_ERROR:
             self._stopped.add(event.rank)
-        elif event.status:
+        elif event.status and event.rank not in self._known:
             return [*self._suspect(event), *self._settle()]
         return [*said, *self._settle()]
 
@@ -257,11 +269,13 @@ class Supervisor:
             step = phase.name.lower()
             return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_end:
-            self._unverified.append(f"{name}: lost before it could tell that all is gone there: {event.reason}")
+            if not event.is_clear and node not in self._cleared:
+                self._unverified.append(f"{name}: lost before it could tell that all is gone there: {event.reason}")
             self._no_ranks.add(node)
             return self._settle()
         self._lost.append(event)
-        self._unverified.append(f"{name}: lost; its agent ends the run there as soon as it notices")
+        if not event.is_clear:
+            self._unverified.append(f"{name}: lost; its agent ends the run there as soon as it notices")
         self._no_ranks.add(node)
         return [*self._suspect(event), *self._settle()]
 
@@ -363,6 +377,8 @@ class Supervisor:
             orders += self._finish(self._answering())
         if self._passed("finish"):
             for node in self._answering():
+                if node in self._cleared:  # what it has printed waits for a terminal that stands still
+                    continue
                 self._unverified.append(f"{self._name(node)}: did not answer whether all is gone there")
                 self._phase[node] = Phase.OVER
         return orders
@@ -386,3 +402,7 @@ class Supervisor:
 
     def _name(self, node: int) -> str:
         return self._placement.hosts[node].name
+
+
+def _is_of(suspect: Exited | Lost, rank: int) -> bool:
+    return isinstance(suspect, Exited) and suspect.rank == rank

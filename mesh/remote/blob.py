@@ -16,9 +16,13 @@ MODULES = (
     "setup",
     "workspace",
     "checks",
+    "spool",
     "outbox",
     "sync",
     "ending",
+    "client",
+    "doors",
+    "guardian",
     "main",
 )
 

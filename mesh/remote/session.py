@@ -16,16 +16,21 @@ from mesh.core.events import (
     Answered,
     AsksPassword,
     Busy,
+    Cleared,
     Connected,
+    Ended,
     Event,
     Exited,
     Gone,
     HostEvent,
+    LeftOut,
     Locked,
     Lost,
     Output,
     PrepareFailed,
     Ready,
+    Reconnected,
+    Reconnecting,
     Started,
     Stream,
     Synced,
@@ -33,12 +38,14 @@ from mesh.core.events import (
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
+from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
 
 # Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
 # over a share of 32 kbit/s of an uplink, this is 8 s.
 PIECE = 32 << 10
 NEW_PASSWORD = b"password change required"  # openssh/session.c, when there is no terminal
+ACKNOWLEDGED = 128 << 10  # bytes of an agent's stream that are acknowledged together
 MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent greets
 
 
@@ -50,6 +57,8 @@ class Begin:
     project: str  # the workspace's directory on the host
     remote_dir: str
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
+    node: int  # index of the host in the run
+    spool: int  # bytes of output that may wait on the host's disk
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
 
@@ -64,19 +73,35 @@ class Rank:
 
 
 class Session:
-    """Talks to the agent at the other end of a channel.
+    """Talks to one agent, through one channel after the other.
 
     ``events`` is for the host's own thread; the other methods may be called from any. None of them raises when the
-    channel is gone: ``events`` tells that as Lost.
+    channel is gone: ``events`` tells what became of it. From the start of the ranks on, orders are numbered and sent
+    again through the next channel, until the agent has told that it has them.
     """
 
-    def __init__(self, node: int, first_rank: int, channel: Channel, taken: Callable[[int, int], None]) -> None:
-        """taken: called with (rank, bytes) when a rank's stdin has taken bytes."""
+    def __init__(
+        self,
+        node: int,
+        first_rank: int,
+        channel: Channel,
+        taken: Callable[[int, int], None],
+        reopen: Callable[[], Channel | None] = lambda: None,
+    ) -> None:
+        """taken: called with (rank, bytes) when a rank's stdin has taken bytes.
+
+        reopen: makes another channel to the host; it blocks, and returns None when that is not to be tried any longer
+        """
         self.node = node
-        self.heard = time.monotonic()  # when the last bytes came or went, or when we last asked for some
-        self.waiting = (
-            False  # for the channel; False while what came is being worked off: that is not the host's silence
-        )
+        self.heard = time.monotonic()  # when the last bytes came or went
+        self.waiting = False  # for the channel; False while nobody reads it: that is not the host's silence
+        self.place = 0  # how much of the agent's stream has come, in bytes: whole frames
+        self._acknowledged = 0
+        self._reopen = reopen
+        self._may_come_back = False  # the agent listens for another channel
+        self._attached = True  # the channel is the agent's; False until a new one is
+        self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
+        self._number = 0
         self._first_rank = first_rank
         self._channel = channel
         self._taken = taken
@@ -86,17 +111,24 @@ class Session:
         self._round_trip = float("inf")  # of the beat that told the offset
         self._sent = 0  # bytes of the workspace
         self._ended = False
-        self._given_up = ""  # why we hung up, if we did
+        self._over = False  # the agent has said its last word
+        self._given_up = ""  # why we hung up for good, if we did
+        self._why = ""  # the last channel ended
+        self._why_hung_up = ""  # if we did, to try another one
+        self.opened = time.monotonic()  # when the channel was
 
     # ---- requests
 
     def begin(self, begin: Begin) -> None:
         """Ship the agent and its first request in one flight."""
+        self._run, self._agent = begin.run, begin.node
         self._marker = secrets.token_hex(16)
         request = {
             "type": "begin",
             "marker": self._marker,
             "run": begin.run,
+            "node": begin.node,
+            "spool": begin.spool,
             "project": begin.project,
             "remote_dir": begin.remote_dir,
             "owner": begin.owner,
@@ -125,7 +157,7 @@ class Session:
                 orders, self._held_back = self._held_back, []
             if orders:
                 self._send_at_once(b"".join(orders))
-            if self._ended:
+            if self._ended or self._given_up:
                 break
         self._send_at_once(encode({"type": "pack", "last": True}))
         with self._lock:
@@ -140,16 +172,18 @@ class Session:
     def start(self, argv: Sequence[str], ranks: Sequence[Rank]) -> None:
         """Start the ranks of this host."""
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
-        self._send(encode({"type": "start", "argv": list(argv), "ranks": listed}))
+        self._may_come_back = True
+        self._order({"type": "start", "argv": list(argv), "ranks": listed})
 
     def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
         listed = [dataclasses.asdict(command) for command in commands]
-        self._send(encode({"type": "setup", "rank": rank, "commands": listed, "force": force}))
+        self._may_come_back = True
+        self._order({"type": "setup", "rank": rank, "commands": listed, "force": force})
 
     def password(self, password: str) -> None:
         """Answer AsksPassword; "" if there is none."""
-        self._send(encode({"type": "password"}, password.encode("utf-8", "surrogateescape")))
+        self._order({"type": "password"}, password.encode("utf-8", "surrogateescape"))
 
     def ask(self, question: Mapping[str, Any]) -> None:
         """Ask the agent; it answers with Answered."""
@@ -157,7 +191,7 @@ class Session:
 
     def stdin(self, rank: int, data: bytes) -> None:
         """Give bytes to the stdin of a rank; b"" ends it."""
-        self._send(encode({"type": "stdin", "rank": rank}, data))
+        self._order({"type": "stdin", "rank": rank}, data)
 
     def beat(self) -> None:
         """Renew the lease, and ask for the host's time."""
@@ -165,74 +199,156 @@ class Session:
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run there, and kill what is left after grace seconds."""
-        self._send(encode({"type": "signal", "signal": number, "grace": grace}))
+        self._order({"type": "signal", "signal": number, "grace": grace})
 
     def kill(self) -> None:
         """Kill every process of the run there, now."""
-        self._send(encode({"type": "kill"}))
+        self._order({"type": "kill"})
 
     def finish(self, number: int, grace: float) -> None:
         """End what is left (signal, grace, SIGKILL), look that it is gone, and let the agent leave."""
         self._ended = True
-        self._send(encode({"type": "finish", "signal": number, "grace": grace}))
+        self._order({"type": "finish", "signal": number, "grace": grace})
+
+    def acknowledge(self, place: int, *, now: bool = False) -> None:
+        """What came up to this place of the stream is ours for good; now: tell the agent at once."""
+        if now or place - self._acknowledged >= ACKNOWLEDGED:
+            self._acknowledged = place
+            self._send(encode({"type": "ack", "place": place}))
+
+    def leave(self) -> None:
+        """Tell the agent that we leave for good, whatever it is doing."""
+        self._send(encode({"type": "bye"}))
+
+    def try_another(self, reason: str) -> None:
+        """Nothing comes through the channel: end it, and try another one if the agent listens for it."""
+        if self._may_come_back:
+            self._why_hung_up = reason
+            self._channel.close()
 
     def give_up(self, reason: str) -> None:
         """Hang up on a host that has fallen silent: it is lost for that reason."""
         self._given_up = reason
-        self.close()
+        self._channel.close()
 
     def close(self) -> None:
-        """Hang up: the agent ends whatever is left by itself."""
+        """Hang up for good: the agent ends whatever is left by itself."""
+        self._given_up = self._given_up or "given up"
         self._channel.close()
+
+    def _order(self, header: dict[str, Any], data: bytes = b"") -> None:
+        """Send something that must not get lost with a channel."""
+        with self._lock:
+            self._number += 1
+            frame = encode({**header, "n": self._number}, data)
+            self._orders.append((self._number, frame))
+            if self._attached:
+                self._send_held(frame)
 
     def _send(self, data: bytes) -> None:
         with self._lock:
-            if self._held_back is not None:
-                self._held_back.append(data)
-                return
+            if self._attached:
+                self._send_held(data)
+
+    def _send_held(self, data: bytes) -> None:
+        if self._held_back is not None:
+            self._held_back.append(data)
+        else:
             self._send_at_once(data)
 
     def _send_at_once(self, data: bytes) -> None:
         try:
             self._channel.send(data)
         except ChannelClosed:
-            self._ended = True  # what receive() says decides what it means
+            pass  # what receive() says decides what it means
 
     # ---- events
 
     def events(self) -> Iterator[Event]:
-        """Everything that the agent tells, until the channel ends; then Lost, unless the agent took its leave."""
-        decoder = Decoder()
-        greeted = gone = False
-        banner = b""
+        """Everything that the agent tells, through as many channels as it takes.
+
+        The last one is Gone, or Lost or PrepareFailed where the agent could not take its leave. ``place`` is how much
+        of the agent's stream is told by the events so far: acknowledge it once nothing of that can be lost any more.
+        """
+        yield from self._read()
+        while not self._over:
+            if self._attached:
+                with self._lock:
+                    self._attached = False
+                yield Reconnecting(time=time.time(), node=self.node, reason=self._why)
+            channel = self._reopen()
+            if channel is None:
+                reason = self._given_up or f"{self._why}, and it could not be reached again"
+                yield Lost(time=time.time(), node=self.node, reason=reason)
+                return
+            self._bring(channel)
+            yield from self._read()
+
+    def _bring(self, channel: Channel) -> None:
+        """Offer the agent another channel; it goes on where its stream has reached us."""
+        self._channel, self.opened = channel, time.monotonic()
+        if self._given_up:
+            channel.close()
+        self._marker = secrets.token_hex(16)
+        request = {"type": "channel", "marker": self._marker, "run": self._run, "node": self._agent, "have": self.place}
+        with self._lock:
+            self._send_at_once(blob() + encode(request))
+
+    def _read(self) -> Iterator[Event]:
+        """The events of one channel; sets ``_over`` if there is to be no other one."""
+        decoder, begin = Decoder(), self.place
+        greeted, banner = False, b""
         try:
             while chunk := self._receive():
                 if not greeted:
                     banner += chunk
                     _, found, chunk = banner.partition(b"\n%s\n" % self._marker.encode())
-                    if not found and len(banner) < MAX_BANNER:
-                        continue
-                    if not found:
+                    greeted = bool(found)
+                    if not greeted and len(banner) > MAX_BANNER:
                         break
-                    greeted = True
+                    if not greeted:
+                        continue
                 for header, data in decoder.feed(chunk):
-                    for event in self._event(header, data):
-                        gone = gone or isinstance(event, Gone)
-                        yield event
+                    if header["type"] == "gone":  # the last frame: the agent leaves once it knows that we have it
+                        self.acknowledge(begin + decoder.consumed, now=True)
+                    yield from self._event(header, data)
+                self.place = begin + decoder.consumed
         except FrameError as error:
+            self._over = True
             yield Lost(time=time.time(), node=self.node, reason=f"the agent does not speak our protocol: {error}")
             return
+        if not self._over:
+            yield from self._channel_ended(greeted, banner)
+
+    def _channel_ended(self, greeted: bool, banner: bytes) -> Iterator[Event]:
+        """Without a good-bye: is it worth another one?"""
+        now = time.time()
         if self._given_up:
-            yield Lost(time=time.time(), node=self.node, reason=self._given_up)
-        elif not greeted:
-            yield self._no_agent(self._channel.farewell(), banner)
-        elif not gone:
-            yield Lost(time=time.time(), node=self.node, reason=_last_words(self._channel.farewell()))
+            self._over = True
+            yield Lost(time=now, node=self.node, reason=self._given_up)
+        elif not self._may_come_back:
+            self._over = True
+            farewell = self._channel.farewell()
+            if greeted:
+                yield Lost(time=now, node=self.node, reason=_last_words(farewell))
+            else:
+                yield self._no_agent(farewell, banner)
+        elif greeted and self._attached:
+            farewell = self._channel.farewell()
+            self._why = self._why_hung_up or "the connection ended"
+            if farewell.status is not None and farewell.status >= 0:  # the guardian's own: the agent is no more
+                self._over = True
+                clear = farewell.status == SWEPT
+                yield Lost(time=now, node=self.node, reason=_last_words(farewell), is_clear=clear)
 
     def _receive(self) -> bytes:
-        self.heard, self.waiting = time.monotonic(), True
+        # While nobody was reading, nothing could be heard.
+        if self._attached and not self.waiting:
+            self.heard = time.monotonic()
+        self.waiting = True
         chunk = self._channel.receive()
-        self.heard, self.waiting = time.monotonic(), False
+        if chunk:
+            self.heard = time.monotonic()
         return chunk
 
     def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
@@ -246,16 +362,29 @@ class Session:
                 yield Output(time=now, node=node, rank=header["rank"], stream=stream, data=data)
             case "beat":
                 self._set_clock(now, sent=header["echo"], there=header["time"])
+                self._forget_orders(header["orders"])
+            case "attached":
+                self._go_on(header["orders"])
+                yield Reconnected(time=now, node=node)
+            case "no-door":
+                self._may_come_back = False
+            case "no-agent":
+                self._over = True
+                yield Lost(time=now, node=node, reason="its agent is gone", is_clear=not header["left"])
             case "taken":
                 self._taken(header["rank"], header["bytes"])
             case "started":
                 at = self._ours(header["time"])
                 yield Started(time=at, node=node, rank=header["rank"], pid=header["pid"])
-            case "exited":
+            case "exited" | "ended" as kind:
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
                 during = header.get("during", "")
-                yield Exited(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
+                event = Exited if kind == "exited" else Ended
+                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
+            case "left-out":
+                stream = Stream(header["stream"])
+                yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
             case _:
                 yield self._host_event(header, now)
 
@@ -288,10 +417,26 @@ class Session:
                 return AsksPassword(time=now, node=node, user=header["user"])
             case "answer":
                 return Answered(time=now, node=node, answer=header["answer"], clock=self._offset)
+            case "clear":
+                return Cleared(time=now, node=node)
             case "gone":
+                self._over = True
                 return Gone(time=now, node=node, left=tuple(header["left"]), stays=tuple(header["stays"]))
             case other:
                 raise FrameError(f"an unknown frame {other!r}")
+
+    def _forget_orders(self, obeyed: int) -> None:
+        with self._lock:
+            self._orders = [(number, frame) for number, frame in self._orders if number > obeyed]
+
+    def _go_on(self, obeyed: int) -> None:
+        """The agent has the new channel: send what has not reached it."""
+        self._why_hung_up = ""
+        self._forget_orders(obeyed)
+        with self._lock:
+            self._attached = True
+            self._send_at_once(b"".join(frame for _, frame in self._orders))
+        self.acknowledge(self.place, now=True)
 
     def _set_clock(self, now: float, *, sent: float, there: float) -> None:
         """Of all beats, the one that was back first tells the other clock best."""

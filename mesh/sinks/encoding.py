@@ -14,11 +14,14 @@ from mesh.core.events import (
     Finished,
     Gone,
     HostEvent,
+    LeftOut,
     Lost,
     Notice,
     PrepareFailed,
     RankEvent,
     Ready,
+    Reconnected,
+    Reconnecting,
     Silent,
     Started,
     Synced,
@@ -49,6 +52,12 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}
+        case Reconnecting(reason=reason):
+            yield {**_host("reconnecting", event, placement), "reason": reason}
+        case Reconnected():
+            yield _host("reconnected", event, placement)
+        case LeftOut(stream=stream, bytes=size):
+            yield {**rank("left_out", event, placement), "stream": stream.value, "bytes": size}
         case Silent(seconds=seconds):
             yield {**_host("silent", event, placement), "seconds": seconds}
         case Gone(left=left, stays=stays):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Event, Exited, Output, PrepareFailed, Started, Stream
+from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, Started, Stream
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
@@ -35,6 +35,7 @@ class StoreSink:
         self._placement = placement
         self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
         self._started: list[Started] = []
+        self._left_out: list[dict[str, Any]] = []
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         self._about: dict[str, Any] = {
             "version": VERSION,
@@ -68,6 +69,8 @@ class StoreSink:
                 return
             if isinstance(event, Started):
                 self._started.append(event)
+            if isinstance(event, LeftOut):
+                self._left_out.extend(encoding.objects(event, self._placement))
             events = self._file(self.directory / "events.jsonl")
             for item in encoding.objects(event, self._placement):
                 events.write(json.dumps(item).encode() + b"\n")
@@ -121,6 +124,7 @@ class StoreSink:
             "lost": [item for lost in outcome.lost for item in encoding.objects(lost, self._placement)],
             "failures": [item for one in outcome.failures for item in encoding.objects(one, self._placement)],
             "unverified": list(outcome.unverified),
+            "left_out": self._left_out,
         }
         try:
             self._write_about()

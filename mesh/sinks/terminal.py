@@ -12,10 +12,13 @@ from mesh.core.events import (
     Exited,
     Finished,
     Gone,
+    LeftOut,
     Lost,
     Notice,
     Output,
     PrepareFailed,
+    Reconnected,
+    Reconnecting,
     Silent,
     Stream,
     Synced,
@@ -82,6 +85,12 @@ class TerminalSink:
             case Silent(node=node, seconds=seconds):
                 name = self._placement.hosts[node].name
                 self._say(f"{name}: silent for {seconds:.0f} s" if seconds else f"{name}: is back")
+            case Reconnecting(node=node, reason=reason):
+                self._say(f"{self._placement.hosts[node].name}: {reason}; connecting again")
+            case Reconnected(node=node):
+                self._say(f"{self._placement.hosts[node].name}: connected again, nothing was lost")
+            case LeftOut(rank=rank, stream=stream, bytes=size):
+                self._say(f"rank {rank}: {told_bytes(size)} of its {stream.value} left out: no room for them there")
             case Notice(text=text):
                 self._say(text)
             case Finished():

@@ -75,6 +75,7 @@ class Run:
         """The next event of these kinds; the wait ends at the channel's end at the latest."""
         for event in self._coming:
             self.events.append(event)
+            self.session.acknowledge(self.session.place)
             if isinstance(event, kinds) and where(event):
                 return event
         raise AssertionError(f"no {kinds} came, but {self.events}")
@@ -144,7 +145,17 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     channels: list[Channel] = []
 
     def start(python: str, **changes: object) -> Run:
-        begin = Begin(run="run-1", project="p", remote_dir=str(remote_dir), owner=None, lease=60.0, grace=5.0)
+        run = f"run-{os.getpid()}"
+        begin = Begin(
+            run=run,
+            project="p",
+            remote_dir=str(remote_dir),
+            owner=None,
+            node=0,
+            spool=10**9,
+            lease=60.0,
+            grace=5.0,
+        )
         begin = replace(begin, **changes)  # type: ignore[arg-type]
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception), opened.result

@@ -6,7 +6,9 @@ import json
 
 TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Dict, Tuple
+
+    Frame = Tuple[Dict[str, Any], bytes]
 
 MAX_HEADER = 64 << 20  # bytes; a header carries argv and environment, which Linux limits to a few MiB
 
@@ -37,6 +39,8 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._header: dict[str, Any] | None = None  # of the frame whose bytes have not all come
+        self.consumed = 0  # bytes of all frames that were returned
+        self._header_size = 0
         self._searched = 0  # bytes of the buffer that are known to hold no newline
 
     def feed(self, chunk: bytes) -> list[tuple[dict[str, Any], bytes]]:
@@ -54,6 +58,7 @@ class Decoder:
                         raise FrameError("a header without end")
                     break
                 self._header = _header(bytes(buffer[position:end]))
+                self._header_size = end + 1 - position
                 position = end + 1
             size = self._header.get("size", 0)
             if len(buffer) - position < size:
@@ -61,6 +66,7 @@ class Decoder:
                 break
             frames.append((self._header, bytes(buffer[position : position + size])))
             position += size
+            self.consumed += self._header_size + size
             self._header = None
             self._searched = 0
         del buffer[:position]

@@ -5,48 +5,56 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long (u
 
 from __future__ import annotations
 
+import array
 import os
 import pwd
 import select
 import signal
+import socket
 import sys
 import time
 from collections import deque
 
 from .checks import facts
+from .client import Client, release
+from .doors import Door, bring_channel
 from .ending import Ending
 from .frames import Decoder, to_bytes
+from .guardian import guard
 from .outbox import Outbox
 from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
 from .shell import Prerun
-from .state import Busy, State, free_port, machine_id
+from .spool import Spool
+from .state import Busy, State, free_port, machine_directory, machine_id
 from .sync import Sync, hint, why
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Tuple
+    from typing import Any
 
-    Frame = Tuple[Dict[str, Any], bytes]
+    from .frames import Frame
 
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
-LAST_WORDS = 1.5  # seconds for the channel to take the last frames; the agent leaves within 2
-
 # Requests that do not wait for the step that is under way.
-AT_ONCE = frozenset(("beat", "signal", "kill", "finish"))
+AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
 
 
 class Agent:
     """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE."""
 
-    def __init__(self, decoder: Decoder, begin: dict[str, Any], rest: list[Frame]) -> None:
-        self.decoder, self.begin = decoder, begin
+    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
+        """guardian: what is sent to it stays open as long as the guardian lives."""
+        self.client, self.begin, self.guardian = client, begin, guardian
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
-        self.out = Outbox()
-        self.heard = time.monotonic()
+        self.obeyed = 0  # the number of the last order: those that are sent again are known by it
+        place = machine_directory(begin["remote_dir"])
+        self.out = Outbox(Spool(os.path.join(place, f"spool-{begin['run']}-{begin['node']}"), begin["spool"]))
+        self.door: Door | None = None
         self.terminated = False  # somebody sent us SIGTERM
+        self.parent = os.getppid()
         self.signalled = False  # the client had us signal the ranks
         self.failed = False
         self.sync: Sync | None = None
@@ -56,40 +64,50 @@ class Agent:
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
         self.ending = Ending()
-        self.leave_at: float | None = None  # set once all processes are gone
+        self.is_clear = False  # every process of the run is gone, or named
 
     # ---- the loop
 
     def run(self) -> None:
         """Serve until every process of the run is gone and the client knows it, or is gone itself."""
         self.wake, wake_end = os.pipe()
-        for descriptor in (self.wake, wake_end, 0, 1):
+        for descriptor in (self.wake, wake_end, self.client.channel, self.out.channel):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self.on_signal)
         self.greet()
-        while not self.done():
-            self.serve(self.poll())
+        try:
+            while not self.is_done():
+                self.serve(self.poll())
+        finally:
+            self.out.close()
+            if self.door is not None:
+                self.door.close()
 
     def on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGTERM:
             self.terminated = True
 
-    def done(self) -> bool:
-        return self.leave_at is not None and (not self.out or time.monotonic() > self.leave_at)
+    def is_done(self) -> bool:
+        """Nothing is left to be done, and the client knows it, or will never."""
+        return self.is_clear and (self.out.is_acknowledged or time.monotonic() > self.client.given_up_at())
 
     def poll(self) -> set[int]:
         """Wait for the next thing to do; return the ready descriptors."""
         now = time.monotonic()
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
-        moments = [self.lease_end(), self.ending.next() if self.leave_at is None else self.leave_at]
-        if self.out.open:
-            poll.register(0, select.POLLIN)
-            if self.out:
-                poll.register(1, select.POLLOUT)
-        if self.sources and not self.out.full:
+        moments = [float("inf") if self.is_clear else self.ending.next()]
+        if self.is_clear or not self.ending.ordered:
+            moments.append(self.client.given_up_at())
+        if self.client.channel >= 0:
+            poll.register(self.client.channel, select.POLLIN)
+        if self.out:
+            poll.register(self.out.channel, select.POLLOUT)
+        if self.door is not None:
+            poll.register(self.door.fileno(), select.POLLIN)
+        if self.sources:
             if now >= self.read_again:
                 for descriptor in self.sources:
                     poll.register(descriptor, select.POLLIN)
@@ -111,10 +129,12 @@ class Agent:
         if self.wake in ready:
             drain(self.wake)
             self.reap()
-        if 0 in ready:
+        if self.client.channel in ready:
             self.receive()
-        if 1 in ready:
+        if self.out.channel in ready:
             self.flush()
+        if self.door is not None and self.door.fileno() in ready:
+            self.open_door(self.door)
         if self.prerun is not None and self.prerun.status in ready:
             self.listen_to_prerun(self.prerun)
         if self.setup is not None and self.setup.words in ready:
@@ -133,35 +153,47 @@ class Agent:
     # ---- the channel
 
     def flush(self) -> None:
-        self.out.flush()
-        if not self.out.open:
-            self.client_is_gone()
+        if not self.out.flush():
+            self.lose_channel()
 
     def receive(self) -> None:
-        try:
-            chunk = os.read(0, 1 << 18)
-        except BlockingIOError:
-            return
-        except OSError:
-            chunk = b""
-        if not chunk:
-            self.client_is_gone()
-            return
-        self.heard = time.monotonic()
-        for frame in self.decoder.feed(chunk):
-            if frame[0]["type"] in AT_ONCE:
-                self.obey(*frame)
+        for header, data in self.client.receive():
+            number = header.get("n", 0)
+            if number and number <= self.obeyed:
+                continue
+            self.obeyed = number or self.obeyed
+            if header["type"] in AT_ONCE:
+                self.obey(header, data)
             else:
-                self.requests.append(frame)
+                self.requests.append((header, data))
+        if self.client.channel < 0:
+            self.lose_channel()
 
-    def client_is_gone(self) -> None:
-        """Nobody is there to end the run: we do."""
-        self.out.close()
-        self.finish(signal.SIGTERM, self.begin["grace"])
+    def lose_channel(self) -> None:
+        """Both ways, so that the client notices as well."""
+        self.client.lose_channel()
+        if self.out.channel >= 0:
+            release(self.out.channel)
+            self.out.channel = -1
 
-    def lease_end(self) -> float:
-        lease: float = self.begin["lease"]
-        return self.heard + lease if not self.ending.ordered else float("inf")
+    def open_door(self, door: Door) -> None:
+        """Somebody comes: the client with another channel, or a question."""
+        found = door.answer()
+        if found is None:
+            return
+        request, descriptors, visitor = found
+        if request["type"] == "channel" and len(descriptors) == 2:
+            incoming, outgoing = descriptors
+            self.lose_channel()
+            self.client.take_channel(incoming, visitor)
+            os.set_blocking(outgoing, False)
+            self.out.go_on(outgoing, request["have"])
+            self.out.send_urgently({"type": "attached", "orders": self.obeyed})
+            self.flush()
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+        visitor.close()
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         getattr(self, "do_" + header["type"])(header, data)
@@ -208,7 +240,10 @@ class Agent:
         try:
             self.state = State(self.begin["remote_dir"], self.begin["project"])
             if self.begin["owner"]:
-                self.state.lock(self.begin["owner"])
+                lock = self.state.lock(self.begin["owner"])
+                # The lock is held until the guardian has ended what a killed agent has left.
+                rights = array.array("i", [lock])
+                self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except Busy as busy:
             self.failed = True
             self.out.send({"type": "busy", "owner": busy.owner})
@@ -281,9 +316,18 @@ class Agent:
 
     # ---- ranks
 
+    def make_door(self) -> None:
+        """From now on a client that has lost its channel may come back."""
+        if self.door is None:
+            try:
+                self.door = Door(self.begin["run"], self.begin["node"])
+            except OSError as error:
+                self.out.send({"type": "no-door", "why": why(error)})
+
     def do_start(self, header: dict[str, Any], data: bytes) -> None:
         if self.is_over():
             return
+        self.make_door()
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
@@ -308,6 +352,7 @@ class Agent:
         """Run the commands of a setup, in the home directory."""
         if self.is_over():
             return
+        self.make_door()
         home = os.fsdecode(self.setting.environment[b"HOME"])
         setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home)}, home)
         try:
@@ -361,11 +406,7 @@ class Agent:
             if rank.all_relayed() and not rank.told:
                 rank.told = True
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
-                if os.WIFSIGNALED(rank.status):
-                    ended["signal"] = os.WTERMSIG(rank.status)
-                else:
-                    ended["code"] = os.WEXITSTATUS(rank.status)
-                self.out.send(ended)
+                self.out.send({**ended, **_how(rank.status)})
                 self.flush()
 
     def reap(self) -> None:
@@ -381,6 +422,9 @@ class Agent:
             rank = self.ranks.get(pid)
             if rank is not None and rank.status < 0:
                 rank.end(status, time.time())
+                if self.out.is_behind:  # whoever looks at a paused terminal wants to know all the same
+                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended}
+                    self.out.send_urgently({**told, **_how(rank.status)})
                 self.took_stdin(rank, rank.drop_input())
             elif self.sync is not None and pid == self.sync.pid:
                 self.unpacked(self.sync)
@@ -401,8 +445,18 @@ class Agent:
     # ---- the end
 
     def do_beat(self, header: dict[str, Any], data: bytes) -> None:
-        self.out.send({"type": "beat", "echo": header["time"], "time": time.time()})
+        self.out.send_urgently({"type": "beat", "echo": header["time"], "time": time.time(), "orders": self.obeyed})
         self.flush()
+
+    def do_ack(self, header: dict[str, Any], data: bytes) -> None:
+        """The client has our stream up to a place."""
+        self.out.acknowledge(header["place"])
+        self.flush()
+
+    def do_bye(self, header: dict[str, Any], data: bytes) -> None:
+        """The client leaves on purpose: we end the run by ourselves."""
+        self.client.leave()
+        self.finish(signal.SIGTERM, self.begin["grace"])
 
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
         self.signalled = True
@@ -429,18 +483,19 @@ class Agent:
 
     def leave_setup(self) -> None:
         """What a setup that ended by itself has left in the background is there on purpose."""
-        if self.leave_at is None:
+        if not self.is_clear:
             self.ending.ordered = True
             self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
         if self.terminated and not self.ending.ordered:
-            self.fail("agent", "the agent was told to end (SIGTERM) on its host")
+            orphaned = os.getppid() != self.parent
+            self.fail("agent", "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)")
             self.finish(signal.SIGTERM, self.begin["grace"])
-        if time.monotonic() > self.lease_end():
-            self.fail("agent", f"the agent heard nothing from the client for {self.begin['lease']:g} s")
+        if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
+            self.fail("agent", self.client.why())
             self.finish(signal.SIGTERM, self.begin["grace"])
-        if self.leave_at is None:
+        if not self.is_clear:
             left = self.ending.step()
             if left is not None:
                 self.take_leave(left)
@@ -452,9 +507,18 @@ class Agent:
             self.relay_all(descriptor)
         self.tell_ends()
         told = {"left": [process.told() for process in left], "stays": [process.told() for process in stays or []]}
+        if self.out.is_behind:
+            self.out.send_urgently({"type": "clear", **told})
         self.out.send({"type": "gone", **told})
-        self.leave_at = time.monotonic() + LAST_WORDS
+        self.is_clear = True
         self.flush()
+
+
+def _how(status: int) -> dict[str, int]:
+    """How a process ended, from what waitpid says."""
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status)}
 
 
 def drain(descriptor: int) -> None:
@@ -466,7 +530,7 @@ def drain(descriptor: int) -> None:
 
 
 def main() -> None:
-    """Read the first frame, answer with its marker, and serve."""
+    """Read the first frame, answer with its marker, and do what it says: begin a run, or bring it a channel."""
     close_inherited()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -484,4 +548,7 @@ def main() -> None:
         frames = decoder.feed(chunk)
     begin = frames[0][0]
     os.write(1, b"\n%s\n" % begin["marker"].encode())
-    Agent(decoder, begin, frames[1:]).run()
+    if begin["type"] == "channel":
+        bring_channel(begin)
+    else:
+        guard(lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run())

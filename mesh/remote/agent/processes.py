@@ -141,6 +141,13 @@ def die_with(parent: int) -> None:
         os._exit(NOT_EXECUTABLE)
 
 
+def hear_of_parents_end(parent: int) -> None:
+    """Get SIGTERM when the parent ends; at once if it has."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def find_program(name: bytes, path: bytes) -> bytes:
     """What a shell would run: name itself if it holds a slash, else the first program of that name on PATH.
 
@@ -188,11 +195,8 @@ class Process:
 def descendants(root: int) -> list[Process]:
     """Every process below root that has not ended (zombies have), in no order."""
     children: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            process = _look_at(name)
-            if process is not None:
-                children.setdefault(process.parent, []).append(process)
+    for process in _look_around():
+        children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
     waiting = [root]
     while waiting:
@@ -201,6 +205,25 @@ def descendants(root: int) -> list[Process]:
             if process.state not in "ZX":
                 found.append(process)
     return found
+
+
+def all_processes() -> list[Process]:
+    """Every process of the machine that has not ended and that we can see."""
+    return [process for process in _look_around() if process.state not in "ZX"]
+
+
+def variable_of(pid: int, name: bytes) -> bytes:
+    """A variable that a process was started with; b"" if it has none, or we may not see it."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return parse_environment(file.read()).get(name, b"")
+    except OSError:
+        return b""
+
+
+def _look_around() -> list[Process]:
+    found = (_look_at(name) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in found if process is not None]
 
 
 def _look_at(pid: str) -> Process | None:

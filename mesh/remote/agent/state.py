@@ -47,12 +47,17 @@ class Busy(Exception):
         self.owner = owner
 
 
+def machine_directory(remote_dir: str) -> str:
+    """Where this machine's own things are below remote_dir: its lock, its spools."""
+    return os.path.join(os.path.expanduser(remote_dir), "machines", machine_id())
+
+
 class State:
     """The directories below remote_dir. Raises OSError where they cannot be made or written."""
 
     def __init__(self, remote_dir: str, project: str) -> None:
         root = os.path.expanduser(remote_dir)
-        self.machine = os.path.join(root, "machines", machine_id())
+        self.machine = machine_directory(remote_dir)
         self.workspaces = os.path.join(root, "workspaces")
         self.project = project
         os.makedirs(root, 0o700, exist_ok=True)
@@ -77,8 +82,10 @@ class State:
                 os.unlink(os.path.join(self.machine, name))
         return os.path.join(self.machine, f"pack-{os.getpid()}")
 
-    def lock(self, owner: dict[str, Any]) -> None:
+    def lock(self, owner: dict[str, Any]) -> int:
         """Take the machine's lock until this process ends; owner is a dict with "run". Raises Busy.
+
+        Returns its descriptor: whoever holds a copy of it holds the lock.
 
         Agents of the same run share it: a cluster may name one machine twice. The kernel drops the lock with the
         last of them, however it ends, so there is no stale one to judge.
@@ -89,6 +96,7 @@ class State:
             if time.monotonic() > deadline:
                 raise Busy(self._owner())
             time.sleep(0.01)
+        return self._lock
 
     def _try_lock(self, owner: dict[str, Any]) -> bool:
         """One attempt; False if somebody is just now changing the lock or its owner."""

@@ -1,0 +1,95 @@
+"""The client as its agent knows it: the channel it speaks through, and how long it may be away."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .frames import Decoder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from .frames import Frame
+
+SILENT = 15.0  # seconds without a beat after which a client is silent, whatever its channel does
+RETURN = 5.0  # seconds in which a client whose channel has ended while it was beating may come back
+
+
+class Client:
+    """Who sends us requests. It may come back through another channel."""
+
+    def __init__(self, decoder: Decoder, lease: float) -> None:
+        """lease: seconds that the run may go on without a beat."""
+        self._decoder, self._lease = decoder, lease
+        self._heard = time.monotonic()  # the last beat, or anything else
+        self._ended: float | None = None  # when its channel did
+        self._has_left = False
+        self._visitor: socket.socket | None = None  # who has brought the channel, and waits for us to be done with it
+        self.channel = 0  # the descriptor that requests come from; -1: there is none
+
+    def receive(self) -> list[Frame]:
+        """The requests that have come; sets ``channel`` to -1 at its end."""
+        try:
+            chunk = os.read(self.channel, 1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self.lose_channel()
+            return []
+        self._heard = time.monotonic()
+        return self._decoder.feed(chunk)
+
+    def lose_channel(self) -> None:
+        """The channel has ended without a word."""
+        if self.channel >= 0:
+            release(self.channel)
+            self.channel = -1
+            self._ended = time.monotonic()
+            self._let_go()
+
+    def leave(self) -> None:
+        """It has said good-bye, and will not be back."""
+        self._has_left = True
+
+    def take_channel(self, incoming: int, visitor: socket.socket) -> None:
+        """It is back, through another channel."""
+        if self.channel >= 0:
+            release(self.channel)
+        self._let_go()
+        self._visitor, self.channel, self._ended = visitor, incoming, None
+        self._decoder = Decoder()
+        self._heard = time.monotonic()
+        os.set_blocking(incoming, False)
+
+    def given_up_at(self) -> float:
+        """When its run is to be ended, monotonic: it was killed, or its lease is over."""
+        if self._has_left:
+            return 0.0
+        if self._ended is not None and self._ended - self._heard < SILENT:
+            return self._ended + RETURN
+        return self._heard + self._lease
+
+    def why(self) -> str:
+        """Why it is given up."""
+        if self._ended is not None and self._ended - self._heard < SILENT:
+            return f"the client's connection ended, and it was not back within {RETURN:g} s"
+        return f"the agent heard nothing from the client for {self._lease:g} s"
+
+    def _let_go(self) -> None:
+        if self._visitor is not None:
+            self._visitor.close()
+            self._visitor = None
+
+
+def release(descriptor: int) -> None:
+    """Close an end of a channel. The numbers 0 and 1 must not become those of something else."""
+    if descriptor > 2:
+        os.close(descriptor)
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, descriptor)
+    os.close(null)

@@ -1,0 +1,90 @@
+"""The guardian: the agent's parent. Should the agent be killed, it ends what the agent had started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SWEPT = 95  # exit status: the agent was killed, and everything that it had started is gone
+NOT_SWEPT = 94  # the same, but something is left
+PATIENCE = 5.0  # seconds for SIGKILL to take effect
+
+
+def guard(serve: Callable[[socket.socket], None]) -> None:
+    """Run the agent, ``serve``, as a child of this process; does not return.
+
+    serve gets a socket: a descriptor that is sent through it stays open as long as one of the two processes lives
+    """
+    guardian = os.getpid()
+    ours, theirs = socket.socketpair()
+    agent = os.fork()
+    if not agent:
+        status = 1
+        try:
+            ours.close()
+            become_subreaper()
+            hear_of_parents_end(guardian)
+            serve(theirs)
+            status = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    theirs.close()
+    _let_go_of_the_channel()
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
+    status = _wait_for(agent)
+    if status == 0:
+        os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
+    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
+    left = end_all()
+    done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
+    os.write(2, f"the agent is gone ({how}); {done}\n".encode())
+    os._exit(NOT_SWEPT if left else SWEPT)
+
+
+def end_all() -> list[str]:
+    """Kill everything below us; return what is left."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = descendants(os.getpid())
+        if not found:
+            return []
+        foreign = send_signal(found, signal.SIGKILL)
+        if time.monotonic() > deadline or len(foreign) == len(found):
+            return [process.told() for process in found]
+        _reap()
+        time.sleep(0.005)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _wait_for(agent: int) -> int:
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent:
+            return status
+
+
+def _let_go_of_the_channel() -> None:
+    """The channel is the agent's: it must end with the agent."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(null, number)
+    os.close(null)

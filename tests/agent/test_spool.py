@@ -1,0 +1,170 @@
+"""The spool and the outbox: what waits for the client comes whole and in order, or is counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mesh.remote.agent import spool as module
+from mesh.remote.agent.frames import Decoder, encode
+from mesh.remote.agent.outbox import WINDOW, Outbox
+from mesh.remote.agent.spool import Spool
+
+
+def output(number: int, size: int) -> bytes:
+    return encode({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * size)
+
+
+def frames(data: bytes) -> list[tuple[dict[str, object], bytes]]:
+    return Decoder().feed(data)
+
+
+def everything(spool: Spool) -> bytes:
+    found = b""
+    while spool:
+        found += spool.take()
+    return found
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 2000)
+    monkeypatch.setattr(module, "MEMORY", 5000)
+
+
+@given(st.lists(st.one_of(st.integers(0, 900), st.none()), max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_whatever_is_taken_when_it_comes_whole_and_in_order(
+    small: None, tmp_path: Path, steps: list[int | None]
+) -> None:
+    """A number adds a frame of that size, None takes."""
+    spool = Spool(str(tmp_path / "spool"), 10**9)
+    added, found = b"", b""
+    for number, size in enumerate(steps):
+        if size is None:
+            found += spool.take()
+        else:
+            added += output(number, size)
+            spool.add(output(number, size))
+    found += everything(spool)
+    assert found == added
+    spool.close()
+    assert not (tmp_path / "spool").exists()
+
+
+def test_beyond_its_limit_head_and_tail_are_kept_and_the_rest_is_counted(small: None, tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"), 10_000)
+    for number in range(500):
+        spool.add(output(number, 100))
+        if number == 250:
+            spool.add(encode({"type": "exited", "rank": 1}))
+    assert sum(path.stat().st_size for path in (tmp_path / "spool").iterdir()) <= 12_000
+    found = frames(everything(spool))
+    numbers = [int(data.partition(b":")[0]) for header, data in found if header["type"] == "output"]
+    assert numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == (0, 499)
+    (gap,) = [header for header, _ in found if header["type"] == "left-out"]
+    missing = set(range(500)) - set(numbers)
+    assert gap["bytes"] == sum(len(b"%d:" % number) + 100 for number in missing) > 20_000
+    assert ({"type": "exited", "rank": 1}, b"") in found
+    spool.close()
+
+
+def test_a_full_disk_is_a_gap_and_no_failure(small: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spool = Spool(str(tmp_path / "file" / "spool"), 10**9)
+    for number in range(200):
+        spool.add(output(number, 100))
+    found = frames(everything(spool))
+    assert found[0][1].startswith(b"0:")
+    (gap,) = [header for header, _ in found if header["type"] == "left-out"]
+    numbers = {int(data.partition(b":")[0]) for header, data in found if header["type"] == "output"}
+    assert gap["bytes"] == sum(len(b"%d:" % number) + 100 for number in set(range(200)) - numbers)
+
+
+@given(st.lists(st.tuples(st.integers(1, 300_000), st.booleans()), min_size=1, max_size=40), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+def test_a_stream_over_many_channels_has_no_gap_and_nothing_twice(
+    tmp_path: Path, sizes: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    """Channels end at any byte; the next one begins after the last whole frame that the client has."""
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
+    pipe = Pipe()
+    outbox.channel = pipe.writer
+    got: list[int] = []
+    try:
+        for number, (size, cut) in enumerate(sizes):
+            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * size)
+            outbox.flush()
+            got += pipe.receive(data.draw(st.integers(0, 200_000)))
+            if cut:
+                pipe.close()
+                pipe = Pipe(pipe.place)
+                outbox.go_on(pipe.writer, pipe.place)
+            elif data.draw(st.booleans()):
+                outbox.acknowledge(pipe.place)
+        for _ in range(10_000):
+            outbox.flush()
+            got += pipe.receive(1 << 20)
+            outbox.acknowledge(pipe.place)
+            if outbox.is_acknowledged:
+                break
+    finally:
+        pipe.close()
+        outbox.close()
+    assert got == list(range(len(sizes)))
+
+
+class Pipe:
+    """A channel, and the client at its end."""
+
+    def __init__(self, place: int = 0) -> None:
+        self._reader, self.writer = os.pipe()
+        for descriptor in (self._reader, self.writer):
+            os.set_blocking(descriptor, False)
+        self._decoder, self._begin, self.place = Decoder(), place, place
+
+    def receive(self, most: int) -> list[int]:
+        """The numbers of what came in at most so many bytes."""
+        found: list[int] = []
+        while most > 0:
+            try:
+                chunk = os.read(self._reader, min(most, 65536))
+            except BlockingIOError:
+                break
+            most -= len(chunk)
+            found += [int(data.partition(b":")[0]) for _, data in self._decoder.feed(chunk) if data]
+            self.place = self._begin + self._decoder.consumed
+        return found
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self.writer)
+
+
+def test_urgent_frames_pass_what_waits(tmp_path: Path) -> None:
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
+    pipe = Pipe()
+    outbox.channel = pipe.writer
+    try:
+        for number in range(100):
+            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * 50_000)
+        found: list[int] = []
+        while outbox:
+            outbox.flush()
+            found += pipe.receive(1 << 20)
+        assert outbox.is_behind  # the client has acknowledged nothing
+        outbox.send_urgently({"type": "beat"})
+        outbox.flush()
+        before = pipe.place
+        assert pipe.receive(1 << 20) == []
+        assert pipe.place == before + len(encode({"type": "beat"}))
+        assert found == list(range(len(found)))
+        assert WINDOW <= before <= WINDOW + 400_000
+    finally:
+        pipe.close()
+        outbox.close()

@@ -1,0 +1,182 @@
+"""Whatever dies: the run goes on where it can, byte for byte, and otherwise nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.conftest import Home
+from tests.lab import Lab, TestHost, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+COUNT = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; [ $((i % 100)) != 0 ] || sleep 0.1; done"
+ESCAPEES = (
+    "(setsid sh -c 'trap \"\" TERM HUP; exec env -i sleep 5000' &) ; trap '' TERM; echo up; while :; do sleep 1; done"
+)
+
+
+def start(pod: Home, *words: str) -> subprocess.Popen[bytes]:
+    """Start a run and wait until every rank has said something."""
+    process = pod.popen(*words)
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    return process
+
+
+def find(host: TestHost, *, agent: bool) -> int:
+    """The pid of a host's agent or guardian, seen from here."""
+    ours = {pid: int(_stat(pid)[1]) for pid, command in host.processes() if " -I -S -c " in command}
+    (found,) = [pid for pid, parent in ours.items() if (parent in ours) is agent]
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def connections(host: TestHost) -> list[int]:
+    found = [pid for pid, command in host.processes(with_sshd=True) if "notty" in command]
+    assert found
+    return found
+
+
+def gone(*hosts: TestHost, within: float = 10.0) -> bool:
+    return eventually(lambda: not any(host.processes() for host in hosts), within)
+
+
+def logs(pod: Home) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(pod.path.glob(".local/state/mesh/runs/*/logs/rank-*.out"))]
+
+
+def test_connections_that_are_reset_lose_nothing(pod: Home, lab: Lab) -> None:
+    process = pod.popen("run", "--keep-going", "pod", "sh", "-c", f"{COUNT}; exit $RANK", stdout=subprocess.DEVNULL)
+    for round_ in range(4):
+        host = lab.hosts[round_]
+        assert eventually(lambda host=host: any("sleep" in command for _, command in host.processes()))
+        for pid in connections(host):
+            os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode in (1, 2, 3), err
+    assert err.count(b"connected again, nothing was lost") == 4
+    assert logs(pod) == [b"".join(b"line %d\n" % n for n in range(1, 3001))] * 4
+    assert gone(*lab.hosts)
+
+
+def test_a_cable_that_is_out_for_a_while_loses_nothing(pod: Home, lab: Lab) -> None:
+    process = pod.popen("run", "pod", "sh", "-c", f"{COUNT}; sleep 3", stdout=subprocess.DEVNULL)
+    host = lab.hosts[2]
+    assert eventually(lambda: any("sleep" in command for _, command in host.processes()))
+    host.cut()
+    time.sleep(2.0)  # the fault itself takes time
+    host.mend()
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 0, err
+    assert logs(pod) == [b"".join(b"line %d\n" % n for n in range(1, 3001))] * 4
+
+
+@pytest.mark.parametrize("whom", ["agent", "guardian", "both"])
+def test_a_killed_agent_or_guardian_is_a_lost_host_at_once(pod: Home, lab: Lab, whom: str) -> None:
+    process = start(pod, "run", "--grace", "1", "pod", "bash", "-c", ESCAPEES)
+    host = lab.hosts[1]
+    agent, guardian = find(host, agent=True), find(host, agent=False)
+    for pid in {"agent": [agent], "guardian": [guardian], "both": [guardian, agent]}[whom]:
+        os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 76, err
+    assert f"host {host.address} (rank 1) was lost first".encode() in err
+    if whom != "both":  # whoever cleared its environment is known to nobody then
+        assert b"not verified" not in err
+        assert gone(*lab.hosts)
+    lab.end_all(host)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_client_that_ends_leaves_nothing(pod: Home, lab: Lab, number: int) -> None:
+    process = start(pod, "run", "--grace", "1", "pod", "bash", "-c", ESCAPEES)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
+    # 5 s to come back, grace, and some time for 4 hosts on two cores.
+    assert gone(*lab.hosts, within=10.0 if number == signal.SIGKILL else 0.5)
+
+
+def test_a_client_that_leaves_has_the_hosts_finish(pod: Home, lab: Lab) -> None:
+    """The third Ctrl-C."""
+    process = start(pod, "run", "--grace", "1", "pod", "bash", "-c", f"trap '' INT; {ESCAPEES}")
+    for hosts in lab.hosts:
+        os.kill(find(hosts, agent=True), signal.SIGSTOP)
+    for said in (b"stopping 4 ranks", b"killing"):
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while said not in process.stderr.readline():
+            pass
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"not waited for; its agent ends the run there" in err
+    for hosts in lab.hosts:
+        os.kill(find(hosts, agent=True), signal.SIGCONT)
+    assert gone(*lab.hosts)
+
+
+def test_a_terminal_that_is_closed(pod: Home, lab: Lab) -> None:
+    with pod.terminal("run", "--grace", "1", "pod", "bash", "-c", ESCAPEES) as terminal:
+        terminal.expect(b"[3] up")
+    assert gone(*lab.hosts)
+
+
+def test_ctrl_z_is_refused(pod: Home, lab: Lab) -> None:
+    with pod.terminal("run", "pod", "bash", "-c", "echo up; read -t 2 <> <(:); echo done") as terminal:
+        terminal.expect(b"[3] up")
+        terminal.type(b"\x1a")
+        terminal.expect(b"not suspended")
+        assert terminal.end() == 0
+        assert terminal.shown.count(b"done\r\n") == 4
+
+
+def test_a_failure_behind_a_paused_reader_stops_the_others(pod: Home, lab: Lab) -> None:
+    """Nobody reads our stdout: what ranks print waits, and what happens to them is known all the same."""
+    script = "test $RANK = 2 || exec sleep 5000; seq 2000000; exit 7"
+    process = pod.popen("run", "--grace", "1", "pod", "sh", "-c", script)
+    sleeping = lambda: [c for host in lab.hosts for _, c in host.processes() if "sleep 5000" in c]  # noqa: E731
+    assert eventually(lambda: len(sleeping()) == 3)
+    assert eventually(lambda: not sleeping(), 20.0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert b"failed first: exit 7" in err
+    assert b"not verified" not in err
+    assert out.count(b"\n") == 2_000_000
+    assert logs(pod)[2] == b"".join(b"%d\n" % n for n in range(1, 2_000_001))
+
+
+def test_a_slow_reader_never_slows_a_rank(pod: Home, lab: Lab) -> None:
+    """The rank ends while nobody has read what it printed; all of it comes in the end."""
+    process = pod.popen("run", "--ranks", "0", "pod", "sh", "-c", "seq 3000000; touch ~/ended")
+    assert eventually(lab.hosts[0].path("/root/ended").exists, 30.0)
+    spools = lab.hosts[0].path("/root/.mesh/machines")
+    assert sum(path.stat().st_size for path in spools.glob("*/spool-*/*")) > 1_000_000
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out == b"".join(b"[0] %d\n" % n for n in range(1, 3_000_001))
+    assert not list(spools.glob("*/spool-*"))
+
+
+def test_a_stopped_client_comes_back(pod: Home, lab: Lab) -> None:
+    process = pod.popen("run", "pod", "sh", "-c", COUNT, stdout=subprocess.DEVNULL)
+    assert eventually(lambda: any("sleep" in command for _, command in lab.hosts[0].processes()))
+    process.send_signal(signal.SIGSTOP)
+    for host in lab.hosts[:2]:  # as sshd does with a client that is silent
+        for pid in connections(host):
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(2.0)  # the fault itself takes time
+    process.send_signal(signal.SIGCONT)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 0, err
+    assert logs(pod) == [b"".join(b"line %d\n" % n for n in range(1, 3001))] * 4
