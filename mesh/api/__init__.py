@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.api.wiring import Showing, launch, new_run_id, user_name
-from mesh.config.clusters import LOCAL, clusters_path, find_cluster, load_clusters
+from mesh.config.clusters import LOCAL, ClusterFile, clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, Project, check_workspace, load_project
 from mesh.config.settings import Options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
-from mesh.core.events import Event, Synced
+from mesh.core.events import Event, Stream, Synced
 from mesh.core.outcome import Cause
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 DEFAULTS = Options()
+NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
@@ -148,14 +149,14 @@ def setup(
     Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
     """
     found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    if options.nproc != 1 or options.stdin != "none":
+        raise UsageError("a setup is once for each host and has no standard input", hint="leave out nproc and stdin")
     spec = dataclasses.replace(
         _spec(project, options, ()),
         kind=Kind.SETUP,
         commands=project.commands,
         force=force,
         keep_going=True,
-        nproc=1,
-        stdin="none",
         sync=False,
         lock=found.backend != "local",
         prerun=(),
@@ -193,14 +194,17 @@ def plan(
 
 def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
     """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read."""
-    file = load_clusters(clusters_path(clusters_file, os.environ), required=bool(clusters_file))
-    good = {LOCAL: find_cluster(LOCAL, file), **file.clusters}
-    names = {name: tuple(host.name for host in cluster.hosts) for name, cluster in good.items()}
-    problems = {name: "\n".join(lines) for name, lines in file.problems.items()}
-    return [
-        ClusterLine(name=name, hosts=names.get(name, ()), problem=problems.get(name, ""))
-        for name in (LOCAL, *file.names)
-    ]
+    file = _clusters(clusters_file)
+    built_in = ClusterLine(name=LOCAL, hosts=_names(find_cluster(LOCAL, file)), problem="")
+    listed = [built_in]
+    for name in file.names:
+        hosts = _names(file.clusters[name]) if name in file.clusters else ()
+        listed.append(ClusterLine(name=name, hosts=hosts, problem="\n".join(file.problems.get(name, ()))))
+    return listed
+
+
+def _names(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(host.name for host in cluster.hosts)
 
 
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
@@ -211,7 +215,9 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     name, colon, number = target.rpartition(":")
     if not colon or not number.isdecimal():
         name, number = target, "0"
-    cluster = find_cluster(name, load_clusters(clusters_path(clusters_file, os.environ), required=False))
+    if not name:
+        raise NOT_NAMED
+    cluster = find_cluster(name, _clusters(clusters_file))
     if cluster.backend != "ssh":
         raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
     if int(number) >= len(cluster.hosts):
@@ -229,14 +235,14 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     return [*argv, host.address, *words]
 
 
-def init(directory: Path) -> Path:
-    """Write a commented mesh.yaml into a directory and return its path. Raises UsageError if there is one."""
-    path = directory / PROJECT_FILE
+def init() -> Path:
+    """Write a commented mesh.yaml into the working directory and return its path. Raises UsageError if there is one."""
+    path = _here() / PROJECT_FILE
     try:
         with path.open("x") as file:
             file.write(TEMPLATE)
     except FileExistsError:
-        raise UsageError(f"there is a {path} already") from None
+        raise UsageError(f"there is a {path} already", hint="edit that one, or remove it first") from None
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return path
@@ -260,9 +266,14 @@ class _Synced:
 def _cluster(name: str, options: Options, clusters_file: str) -> Cluster:
     """The cluster less the hosts that were not picked."""
     if not name:
-        raise UsageError("no cluster was named", hint="`mesh clusters` lists them")
-    file = load_clusters(clusters_path(clusters_file, os.environ), required=False)
-    return select_hosts(find_cluster(name, file), options)
+        raise NOT_NAMED
+    return select_hosts(find_cluster(name, _clusters(clusters_file)), options)
+
+
+def _clusters(named: str) -> ClusterFile:
+    """The clusters of a file; one that was named must be there."""
+    required = bool(named or os.environ.get("MESH_CLUSTERS"))
+    return load_clusters(clusters_path(named, os.environ), required=required)
 
 
 def _words(command: Sequence[str]) -> Sequence[str]:
@@ -278,8 +289,10 @@ def _spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec
 
 
 def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
-    outcome, placement, directory = launch(spec, cluster, showing)
-    return run_result(outcome, placement, directory)
+    outcome, placement, store = launch(spec, cluster, showing)
+    assert store is not None  # runs are kept
+    outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
+    return run_result(outcome, placement, store, outputs)
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:

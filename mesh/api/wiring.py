@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
 from mesh.core.events import Notice
@@ -61,8 +62,8 @@ def new_run_id() -> str:
 
 def launch(
     spec: RunSpec, cluster: Cluster, showing: Showing, *more: Sink, supervisor: Decider | None = None
-) -> tuple[Outcome, Placement, Path]:
-    """Run it; return how it ended, which ranks were where, and the run directory."""
+) -> tuple[Outcome, Placement, StoreSink | None]:
+    """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does."""
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.jsonl import JsonSink
@@ -85,6 +86,8 @@ def launch(
     sinks += [JsonSink(placement=placement)] if showing.json else []
     if terminal and spec.kind is Kind.SETUP:
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+        if not spec.commands:
+            terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
     passwords = Passwords(cluster.password_env, os.environ)
     with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
         owner = _owner(spec, cluster) if spec.lock else None
@@ -98,7 +101,7 @@ def launch(
         store.finish(outcome)
     if terminal and store:
         _conclude(spec, cluster, placement, outcome, terminal, store)
-    return outcome, placement, directory
+    return outcome, placement, store
 
 
 def _conclude(

@@ -68,17 +68,21 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
     name, *given = before
     if name not in contexts:
         return []
-    task = contexts[name]
+    task, is_named = contexts[name], False
     values = iter(given)
     for word in values:
         flag = SHORT.get(word, word)
         if flag in task.flags and task.flags[flag].takes_value:
             if next(values, None) is None:
                 return _values(flag, last)
-        elif not word.startswith("-") and name in TAKES_WORDS:
-            return []  # the cluster is named: the rest is the user's
+        elif not word.startswith("-"):
+            if name in TAKES_WORDS:
+                return []  # the cluster is named: the rest is the user's
+            is_named = True
     if last.startswith("-"):
         return _starting(last, [*sorted(flag for flag in task.flags if flag.startswith("--")), "--help"])
+    if is_named:
+        return []
     if name == "completion":
         return _starting(last, list(SHELLS))
     return _clusters(last) if CLUSTER in task.flags else []

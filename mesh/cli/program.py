@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from invoke.program import Program
 
 from mesh import __version__
 from mesh.cli.completion import ASK, candidates
+from mesh.cli.speech import complain, show
 from mesh.cli.tasks import namespace
 from mesh.cli.words import CLUSTER, CONFIG_KEY, SHORT, TAKES_WORDS, fill_in
 from mesh.config.yamlfile import did_you_mean
@@ -49,7 +49,6 @@ WORDS = {
     "completion": "bash|zsh|fish",
 }
 KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
-BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 class MeshConfig(Config):
@@ -80,14 +79,10 @@ class MeshProgram(Program):
         try:
             status = self.status(list(sys.argv if argv is None else argv)[1:])
         except MeshError as error:
-            _complain(error)
+            complain(error)
             status = error.exit_code
         except KeyboardInterrupt:
             status = KEYBOARD_INTERRUPT
-        except BrokenPipeError:
-            # Python would complain at its end about what it cannot flush.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = BROKEN_PIPE
         if exit:
             sys.exit(status)
 
@@ -97,19 +92,19 @@ class MeshProgram(Program):
             raise UsageError("no command was given", hint=USAGE)
         name, *rest = arguments
         if name in ("-h", "--help", "help"):
-            self._print(self._help())
+            show(self._help())
             return 0
         if name in ("-V", "--version"):
-            self._print(f"mesh {__version__}\n")
+            show([f"mesh {__version__}"])
             return 0
         if name == ASK:
-            self._print("".join(f"{word}\n" for word in candidates(rest, self.contexts)))
+            show(candidates(rest, self.contexts))
             return 0
         if name not in self.contexts:
             what = "option" if name.startswith("-") else "command"
             raise UsageError(f"unknown {what} {name!r}{did_you_mean(name, list(self.contexts))}", hint=USAGE)
         if any(word in ("-h", "--help") for word in self._options(name, rest)):
-            self._print(self._help_for(name))
+            show(self._help_for(name))
             return 0
         task = copy.deepcopy(self.contexts[name])
         words = fill_in(name, rest, task, _usage(name))
@@ -120,7 +115,6 @@ class MeshProgram(Program):
             self.execute()
         except Exit as end:
             return end.code
-        sys.stdout.flush()
         return 0
 
     def _options(self, name: str, rest: Sequence[str]) -> list[str]:
@@ -137,28 +131,21 @@ class MeshProgram(Program):
                 next(words, None)
         return options
 
-    def _print(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    def _help(self) -> str:
+    def _help(self) -> list[str]:
         width = max(map(len, self.contexts))
         lines = [f"  {name:<{width}}  {_summary(name)}" for name in self.contexts]
-        return "\n".join(
-            [
-                "Makes a cluster of hosts reached over SSH feel like one machine.",
-                "",
-                "Usage: mesh COMMAND [options] ...",
-                "",
-                *lines,
-                "",
-                "`mesh COMMAND --help` tells more. The clusters stand in ~/.config/mesh/cluster.yaml;",
-                "`local` is always there: mesh run local python3 -c 'import os; print(os.environ[\"RANK\"])'",
-                "",
-            ]
-        )
+        return [
+            "Makes a cluster of hosts reached over SSH feel like one machine.",
+            "",
+            "Usage: mesh COMMAND [options] ...",
+            "",
+            *lines,
+            "",
+            "`mesh COMMAND --help` tells more. The clusters stand in ~/.config/mesh/cluster.yaml;",
+            "`local` is always there: mesh run local python3 -c 'import os; print(os.environ[\"RANK\"])'",
+        ]
 
-    def _help_for(self, name: str) -> str:
+    def _help_for(self, name: str) -> list[str]:
         task = self.contexts[name]
         rows = []
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
@@ -168,9 +155,9 @@ class MeshProgram(Program):
                 rows.append((f"{flags} {'VALUE' if argument.takes_value else ''}".strip(), argument.help or ""))
         rows.append(("-h, --help", "tell this"))
         width = max(len(flags) for flags, _ in rows)
-        table = "".join(f"  {flags:<{width}}  {text}\n" for flags, text in rows)
-        examples = f"\nExamples:\n{EXAMPLES[name]}" if name in EXAMPLES else ""
-        return f"Usage: {_usage(name)}\n\n{_summary(name)}\n\nOptions:\n{table}{examples}"
+        table = [f"  {flags:<{width}}  {text}" for flags, text in rows]
+        examples = ["", "Examples:", *EXAMPLES[name].rstrip("\n").split("\n")] if name in EXAMPLES else []
+        return [f"Usage: {_usage(name)}", "", _summary(name), "", "Options:", *table, *examples]
 
 
 def _summary(name: str) -> str:
@@ -179,15 +166,3 @@ def _summary(name: str) -> str:
 
 def _usage(name: str) -> str:
     return f"mesh {name} [options] {WORDS.get(name, '')}".rstrip()
-
-
-def _complain(error: MeshError) -> None:
-    lines = [*str(error).split("\n"), *(error.hint.split("\n") if error.hint else [])]
-    text = "error: " + "\n       ".join(lines) + "\n"
-    sys.stderr.buffer.write(text.encode("utf-8", "backslashreplace"))
-    sys.stderr.flush()
-
-
-def main() -> None:
-    """The console script."""
-    MeshProgram().run()

@@ -9,6 +9,7 @@ from typing import Any
 from mesh.api import HostReport
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
+HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
 MOST = 16  # characters of a cell; longer texts stand below the table
 
 
@@ -31,11 +32,12 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     for report in reports:
         for one in report.findings:
             if one.verdict.value in ("failed", "warning"):
-                key = (one.verdict.value, one.name, one.told.replace(report.host, "it"), one.hint)
+                key = (one.verdict.value, one.name, one.told.replace(report.host, HOST), one.hint)
                 groups.setdefault(key, []).append(report.host)
     for (verdict, name, told, hint), hosts in groups.items():
         yield ""
         who = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+        told = told.replace(HOST, hosts[0] if len(hosts) == 1 else "HOST")
         yield f"{verdict.upper() if verdict == 'failed' else verdict}: {who}: {name}: {told}"
         if hint:
             yield textwrap.indent(hint, "    ")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps
-from pathlib import Path
 from typing import Any
 
 from invoke.collection import Collection
@@ -18,6 +16,8 @@ from invoke.tasks import Task, task
 from mesh import api
 from mesh.cli.completion import script
 from mesh.cli.reports import report_as_dict, table
+from mesh.cli.speech import show
+from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
 from mesh.config.settings import given_command, read_options
 
@@ -88,10 +88,10 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             interactive=interactive,
             stdin=stdin,
         )
-        command = given_command(own_words(context))
+        command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
             lines = api.plan(command, cluster=cluster, options=options, clusters_file=clusters)
-            sys.stdout.writelines(f"{line}\n" for line in lines)
+            show(lines)
             return
         result = function(
             command,
@@ -105,7 +105,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         raise Exit(code=result.exit_code)
 
     body.__doc__ = summary
-    made: Task[Any] = task(name=name, auto_shortflags=False, iterable=["env"], help=OPTIONS)(body)
+    made: Task[Any] = task(name=name, auto_shortflags=False, iterable=["env"], help=OPTIONS)(telling(body))
     return made
 
 
@@ -117,6 +117,7 @@ execute = _command("exec", "The same without sync, prerun and lock: safe while a
     auto_shortflags=False,
     help={**{name: OPTIONS[name] for name in (*PICK, "json", "grace", "timeout")}, "force": FORCE},
 )
+@telling
 def setup(
     context: Context,
     cluster: str = "",
@@ -136,6 +137,7 @@ def setup(
 
 
 @task(auto_shortflags=False, help={**PICK, "json": "print what was found as one JSON list"})
+@telling
 def check(
     context: Context,
     cluster: str = "",
@@ -149,9 +151,9 @@ def check(
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
     reports = api.check(cluster=cluster, options=options, clusters_file=clusters)
     if json:
-        sys.stdout.write(dumps([report_as_dict(report) for report in reports]) + "\n")
+        show([dumps([report_as_dict(report) for report in reports])])
     else:
-        sys.stdout.writelines(f"{line}\n" for line in table(reports))
+        show(table(reports))
     raise Exit(code=0 if all(report.ok for report in reports) else 1)
 
 
@@ -159,6 +161,7 @@ def check(
     auto_shortflags=False,
     help={"cluster": "a cluster, or CLUSTER:RANK; with `mesh` it stands before the words", "clusters": CLUSTERS},
 )
+@telling
 def ssh(context: Context, cluster: str = "", clusters: str = "") -> None:
     """Log in to a host with the system's ssh, CLUSTER:RANK; words after it are run there."""
     words = own_words(context)
@@ -167,29 +170,32 @@ def ssh(context: Context, cluster: str = "", clusters: str = "") -> None:
 
 
 @task(auto_shortflags=False, help={"clusters": CLUSTERS, "json": "print them as one JSON list"})
+@telling
 def clusters(context: Context, clusters: str = "", json: bool = False) -> None:
     """List the clusters there are."""
     lines = api.list_clusters(clusters)
     if json:
-        sys.stdout.write(dumps([asdict(line) for line in lines]) + "\n")
+        show([dumps([asdict(line) for line in lines])])
         return
     width = max(len(line.name) for line in lines)
     for line in lines:
         hosts = len(line.hosts)
         told = line.problem.replace("\n", "\n" + " " * (width + 2)) or f"{hosts} host{'s' * (hosts != 1)}"
-        sys.stdout.write(f"{line.name:<{width}}  {told}\n")
+        show([f"{line.name:<{width}}  {told}"])
 
 
 @task
+@telling
 def init(context: Context) -> None:
     """Write a commented mesh.yaml into this directory."""
-    sys.stdout.write(f"{api.init(Path.cwd())}\n")
+    show([str(api.init())])
 
 
 @task(auto_shortflags=False, positional=["shell"], help={"shell": "bash, zsh or fish"})
+@telling
 def completion(context: Context, shell: str = "") -> None:
     """Print the completion script of a shell: eval "$(mesh completion bash)" in your .bashrc."""
-    sys.stdout.write(script(shell))
+    show([script(shell).rstrip("\n")])
 
 
 namespace = Collection(run, execute, setup, check, ssh, clusters, init, completion)

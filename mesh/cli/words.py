@@ -49,9 +49,10 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
     """
     places = [task.flags[CLUSTER]] if CLUSTER in task.flags else list(task.positional_args)
     rest = list(arguments)
+    literal = False  # after --, where no command is taken: nothing is an option any more
     while rest:
         word = rest.pop(0)
-        if word != "--" and word.startswith("-") and word != "-":
+        if word.startswith("-") and word not in ("-", "--") and not literal:
             flag, equals, value = word.partition("=")
             flag = SHORT.get(flag, flag)
             _set(task, flag, value if equals else None, rest, usage)
@@ -63,6 +64,8 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
                 return rest if word == "--" else [word, *rest]
             cluster.value = word
             return rest
+        elif word == "--" and not literal:
+            literal = True
         elif places and not places[0].value:
             places.pop(0).value = word
         else:
@@ -83,6 +86,8 @@ def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usa
         if not rest:
             raise UsageError(f"{flag} needs a value", hint=usage)
         value = rest.pop(0)
+    if not value:  # an unset variable of the user's shell, which must not come to mean "all hosts"
+        raise UsageError(f"{flag} needs a value, found an empty one", hint=usage)
     argument.value = value
 
 

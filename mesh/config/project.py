@@ -79,7 +79,7 @@ def load_project(start: Path) -> Project:
     start = start.resolve()
     for directory in (start, *start.parents):
         path = directory / FILE
-        if path.is_file():
+        if path.is_symlink() or path.exists():
             return _read(path)
     return Project(workspace=start, named=False)
 
@@ -119,17 +119,25 @@ def _commands(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tupl
 def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
     """One item of the list: shell text, or a mapping with run:."""
     if not isinstance(node, MappingNode):
-        return SetupCommand(run=yamlfile.text(node, where, problems, "a command, or a mapping with run:"))
+        return SetupCommand(run=_shell_text(node, where, problems, "a command in quotes, or a mapping with run:"))
     keys = yamlfile.mapping(node, where, problems, "a command")
     yamlfile.known(keys, COMMAND_KEYS, where, problems)
     if "run" not in keys:
         problems.add(node, where, "has no run:")
-
-    def text(key: str) -> str:
-        return yamlfile.text(keys[key][1], f"{where}.{key}", problems, "a command") if key in keys else ""
-
+    texts = {
+        key: _shell_text(keys[key][1], f"{where}.{key}", problems, "a command in quotes")
+        for key in ("run", "unless")
+        if key in keys
+    }
     sudo = "sudo" in keys and yamlfile.flag(keys["sudo"][1], f"{where}.sudo", problems)
-    return SetupCommand(run=text("run"), unless=text("unless"), sudo=sudo)
+    return SetupCommand(run=texts.get("run", ""), unless=texts.get("unless", ""), sudo=sudo)
+
+
+def _shell_text(node: Node, where: str, problems: Problems, expected: str) -> str:
+    text = yamlfile.text(node, where, problems, expected)
+    if "\0" in text:
+        problems.add(node, where, "holds a zero byte")
+    return text
 
 
 def _workspace(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> Path:

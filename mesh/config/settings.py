@@ -6,7 +6,8 @@ import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from mesh.config.hosts import NoHost, expand, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
@@ -15,7 +16,6 @@ from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, RunSpec, command_words
 
-USAGE = "mesh run [options] CLUSTER COMMAND [ARG ...]"
 MOST_RANKS = 1024  # on one host
 NPROC = f"a number from 1 to {MOST_RANKS}"
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -99,6 +99,7 @@ def select_hosts(cluster: Cluster, options: Options) -> Cluster:
 
     ``--hosts`` and ``--exclude`` take names and ranges of names, or numbers of hosts; ``--ranks`` takes the numbers.
     """
+    _check_types(options)
     count = len(cluster.hosts)
     picked = set(range(count))
     if options.hosts:
@@ -148,11 +149,11 @@ def _by_number(cluster: Cluster, flag: str, text: str) -> set[int]:
     return found
 
 
-def given_command(words: Sequence[str]) -> tuple[str, ...]:
+def given_command(words: Sequence[str], usage: str) -> tuple[str, ...]:
     """The words that were typed after CLUSTER, as execve gets them. Raises UsageError if there are none."""
     command = command_words(list(words))
     if not command or (words[0] == "-c" and len(words) == 1):
-        raise UsageError("no command was given", hint=USAGE)
+        raise UsageError("no command was given", hint=usage)
     return command
 
 
@@ -170,8 +171,8 @@ def run_spec(
     command: the words for execve
     run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
     """
-    if any("\0" in word for word in command):
-        raise UsageError("a word of the command holds a zero byte")
+    if any(not isinstance(word, str) or "\0" in word for word in command):
+        raise UsageError("the words of a command are texts without zero bytes")
     if options.stdin not in ("none", "rank0", "all"):
         raise UsageError(f"--stdin: expected none, rank0 or all, found {options.stdin!r}")
     if not 1 <= options.nproc <= MOST_RANKS:
@@ -192,6 +193,22 @@ def run_spec(
         keep_going=options.keep_going,
         stdin=options.stdin,
     )
+
+
+def _check_types(options: Options) -> None:
+    """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
+    for field_ in fields(Options):
+        value = getattr(options, field_.name)
+        kinds: Any = {"nproc": int, "env": Mapping, "keep_going": bool}.get(field_.name, str)
+        if field_.name in ("grace", "drain", "timeout", "host_grace"):
+            kinds = (int, float, type(None))
+        if not isinstance(value, kinds) or (isinstance(value, bool) and field_.name != "keep_going"):
+            raise UsageError(f"{field_.name}: expected another kind of value, found {value!r}")
+    for name, value in options.env.items():
+        if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+            raise UsageError(f"env: {name!r} is no name of a variable")
+        if not isinstance(value, str) or "\0" in value:
+            raise UsageError(f"env: {name}: expected a text without zero bytes, found {value!r}")
 
 
 def _environment(project: Project, chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.core.cluster import Placement
+from mesh.core.events import Stream
 from mesh.core.outcome import Cause, Outcome
+from mesh.sinks.store import StoreSink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +24,13 @@ class RankResult:
 
     @property
     def stdout(self) -> bytes:
-        """All bytes that it wrote to stdout, as they came. Raises OSError if the log cannot be read."""
-        return self.stdout_path.read_bytes()
+        """All bytes that it wrote to stdout, as they came; none if it never started. Raises OSError."""
+        return self.stdout_path.read_bytes() if self.stdout_path.exists() else b""
 
     @property
     def stderr(self) -> bytes:
-        """All bytes that it wrote to stderr, as they came. Raises OSError if the log cannot be read."""
-        return self.stderr_path.read_bytes()
+        """All bytes that it wrote to stderr, as they came; none if it never started. Raises OSError."""
+        return self.stderr_path.read_bytes() if self.stderr_path.exists() else b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +65,23 @@ class SyncResult:
         return self.exit_code == 0
 
 
-def run_result(outcome: Outcome, placement: Placement, directory: Path) -> RunResult:
-    """What an outcome means for each rank."""
+def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs: tuple[Stream, Stream]) -> RunResult:
+    """What an outcome means for each rank.
+
+    outputs: the streams that its stdout and its stderr went to; a setup has one for both
+    """
     exits = {exited.rank: exited for exited in outcome.exits}
     ranks = []
     for rank in range(placement.world_size):
         exited = exits.get(rank)
-        log = directory / "logs" / f"rank-{rank:04d}"
         ranks.append(
             RankResult(
                 rank=rank,
                 host=placement.hosts[placement.node(rank)].name,
                 code=exited.code if exited and not exited.signal else None,
                 signal=exited.signal if exited and exited.signal else None,
-                stdout_path=log.with_suffix(".out"),
-                stderr_path=log.with_suffix(".err"),
+                stdout_path=store.log(rank, outputs[0]),
+                stderr_path=store.log(rank, outputs[1]),
             )
         )
     return RunResult(
@@ -86,7 +90,7 @@ def run_result(outcome: Outcome, placement: Placement, directory: Path) -> RunRe
         cause=outcome.cause,
         ranks=tuple(ranks),
         failures=failures(outcome, placement),
-        directory=directory,
+        directory=store.directory,
     )
 
 

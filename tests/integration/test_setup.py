@@ -105,8 +105,32 @@ def test_repeated_with_unless_and_force(home: Home) -> None:
     assert (home.path / "each").read_text() == "each time\n" * 3
 
 
+def test_commands_that_end_no_line_and_unless_that_is_broken(home: Home) -> None:
+    commands(home, "printf unfinished", "{run: echo again, unless: no-such-program}", "{run: echo no, unless: 'if'}")
+    done = home.mesh("setup", "local:1")
+    assert done.out.decode().splitlines() == [
+        "[local-0] $ printf unfinished",
+        "[local-0] unfinished",
+        "[local-0] $ echo again",
+        "[local-0] (unless: exit 127: no-such-program)",
+        "[local-0] again",
+        "[local-0] $ echo no",
+        "[local-0] (unless: exit 2: if)",
+        "[local-0] no",
+    ]
+
+
+def test_a_setup_whose_own_process_is_killed_names_the_command(home: Home) -> None:
+    commands(home, "echo one", "kill -9 $PPID; sleep 60")
+    done = home.mesh("setup", "local:1")
+    assert done.status == 137
+    assert "setup failed in 'kill -9 $PPID; sleep 60': killed by SIGKILL" in done.err
+
+
 def test_nothing_to_do(home: Home) -> None:
-    assert home.mesh("setup", "local").status == 0
+    done = home.mesh("setup", "local")
+    assert done.status == 0
+    assert f"==> nothing to run: there are no commands: in {home.project}/mesh.yaml\n" in done.err
     commands(home)
     done = home.mesh("setup", "local")
     assert done.status == 0
@@ -207,7 +231,7 @@ def test_a_host_that_is_lost(pod: Home, lab: Lab) -> None:
     lab.end_all(lab.hosts[1])
     _, err = process.communicate()
     assert process.returncode == 125
-    assert f"{lab.hosts[1].address}: lost: the connection ended".encode() in err
+    assert f"{lab.hosts[1].address}: lost: its agent is gone".encode() in err
 
 
 def test_the_same_through_invoke(home: Home) -> None:

@@ -19,6 +19,30 @@ def test_a_command_is_a_list_of_words(command: list[str]) -> None:
             function(command, cluster="local")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        api.Options(nproc="2"),  # type: ignore[arg-type]
+        api.Options(nproc=True),
+        api.Options(timeout="5"),  # type: ignore[arg-type]
+        api.Options(hosts=["local-0"]),  # type: ignore[arg-type]
+        api.Options(env={"A": 1}),  # type: ignore[dict-item]
+        api.Options(env={"A=B": "1"}),
+        api.Options(env={"A": "\0"}),
+    ],
+)
+def test_options_of_another_kind(options: api.Options) -> None:
+    with pytest.raises(UsageError):
+        api.exec(["true"], cluster="local", options=options)
+
+
+def test_what_else_cannot_be(home: Home) -> None:
+    with pytest.raises(UsageError, match="the words of a command are texts"):
+        api.exec(["echo", 5], cluster="local")  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="once for each host"):
+        api.setup(cluster="local", options=api.Options(nproc=3))
+
+
 def test_a_sync_that_fails_says_why(home: Home) -> None:
     (home.path / ".mesh").write_text("a file where a directory belongs")
     home.files(a__txt="x")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,82 @@ def test_statuses_and_messages(home: Home) -> None:
         done = home.mesh(*words)
         assert (done.status, done.out) == (status, b""), words
         assert done.err.startswith(message), done.err
+
+
+def test_an_empty_value_is_not_everything(home: Home) -> None:
+    for words in (
+        ["run", "--hosts", "", "local", "true"],
+        ["setup", "--ranks=", "local"],
+        ["exec", "--exclude", "", "x"],
+    ):
+        done = home.mesh(*words)
+        assert done.status == 2
+        assert "needs a value, found an empty one" in done.err
+
+
+def test_words_after_two_dashes_are_no_options(home: Home) -> None:
+    assert "no cluster '-x'" in home.mesh("check", "--", "-x").err
+    assert "unexpected word 'b'" in home.mesh("check", "--", "a", "b").err
+
+
+def test_outputs_that_cannot_be_written(home: Home) -> None:
+    with Path("/dev/full").open("w") as full:
+        for words in (["clusters"], ["--help"], ["completion", "bash"], ["check", "local"]):
+            done = home.mesh(*words, stdout=full)
+            assert done.status == 125, words
+            assert done.err.startswith("error: cannot write to stdout: No space left on device\n"), done.err
+    shell = f"{sys.executable} -m mesh clusters >&-"
+    done = subprocess.run(["sh", "-c", shell], cwd=home.project, env=home.environ, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupt_at_any_moment_has_no_traceback(home: Home) -> None:
+    for pause in (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2):
+        process = home.popen("setup", "local")
+        time.sleep(pause)  # the moment is the test
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        # Before our first line Python itself has no handler yet.
+        assert b"mesh/" not in err or b"Traceback" not in err
+        assert process.returncode in (-2, 0, 1, 130)
+
+
+def test_errors_of_tasks_under_invoke_are_told_as_ours(home: Home) -> None:
+    home.files(tasks__py="from mesh.tasks import namespace\n")
+    for words, message in (
+        (["setup"], "error: no cluster was named\n"),
+        (["check", "--cluster", "loca"], "error: no cluster 'loca'"),
+        (["exec", "--cluster", "local", "--nproc", "0", "--", "true"], "error: --nproc: expected"),
+        (["completion"], "error: expected one of bash, zsh, fish"),
+    ):
+        argv = [sys.executable, "-m", "invoke", *words]
+        environ = {**home.environ, "PYTHONWARNINGS": ""}
+        done = subprocess.run(argv, cwd=home.project, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(message)
+
+
+def test_a_directory_that_is_gone(home: Home) -> None:
+    gone = home.project / "gone"
+    gone.mkdir()
+    shell = f"rmdir ../gone; {sys.executable} -m mesh init"
+    done = subprocess.run(["sh", "-c", shell], cwd=gone, env=home.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: the working directory is gone\n" in done.stderr
+
+
+def test_a_file_of_clusters_that_was_named_must_be_there(home: Home) -> None:
+    for words in (["check", "--clusters", "/nope", "local"], ["clusters", "--clusters", "/nope"]):
+        assert "cannot read /nope: No such file" in home.mesh(*words).err
+    home.environ["MESH_CLUSTERS"] = "/nope"
+    assert home.mesh("clusters").status == 2
+
+
+def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> None:
+    home.clusters("local:\n  hosts: [a]\n")
+    lines = home.mesh("clusters").out.decode().splitlines()
+    assert lines[0] == "local  2 hosts"
+    assert "is the name of the built-in cluster" in lines[1]
 
 
 def test_version_and_help(home: Home) -> None:

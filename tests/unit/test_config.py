@@ -257,7 +257,7 @@ WRONG_PROJECTS = {
     "a negative number": ("grace: -1\n", "mesh.yaml:1: grace: expected a number of seconds, found -1"),
     "a number for a command": (
         "commands: [1]\n",
-        "mesh.yaml:1: commands[0]: expected a command, or a mapping with run:, found 1",
+        "mesh.yaml:1: commands[0]: expected a command in quotes, or a mapping with run:, found 1",
     ),
     "a command without run": ("commands: [{unless: x}]\n", "mesh.yaml:1: commands[0]: has no run:"),
     "an unknown key of a command": (
@@ -327,7 +327,7 @@ def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | N
         load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0
     )
     options = read_options(**typed)  # type: ignore[arg-type]
-    return run_spec(project, options, given_command(words), "r", environ or {}, "me", "laptop")
+    return run_spec(project, options, given_command(words, "usage"), "r", environ or {}, "me", "laptop")
 
 
 def test_precedence(tmp_path: Path) -> None:

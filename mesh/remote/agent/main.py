@@ -363,12 +363,19 @@ class Agent:
         self.add_rank(self.setup)
 
     def listen_to_setup(self, setup: Setup) -> None:
-        if setup.asks_password():
-            self.out.send({"type": "asks-password", "user": pwd.getpwuid(os.geteuid()).pw_name})
+        for word in setup.hear():
+            if word == "password":
+                self.out.send({"type": "asks-password", "user": pwd.getpwuid(os.geteuid()).pw_name})
+            else:
+                (source,) = setup.sources
+                self.relay_all(source.descriptor)
+                own_line = b"" if source.ends_line else b"\n"
+                self.out.send({"type": "output", "rank": setup.rank, "stream": "setup"}, own_line + setup.shown())
+                setup.answer()
 
     def do_password(self, header: dict[str, Any], data: bytes) -> None:
         if self.setup is not None:
-            self.setup.give_password(data)
+            self.setup.answer(data)
 
     def add_source(self, source: Source) -> None:
         self.sources[source.descriptor] = source

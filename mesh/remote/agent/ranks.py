@@ -25,6 +25,7 @@ class Source:
 
     def __init__(self, descriptor: int, rank: int, stream: str) -> None:
         self.descriptor, self.rank, self.stream = descriptor, rank, stream
+        self.ends_line = True  # what was read so far ends a line
         self.owed = 0  # bytes that must be relayed before the end of the process may be told
 
     def read(self) -> bytes | None:
@@ -34,6 +35,7 @@ class Source:
         except BlockingIOError:
             return None
         self.owed = max(0, self.owed - len(data)) if data else 0
+        self.ends_line = data.endswith(b"\n") if data else self.ends_line
         return data
 
     def owe_what_waits(self) -> None:

@@ -24,60 +24,67 @@ class Setup(Rank):
         """Start it. commands: each with "run", "unless" and "sudo". Raises OSError if there is no way to."""
         self._commands = commands
         self._heard = b""
-        self._failed = -1  # the command that failed, and how
-        self._status: int | None = None
+        self._current = 0  # the command that is being run
+        self._status: int | None = None  # how it failed, if it did
         words, words_end = os.pipe()
-        password_end, self._password = os.pipe()
+        answers_end, self._answers = os.pipe()
         out, out_end = output_pipe()
         os.set_blocking(words, False)
         self.words = words  # the descriptor of what it tells us
         try:
             pid = os.fork()
             if not pid:
-                os.close(self._password)  # or it would never see the end of what comes
-                _become(setting, words_end, password_end, out_end, commands, force)
+                os.close(self._answers)  # or it would never see the end of what comes
+                _become(setting, words_end, answers_end, out_end, commands, force)
         finally:
-            for descriptor in (words_end, password_end, out_end):
+            for descriptor in (words_end, answers_end, out_end):
                 os.close(descriptor)
         Rank.__init__(self, rank, pid, [Source(out, rank, "setup")])
 
-    def asks_password(self) -> bool:
-        """Read what it tells; True if it waits for sudo's password now."""
+    def hear(self) -> list[str]:
+        """What it asks for now: "password" for sudo, or "show N", to have the N-th command shown before it is run."""
         try:
             self._heard += os.read(self.words, 65536)
         except BlockingIOError:
-            return False
+            return []
         *words, self._heard = self._heard.split(b"\n")
+        asked = []
         for word in words:
-            if word.startswith(b"failed"):
-                self._failed, self._status = (int(number) for number in word.split()[1:])
-        return b"asks" in words
+            what, _, number = word.decode().partition(" ")
+            if what == "failed":
+                self._status = int(number)
+            elif what == "show":
+                self._current = int(number)
+            if what != "failed":
+                asked.append(what)
+        return asked
 
-    def give_password(self, password: bytes) -> None:
-        """Answer; b"" if there is none."""
-        if self._password >= 0:
+    def shown(self) -> bytes:
+        """The command that is to be shown."""
+        return b"$ %s\n" % to_bytes(self._commands[self._current]["run"])
+
+    def answer(self, line: bytes = b"") -> None:
+        """Let it go on, with a line of text."""
+        if self._answers >= 0:
             try:
-                os.write(self._password, password)
+                os.write(self._answers, line + b"\n")
             except BrokenPipeError:  # it was ended meanwhile
                 pass
-            os.close(self._password)
-            self._password = -1
 
     def end(self, status: int, now: float) -> None:
-        self.asks_password()  # its last words may still be in the pipe
-        for descriptor in (self.words, self._password):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self.words = self._password = -1
+        self.hear()  # its last words may still be in the pipe
+        for descriptor in (self.words, self._answers):
+            os.close(descriptor)
+        self.words = self._answers = -1
         # Of a command that failed, its own end counts and not that of the process that ran it.
         Rank.end(self, status if self._status is None else self._status, now)
 
     def about_its_end(self) -> dict[str, Any]:
-        return {"during": self._commands[self._failed]["run"]} if self._failed >= 0 else {}
+        return {"during": self._commands[self._current]["run"]} if self.status else {}
 
 
 def _become(
-    setting: Setting, words: int, password: int, out: int, commands: Sequence[dict[str, Any]], force: bool
+    setting: Setting, words: int, answers: int, out: int, commands: Sequence[dict[str, Any]], force: bool
 ) -> None:
     """In the child: run the commands, and end."""
     agent = os.getppid()
@@ -93,7 +100,7 @@ def _become(
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         die_with(agent)
-        os._exit(1 if _Commands(setting, words, password).run(commands, force) else 0)
+        os._exit(1 if _Commands(setting, words, answers).run(commands, force) else 0)
     except BaseException as error:
         os.write(2, f"mesh: {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
     finally:
@@ -103,8 +110,8 @@ def _become(
 class _Commands:
     """Runs them, in the process that was forked for it. It may block."""
 
-    def __init__(self, setting: Setting, words: int, password: int) -> None:
-        self._setting, self._words, self._from_agent = setting, words, password
+    def __init__(self, setting: Setting, words: int, answers: int) -> None:
+        self._setting, self._words, self._answers = setting, words, answers
         self._password: bytes | None = None  # None: sudo wants none
 
     def run(self, commands: Sequence[dict[str, Any]], force: bool) -> bool:
@@ -114,28 +121,38 @@ class _Commands:
         if not is_root and any(command["sudo"] for command in commands):
             self._learn_password()
         for number, command in enumerate(commands):
-            if command["unless"] and not force and self._call(["bash", "-c", command["unless"]], quiet=True) == 0:
-                self._print(f"$ {command['run']}\n(skipped: {command['unless']})")
+            self._ask(f"show {number}")
+            if command["unless"] and not force and self._is_done(command["unless"]):
+                self._print(f"(skipped: {command['unless']})")
                 continue
-            self._print(f"$ {command['run']}")
             argv = ["bash", "-c", command["run"]]
             status = self._sudo(argv) if command["sudo"] and not is_root else self._call(argv)
             if status:
-                self._tell(f"failed {number} {status}")
+                self._tell(f"failed {status}")
                 return True
         return False
 
+    def _is_done(self, unless: str) -> bool:
+        status = self._call(["bash", "-c", unless], quiet=True)
+        if status not in (0, 1 << 8):  # neither yes nor no: a slip of the pen would run the command every time
+            self._print(f"(unless: exit {status >> 8 or 128 + status}: {unless})")
+        return status == 0
+
     def _learn_password(self) -> None:
         # -k: what sudo remembers now may be forgotten before the last command.
-        if self._call(["sudo", "-k", "-n", "true"], quiet=True) == 0 or self._is_missing("sudo"):
-            return
-        self._tell("asks")
-        self._password = b""
-        while True:
-            data = os.read(self._from_agent, 4096)
-            if not data:
-                return
-            self._password += data
+        if self._call(["sudo", "-k", "-n", "true"], quiet=True) != 0 and not self._is_missing("sudo"):
+            self._password = self._ask("password")
+
+    def _ask(self, word: str) -> bytes:
+        """Tell the agent a word, and wait for its answer."""
+        self._tell(word)
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(self._answers, 1)
+            if not byte:
+                raise EOFError("the agent is gone")
+            line += byte
+        return line[:-1]
 
     def _sudo(self, argv: list[str]) -> int:
         """Run argv as root. The password goes over stdin, of which the command itself sees nothing."""

@@ -1,0 +1,52 @@
+"""What the commands themselves print: results on stdout, errors on stderr with what to do next."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from invoke.exceptions import Exit
+
+from mesh.core.errors import MeshError, OutputClosed
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines on stdout. Raises OutputClosed where nobody reads it, and MeshError where it cannot be written."""
+    if sys.stdout is None:  # mesh ... >&-
+        return
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would complain at its end about what it cannot flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosed("") from error
+        raise MeshError(f"cannot write to stdout: {error.strerror}", hint="is there room where it goes to?") from error
+
+
+def complain(error: MeshError) -> None:
+    """Tell an error, unless it has nothing to tell."""
+    if not str(error) or sys.stderr is None:
+        return
+    lines = [*str(error).split("\n"), *(error.hint.split("\n") if error.hint else [])]
+    text = "error: " + "\n       ".join(lines) + "\n"
+    sys.stderr.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stderr.flush()
+
+
+def told(body: Callable[..., None]) -> Callable[..., None]:
+    """A task that tells its errors and exits with their status, under ``mesh`` as under ``inv``."""
+
+    @functools.wraps(body)
+    def work(*args: Any, **options: Any) -> None:
+        try:
+            body(*args, **options)
+        except MeshError as error:
+            complain(error)
+            raise Exit(code=error.exit_code) from error
+
+    return work
