@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mesh.api.wiring import Showing, launch, new_run_id, user_name
+from mesh.api.owner import user_name
+from mesh.api.wiring import Showing, launch, new_run_id
 from mesh.config.clusters import LOCAL, ClusterFile, clusters_path, find_cluster, load_clusters
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, Project, check_workspace, load_project

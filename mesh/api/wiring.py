@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import resource
 import secrets
-import shlex
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from mesh.api.owner import is_dead, owner_of
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
@@ -90,8 +88,12 @@ def launch(
             terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
     passwords = Passwords(cluster.password_env, os.environ)
     with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
-        owner = _owner(spec, cluster) if spec.lock else None
-        local = Local(owner=owner, password=passwords.of, pack=lambda: _pack(spec, pack, terminal))
+        local = Local(
+            owner=owner_of(spec, cluster),
+            is_dead=is_dead,
+            password=passwords.of,
+            pack=lambda: _pack(spec, pack, terminal),
+        )
         backend = BACKENDS[cluster.backend](cluster, passwords)
         try:
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
@@ -135,27 +137,6 @@ def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink | None) -> int:
     make(listing, into)
     into.flush()
     return into.fileno()
-
-
-def _owner(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
-    """What the lock on the hosts tells those who find it."""
-    return {
-        "run": spec.run,
-        "cluster": cluster.name,
-        "user": user_name(),
-        "machine": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": time.time(),
-        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
-    }
-
-
-def user_name() -> str:
-    """Who we are; a number where the machine has no name for it, as in containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _allow_descriptors() -> None:

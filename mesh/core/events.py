@@ -200,6 +200,11 @@ class Silent(HostEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stopped(HostEvent):
+    """Somebody has asked the agent to end the run (``mesh stop``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cleared(HostEvent):
     """Every process of the run is gone there; told before the output that comes before Gone. For the supervisor."""
 

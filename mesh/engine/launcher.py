@@ -14,7 +14,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ from mesh.core.events import (
     PrepareFailed,
     Silent,
     StdoutClosed,
+    Stopped,
     Tick,
     WorkspaceFailed,
 )
@@ -65,7 +66,8 @@ NO_SUSPENSION = "not suspended: without us the hosts would end the run; Ctrl-C e
 class Local:
     """What the launcher needs from this side."""
 
-    owner: dict[str, object] | None  # what the lock tells others; None: take no lock
+    owner: dict[str, object]  # what the lock, and the agent, tell others
+    is_dead: Callable[[Mapping[str, Any]], bool]  # whether an owner is known to live no more
     pack: Callable[[], int]  # packs the workspace into a file, and returns its descriptor; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
@@ -312,13 +314,16 @@ class Launcher:
     def _begin(self, node: int, channel: Channel) -> None:
         host = self._placement.hosts[node]
         first = self._placement.ranks(node)[0]
-        session = Session(node, first, channel, self._stdin.taken, lambda: self._reopen(node, session))
+        session = Session(
+            node, first, channel, self._stdin.taken, lambda: self._reopen(node, session), self._local.is_dead
+        )
         self._sessions[node] = session
         begin = Begin(
             run=self._spec.run,
             project=self._spec.project,
             remote_dir=host.remote_dir or self._cluster.remote_dir,
-            owner=self._local.owner,
+            about=self._local.owner,
+            owner=self._local.owner if self._spec.lock else None,
             node=node,
             spool=self._spec.spool,
             lease=self._spec.lease,
@@ -328,7 +333,7 @@ class Launcher:
         def serve() -> None:
             session.begin(begin)
             for event in session.events():
-                if isinstance(event, Ended | Cleared):
+                if isinstance(event, Ended | Cleared | Stopped):
                     self._urgent.append(event)
                 else:
                     self._arrived.put(_Arrival(event, session, session.place))

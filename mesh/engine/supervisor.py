@@ -24,6 +24,7 @@ from mesh.core.events import (
     Ready,
     Started,
     StdoutClosed,
+    Stopped,
     Synced,
     Tick,
     WorkspaceFailed,
@@ -151,6 +152,9 @@ class Supervisor:
                 return [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
             case Interrupted(signal=number):
                 return self._interrupt(number)
+            case Stopped():
+                self._signal = self._signal or signal.SIGTERM
+                return self._end(Cause.SIGNAL, signal.SIGTERM)
             case StdoutClosed():
                 return self._end(Cause.OUTPUT_CLOSED, signal.SIGTERM)
         return []

@@ -22,6 +22,7 @@ MODULES = (
     "ending",
     "client",
     "doors",
+    "questions",
     "guardian",
     "main",
 )

@@ -26,12 +26,14 @@ from mesh.core.events import (
     LeftOut,
     Locked,
     Lost,
+    Notice,
     Output,
     PrepareFailed,
     Ready,
     Reconnected,
     Reconnecting,
     Started,
+    Stopped,
     Stream,
     Synced,
 )
@@ -56,6 +58,7 @@ class Begin:
     run: str
     project: str  # the workspace's directory on the host
     remote_dir: str
+    about: Mapping[str, object]  # what others may know of the run
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
     node: int  # index of the host in the run
     spool: int  # bytes of output that may wait on the host's disk
@@ -87,9 +90,11 @@ class Session:
         channel: Channel,
         taken: Callable[[int, int], None],
         reopen: Callable[[], Channel | None] = lambda: None,
+        is_dead: Callable[[Mapping[str, Any]], bool] = lambda owner: False,
     ) -> None:
         """taken: called with (rank, bytes) when a rank's stdin has taken bytes.
 
+        is_dead: whether the owner of a lock is known to live no more
         reopen: makes another channel to the host; it blocks, and returns None when that is not to be tried any longer
         """
         self.node = node
@@ -97,7 +102,7 @@ class Session:
         self.waiting = False  # for the channel; False while nobody reads it: that is not the host's silence
         self.place = 0  # how much of the agent's stream has come, in bytes: whole frames
         self._acknowledged = 0
-        self._reopen = reopen
+        self._reopen, self._is_dead = reopen, is_dead
         self._may_come_back = False  # the agent listens for another channel
         self._attached = True  # the channel is the agent's; False until a new one is
         self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
@@ -131,6 +136,7 @@ class Session:
             "spool": begin.spool,
             "project": begin.project,
             "remote_dir": begin.remote_dir,
+            "about": dict(begin.about),
             "owner": begin.owner,
             "lease": begin.lease,
             "grace": begin.grace,
@@ -366,6 +372,14 @@ class Session:
             case "attached":
                 self._go_on(header["orders"])
                 yield Reconnected(time=now, node=node)
+            case "busy" if self._is_dead(header["owner"]):
+                # Once: the agent waits for the lock while that run ends.
+                self._is_dead = lambda owner: False
+                self._send(encode({"type": "lock", "take_over": header["owner"]["run"]}))
+                told = _told(header["owner"])
+                yield Notice(time=now, text=f"ending what is left of a run whose client is dead: {told}")
+            case "stopped":
+                yield Stopped(time=now, node=node)
             case "no-door":
                 self._may_come_back = False
             case "no-agent":

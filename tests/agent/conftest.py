@@ -150,6 +150,7 @@ def opener(remote_dir: Path) -> Iterator[Open]:
             run=run,
             project="p",
             remote_dir=str(remote_dir),
+            about={},
             owner=None,
             node=0,
             spool=10**9,

@@ -117,6 +117,51 @@ def bring_channel(begin: dict[str, Any]) -> None:
     visitor.recv(1)  # nothing is sent: it returns when the agent is done with the channel
 
 
+def runs() -> list[dict[str, Any]]:
+    """What the agents of this user tell of their runs."""
+    found = []
+    for path in _paths():
+        told = _ask(path, {"type": "about"})
+        if told:
+            found.append(told)
+    return found
+
+
+def stop_runs(run: str = "") -> list[dict[str, Any]]:
+    """Have the agents of a run, or of all, end it; return what they were."""
+    found = []
+    for path in _paths():
+        if not run or os.path.basename(path).rpartition("-")[0] == run:
+            told = _ask(path, {"type": "stop"})
+            if told:
+                found.append(told)
+    return found
+
+
+def _paths() -> list[str]:
+    place = directory()
+    return [os.path.join(place, name) for name in sorted(os.listdir(place))]
+
+
+def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the agent behind a door; {} if nobody is there, and then the door is removed."""
+    try:
+        visitor = knock(path, request, [])
+    except ConnectionRefusedError:
+        os.unlink(path)
+        return {}
+    except OSError:
+        return {}
+    visitor.settimeout(PATIENCE)
+    try:
+        told: dict[str, Any] = json.loads(visitor.recv(MAX_REQUEST))
+        return told
+    except (OSError, ValueError):
+        return {}
+    finally:
+        visitor.close()
+
+
 def sweep(run: str) -> list[Process]:
     """Kill what carries the run's id in its environment, and what came of it; return what is left."""
     deadline = time.monotonic() + PATIENCE

@@ -6,6 +6,7 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long (u
 from __future__ import annotations
 
 import array
+import json
 import os
 import pwd
 import select
@@ -15,14 +16,14 @@ import sys
 import time
 from collections import deque
 
-from .checks import facts
 from .client import Client, release
-from .doors import Door, bring_channel
+from .doors import Door, bring_channel, stop_runs
 from .ending import Ending
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .outbox import Outbox
 from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
+from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
 from .shell import Prerun
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from .frames import Frame
 
+TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
@@ -53,6 +55,8 @@ class Agent:
         place = machine_directory(begin["remote_dir"])
         self.out = Outbox(Spool(os.path.join(place, f"spool-{begin['run']}-{begin['node']}"), begin["spool"]))
         self.door: Door | None = None
+        self.lock_until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
+        self.began = time.time()
         self.terminated = False  # somebody sent us SIGTERM
         self.parent = os.getppid()
         self.signalled = False  # the client had us signal the ranks
@@ -101,6 +105,8 @@ class Agent:
         moments = [float("inf") if self.is_clear else self.ending.next()]
         if self.is_clear or not self.ending.ordered:
             moments.append(self.client.given_up_at())
+        if self.lock_until:
+            moments.append(now + GATHER)
         if self.client.channel >= 0:
             poll.register(self.client.channel, select.POLLIN)
         if self.out:
@@ -193,7 +199,28 @@ class Agent:
             return
         for descriptor in descriptors:
             os.close(descriptor)
+        if request["type"] == "stop":
+            self.out.send_urgently({"type": "stopped"})
+            self.finish(signal.SIGTERM, self.begin["grace"])
+        visitor.send(json.dumps(self.about()).encode())
         visitor.close()
+
+    def about(self) -> dict[str, Any]:
+        """What others may know of this run."""
+        states = {process.pid: process.state for process in descendants(os.getpid())}
+        ranks = [
+            {"rank": rank.rank, "pid": rank.pid, "state": states.get(pid, "") if rank.status < 0 else "ended"}
+            for pid, rank in self.ranks.items()
+        ]
+        return {
+            "run": self.begin["run"],
+            "node": self.begin["node"],
+            "about": self.begin["about"],
+            "began": self.began,
+            "attached": self.client.channel >= 0,
+            "processes": len(states),
+            "ranks": ranks,
+        }
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         getattr(self, "do_" + header["type"])(header, data)
@@ -227,29 +254,46 @@ class Agent:
         self.flush()
 
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
-        """Answer a question; only "check" is known."""
+        """Answer a question; there is no run then, and we may block."""
         try:
-            self.out.send({"type": "answer", "answer": facts(self.begin["remote_dir"])})
+            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"])})
         except OSError as error:
             self.fail("home", why(error), hint(error))
 
     def do_lock(self, header: dict[str, Any], data: bytes) -> None:
-        """Make our directories, and take the machine's lock if the run takes any."""
+        """Make our directories, and take the machine's lock if the run takes any.
+
+        take_over: the run whose owner is known to be dead; it is ended first
+        """
         if self.is_over():
             return
         try:
             self.state = State(self.begin["remote_dir"], self.begin["project"])
+            if header.get("take_over"):
+                self.lock_until = time.monotonic() + TAKE_OVER
+                stop_runs(header["take_over"])
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
+        else:
+            self.try_lock()
+
+    def try_lock(self) -> None:
+        try:
             if self.begin["owner"]:
                 lock = self.state.lock(self.begin["owner"])
                 # The lock is held until the guardian has ended what a killed agent has left.
                 rights = array.array("i", [lock])
                 self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except Busy as busy:
-            self.failed = True
-            self.out.send({"type": "busy", "owner": busy.owner})
+            if time.monotonic() > self.lock_until:
+                self.lock_until = 0.0
+                self.out.send({"type": "busy", "owner": busy.owner})
         except OSError as error:
+            self.lock_until = 0.0
             self.fail("home", why(error), hint(error))
         else:
+            self.lock_until = 0.0
+            self.make_door()
             self.out.send({"type": "locked"})
             self.flush()
 
@@ -495,6 +539,8 @@ class Agent:
             self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
+        if self.lock_until and not self.is_over():
+            self.try_lock()
         if self.terminated and not self.ending.ordered:
             orphaned = os.getppid() != self.parent
             self.fail("agent", "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)")

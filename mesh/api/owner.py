@@ -1,0 +1,68 @@
+"""Who holds a lock: user, machine, boot and process, so that a dead owner on this machine is known at once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mesh.core.cluster import Cluster
+from mesh.core.run import RunSpec
+
+
+def user_name() -> str:
+    """Who we are; a number where the machine has no name for it, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
+    """What the lock on the hosts tells those who find it."""
+    return {
+        "run": spec.run,
+        "cluster": cluster.name,
+        "user": user_name(),
+        "machine": socket.gethostname(),
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "start": _start_of(os.getpid()),
+        "since": time.time(),
+        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
+    }
+
+
+def is_dead(owner: Mapping[str, Any]) -> bool:
+    """Whether an owner is known to live no more. Of other machines nothing is known."""
+    if owner.get("machine") != socket.gethostname() or not _boot():
+        return False
+    if owner.get("boot") != _boot():
+        # Containers may share a name, but not their boot with a machine that was started anew.
+        return bool(owner.get("boot"))
+    start, pid = str(owner.get("start")), owner.get("pid")
+    if start.partition(" ")[0] != _start_of(os.getpid()).partition(" ")[0] or not isinstance(pid, int):
+        return False  # a container's processes have numbers of their own
+    return _start_of(pid) != start
+
+
+def _boot() -> str:
+    """Changes with each start of the machine; "" where there is no way to know (macOS)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, and in which PID namespace; "" if there is none."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{os.readlink(f'/proc/{pid}/ns/pid')} {started}"
+    except OSError:
+        return ""
