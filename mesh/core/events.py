@@ -134,6 +134,7 @@ class Exited(RankEvent):
     code: int = 0  # 0 .. 255; 0 when a signal ended it
     signal: int = 0  # the signal's number, 0 if it exited
     during: str = ""  # the command of a setup that failed
+    oom: bool = False  # the kernel killed the process, or (if it exited) another one of the host, for lack of memory
 
     @property
     def status(self) -> int:
@@ -145,7 +146,15 @@ class Exited(RankEvent):
 
         >>> Exited(time=0, node=0, rank=0, signal=9).told(), Exited(time=0, node=0, rank=0, code=3).told()
         ('killed by SIGKILL', 'exit 3')
+        >>> Exited(time=0, node=0, rank=0, signal=9, oom=True).told()
+        'killed by the kernel: out of memory'
         """
+        if self.oom and self.signal == 9:
+            return "killed by the kernel: out of memory"
+        also = " (the kernel had killed a process of this host for lack of memory during the run)" if self.oom else ""
+        return self._how() + also
+
+    def _how(self) -> str:
         if not self.signal:
             return f"exit {self.code}"
         import signal

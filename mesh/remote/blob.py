@@ -10,7 +10,10 @@ from importlib import resources
 MODULES = (
     "frames",
     "processes",
+    "cgroups",
+    "oom",
     "state",
+    "containers",
     "shell",
     "ranks",
     "setup",

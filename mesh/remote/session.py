@@ -120,13 +120,14 @@ class Session:
         self._given_up = ""  # why we hung up for good, if we did
         self._why = ""  # the last channel ended
         self._why_hung_up = ""  # if we did, to try another one
+        self._cgroup = ""  # the agent's own: should it die, what it leaves there is found
         self.opened = time.monotonic()  # when the channel was
 
     # ---- requests
 
     def begin(self, begin: Begin) -> None:
         """Ship the agent and its first request in one flight."""
-        self._run, self._agent = begin.run, begin.node
+        self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._marker = secrets.token_hex(16)
         request = {
             "type": "begin",
@@ -296,7 +297,15 @@ class Session:
         if self._given_up:
             channel.close()
         self._marker = secrets.token_hex(16)
-        request = {"type": "channel", "marker": self._marker, "run": self._run, "node": self._agent, "have": self.place}
+        request = {
+            "type": "channel",
+            "marker": self._marker,
+            "run": self._run,
+            "node": self._agent,
+            "have": self.place,
+            "remote_dir": self._remote_dir,
+            "cgroup": self._cgroup,
+        }
         with self._lock:
             self._send_at_once(blob() + encode(request))
 
@@ -393,9 +402,16 @@ class Session:
             case "exited" | "ended" as kind:
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
-                during = header.get("during", "")
                 event = Exited if kind == "exited" else Ended
-                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
+                yield event(
+                    time=at,
+                    node=node,
+                    rank=header["rank"],
+                    code=code,
+                    signal=number,
+                    during=header.get("during", ""),
+                    oom=header.get("oom", False),
+                )
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
@@ -406,6 +422,7 @@ class Session:
         node = self.node
         match header["type"]:
             case "hello":
+                self._cgroup = header["cgroup"]
                 self._offset = header["time"] - now  # until the first beat is back
                 self.beat()
                 return Connected(

@@ -48,6 +48,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield {**rank("started", event, placement), "pid": pid}
         case Exited(code=code, signal=number):
             how: dict[str, Any] = {"signal": number} if number else {"code": code}
+            if event.oom:
+                how |= {"oom": True, "reason": event.told()}
             yield {**rank("exited", event, placement), **how, **({"during": event.during} if event.during else {})}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):

@@ -10,6 +10,8 @@ import socket
 import stat
 import time
 
+from .cgroups import Group, session_members
+from .containers import Containers
 from .frames import encode
 from .processes import Process, all_processes, send_signal, variable_of
 
@@ -102,14 +104,17 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.
 def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
-    begin: "run", "node", and "have": how much of the agent's stream the client has
+    begin: "run", "node", "remote_dir"; "have": how much of the agent's stream the client has; "cgroup": the agent's
     If there is no agent any more, what is left of its run is ended, and the client is told.
     """
     try:
         visitor = knock(door_of(begin["run"], begin["node"]), {"type": "channel", "have": begin["have"]}, [0, 1])
     except OSError:
-        left = sweep(begin["run"])
-        os.write(1, encode({"type": "no-agent", "left": [process.told() for process in left]}))
+        group = Group(begin["cgroup"], begin["run"], begin["node"])
+        left = [process.told() for process in sweep(begin["run"], group, begin["cgroup"])]
+        left += Containers(begin["remote_dir"], begin["run"], begin["node"]).end_now()
+        group.remove()
+        os.write(1, encode({"type": "no-agent", "left": left}))
         return
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -162,11 +167,15 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         visitor.close()
 
 
-def sweep(run: str) -> list[Process]:
-    """Kill what carries the run's id in its environment, and what came of it; return what is left."""
+def sweep(run: str, group: Group, cgroup: str) -> list[Process]:
+    """Kill what carries the run's id in its environment, and what came of it; return what is left.
+
+    group: what is in it is killed as well; cgroup: that of the dead agent; if it was a login session's, likewise
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
-        found = _of_run(run)
+        group.kill()
+        found = _of_run(run, {process.pid for process in [*group.members(), *session_members(cgroup)]})
         if not found:
             return []
         foreign = send_signal(found, signal.SIGKILL)
@@ -175,10 +184,10 @@ def sweep(run: str) -> list[Process]:
         time.sleep(0.01)
 
 
-def _of_run(run: str) -> list[Process]:
+def _of_run(run: str, more: set[int]) -> list[Process]:
     wanted = run.encode()
     marked = {process.pid for process in all_processes() if variable_of(process.pid, b"MESH_RUN_ID") == wanted}
-    return below(marked, lambda process: process.pid != os.getpid())
+    return below(marked | more, lambda process: process.pid != os.getpid())
 
 
 def below(roots: set[int], counts: Callable[[Process], bool]) -> list[Process]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
-from .processes import Process, descendants, send_signal
+from .cgroups import Group
+from .containers import Container, Containers
+from .processes import Process, send_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Union
+
+    Left = List[Union[Process, Container]]
 
 LOOK = 0.05  # seconds between two looks at /proc
 REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
 
 
 class Ending:
-    """Ends processes by the clock. All of them are descendants of ours: we are their subreaper."""
+    """Ends processes by the clock, and then containers. The former descend from us: we are their subreaper."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group, containers: Containers) -> None:
+        self._group, self._containers = group, containers
         self.ordered = False  # everything is to end, and we are to leave
         self.spared: set[int] = set()  # processes that end by themselves once asked to
         self._kill_at: float | None = None  # monotonic, like every time here
@@ -25,7 +33,7 @@ class Ending:
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        self._send([p for p in descendants(os.getpid()) if p.pid not in self.spared], number)
+        self._send([p for p in self._group.family() if p.pid not in self.spared], number)
         self.kill_by(grace)
 
     def kill_by(self, seconds: float) -> None:
@@ -45,22 +53,30 @@ class Ending:
 
     def next(self) -> float:
         """When step() is to be called again, at the latest."""
+        if self._containers.pid:
+            return self._containers.next()
         moments = [moment for moment in (self._kill_at, self._look_at if self.ordered else None) if moment is not None]
         return min(moments, default=float("inf"))
 
-    def step(self) -> list[Process] | None:
+    def step(self) -> Left | None:
         """Do what is due. Once all is gone, or cannot be ended, return what is left; before that None."""
         now = time.monotonic()
+        if self._containers.pid:  # the engine's own command is not to be ended
+            self._containers.step(self._kill_at or now)
+            return None
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
             self._kill_at = now + LOOK if self.ordered else None
         if not self.ordered or now < self._look_at:
             return None
         self._look_at = now + LOOK
-        left = descendants(os.getpid())
-        if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
-            return left
-        return None
+        left = self._group.family()
+        if left and (self._killed_at is None or not self._is_hopeless(left, now - self._killed_at)):
+            return None
+        # Last, as only what lives can start a container, and what its rank can end is ended as the rank likes.
+        if not self._containers.step(self._kill_at or now):
+            return None
+        return [*left, *self._containers.left]
 
     def _is_hopeless(self, left: list[Process], waited: float) -> bool:
         return waited > REAPED or all(process.pid in self._foreign for process in left)
@@ -69,9 +85,10 @@ class Ending:
         """Kill until a look finds nobody new: a process may fork while we look."""
         if self._killed_at is None:
             self._killed_at = time.monotonic()
+        self._group.kill()
         seen: set[tuple[int, int]] = set()
         while True:
-            found = [p for p in descendants(os.getpid()) if (p.pid, p.start) not in seen]
+            found = [p for p in self._group.family() if (p.pid, p.start) not in seen]
             if not found:
                 return
             seen.update((process.pid, process.start) for process in found)

@@ -16,11 +16,14 @@ import sys
 import time
 from collections import deque
 
+from .cgroups import Group, own_path
 from .client import Client, release
+from .containers import Containers
 from .doors import Door, bring_channel, stop_runs
 from .ending import Ending
 from .frames import Decoder, to_bytes
 from .guardian import guard
+from .oom import Memory
 from .outbox import Outbox
 from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
 from .questions import answer
@@ -35,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .ending import Left
     from .frames import Frame
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
@@ -46,8 +50,17 @@ AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
 class Agent:
     """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE."""
 
-    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
+    def __init__(
+        self,
+        client: Client,
+        begin: dict[str, Any],
+        rest: list[Frame],
+        group: Group,
+        containers: Containers,
+        guardian: socket.socket,
+    ) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
+        self.group, self.containers = group, containers
         self.client, self.begin, self.guardian = client, begin, guardian
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
@@ -67,7 +80,8 @@ class Agent:
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
-        self.ending = Ending()
+        self.ending = Ending(group, containers)
+        self.memory: Memory | None = None
         self.is_clear = False  # every process of the run is gone, or named
 
     # ---- the loop
@@ -249,6 +263,7 @@ class Agent:
                 "time": time.time(),
                 "machine": machine_id(),
                 "port": free_port(),
+                "cgroup": own_path(),
             }
         )
         self.flush()
@@ -334,6 +349,7 @@ class Agent:
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         environment = rank_environment(self.environment, self.given, self.state.workspace)
         self.setting = Setting(environment, self.state.workspace)
+        self.enclose()
         if not header["prerun"]:
             self.out.send({"type": "ready"})
             return
@@ -343,6 +359,18 @@ class Agent:
             self.fail("prerun", why(error))
             return
         self.add_source(Source(self.prerun.output, -1, "prerun"))
+
+    def enclose(self) -> None:
+        """What is started from now on is to be found again, in a cgroup or a container too."""
+        self.group.make()
+        self.memory = Memory(self.group.directory)
+        self.mark_containers()
+
+    def mark_containers(self) -> None:
+        try:
+            self.containers.stand_before(self.setting.environment)
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
 
     def listen_to_prerun(self, prerun: Prerun) -> None:
         if prerun.setting is None and prerun.heard() and prerun.setting is not None:
@@ -372,6 +400,7 @@ class Agent:
         if self.is_over():
             return
         self.make_door()
+        self.mark_containers()  # once more: prerun may have brought another docker, or hidden the script
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
@@ -473,14 +502,17 @@ class Agent:
             rank = self.ranks.get(pid)
             if rank is not None and rank.status < 0:
                 rank.end(status, time.time())
+                ours = self.signalled or self.ending.ordered
+                rank.oom = not ours and self.memory is not None and self.memory.explains(pid, rank.status)
                 if self.out.is_behind:  # whoever looks at a paused terminal wants to know all the same
-                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended}
+                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
                     self.out.send_urgently({**told, **_how(rank.status)})
                 self.took_stdin(rank, rank.drop_input())
             elif self.sync is not None and pid == self.sync.pid:
                 self.unpacked(self.sync)
             elif self.prerun is not None and pid == self.prerun.pid:
                 self.prerun_ended(self.prerun, status)
+            self.containers.reaped(pid, status)
 
     def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
         """Bytes for the stdin of one rank; none: its end."""
@@ -536,6 +568,7 @@ class Agent:
         """What a setup that ended by itself has left in the background is there on purpose."""
         if not self.is_clear:
             self.ending.ordered = True
+            self.group.let_go()
             self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
@@ -553,7 +586,7 @@ class Agent:
             if left is not None:
                 self.take_leave(left)
 
-    def take_leave(self, left: list[Process], stays: list[Process] | None = None) -> None:
+    def take_leave(self, left: Left, stays: list[Process] | None = None) -> None:
         """Every process is gone, or named: tell what they printed last, and leave."""
         self.reap()
         for descriptor in list(self.sources):
@@ -563,6 +596,8 @@ class Agent:
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
         self.out.send({"type": "gone", **told})
+        self.containers.remove()
+        self.group.remove()
         self.is_clear = True
         self.flush()
 
@@ -603,5 +638,8 @@ def main() -> None:
     os.write(1, b"\n%s\n" % begin["marker"].encode())
     if begin["type"] == "channel":
         bring_channel(begin)
-    else:
-        guard(lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run())
+        return
+    group = Group(own_path(), begin["run"], begin["node"])
+    containers = Containers(begin["remote_dir"], begin["run"], begin["node"])
+    client = Client(decoder, begin["lease"])
+    guard(lambda tie: Agent(client, begin, frames[1:], group, containers, tie).run(), group, containers)

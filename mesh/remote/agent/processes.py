@@ -22,6 +22,8 @@ NOT_FOUND, NOT_EXECUTABLE = (
     126,
 )  # exit status of a command that could not be started, as a shell has them
 
+BIRTHPLACE: list[str] = []  # the cgroup.procs of the cgroup that what we start is to be in, if there is one
+
 
 def become_subreaper() -> None:
     """Have every orphan below us handed to us instead of to init, also those that called setsid."""
@@ -109,6 +111,12 @@ def spawn(
 def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], agent: int) -> None:
     """In the child: turn into argv."""
     os.setsid()
+    for place in BIRTHPLACE:
+        try:
+            with open(place, "w") as file:
+                file.write("0")
+        except OSError:  # it is found as our descendant then
+            pass
     # First out of the way of each other: a source may have the number of another one's target.
     sources = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for number, ours in descriptors.items()}
     for number, ours in sources.items():
@@ -222,11 +230,12 @@ def variable_of(pid: int, name: bytes) -> bytes:
 
 
 def _look_around() -> list[Process]:
-    found = (_look_at(name) for name in os.listdir("/proc") if name.isdigit())
+    found = (look_at(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in found if process is not None]
 
 
-def _look_at(pid: str) -> Process | None:
+def look_at(pid: str) -> Process | None:
+    """What /proc tells about a process; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")

@@ -80,7 +80,8 @@ class Setup(Rank):
         Rank.end(self, status if self._status is None else self._status, now)
 
     def about_its_end(self) -> dict[str, Any]:
-        return {"during": self._commands[self._current]["run"]} if self.status else {}
+        during = {"during": self._commands[self._current]["run"]} if self.status else {}
+        return {**during, **Rank.about_its_end(self)}
 
 
 def _become(
