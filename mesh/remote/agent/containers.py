@@ -31,8 +31,8 @@ VALUED = (
     "--imagestore|--module|--namespace|--network-cmd-path|--network-config-dir|--out|--root|--runroot|--runtime|"
     "--runtime-flag|--ssh|--storage-driver|--storage-opt|--tmpdir|--url|--volumepath"
 )
-# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since a variable that the user
-# has exported must reach the real program as it was. A note is one write, so that those of several ranks do not mix.
+# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since what the user has exported
+# must reach the real program as it was. A note is one write, so that those of several ranks do not mix.
 SCRIPT = r"""#!/bin/sh
 # Of mesh: marks the containers of a run, so that they end with it.
 _mesh_real={real} _mesh_n=0 _mesh_all= _mesh_before= _mesh_valued= _mesh_label=
@@ -150,27 +150,32 @@ class Containers:
     def _end(self, kill_at: float) -> Generator[None, None, None]:
         """End what is marked; a step is over when its command is."""
         for real, environment, options in self._engines():
-            for attempt in range(4):
-                self._call([real, *options, "ps", "-q", "--filter", self._filter], environment, 0.0)
-                yield
-                said = self._said()
-                if self._status:
-                    why = "did not answer in time" if self._status < 0 else said[-1] if said else "failed"
-                    self.left.append(Container(f"containers of this run: {os.path.basename(real)} ps: {why[:SAID]}"))
+            engine = [real, *options]
+            # One that is being started goes on to run though its client was killed; only "stop" waits for that, and does
+            # nothing to one that was never started.
+            found: list[str] = []
+            looks = [["-aq", "--filter", "status=created"], ["-q"]]
+            for verb in (["stop"], ["kill"], ["rm", "-f"], []):
+                for look in looks:
+                    self._call([*engine, "ps", *look, "--filter", self._filter], environment, 0.0)
+                    yield
+                    said = self._said()
+                    if self._status:
+                        why = "did not answer" if self._status < 0 else " ".join(said)[:SAID]
+                        self.left.append(Container(f"containers of the run: {os.path.basename(real)} ps: {why}"))
+                        break
+                    found += [word for word in said if word.isalnum()]
+                if self._status or not found:
                     break
-                found = [word for word in said if word.isalnum()]
-                if not found:
-                    break
-                if attempt == 3:
+                if not verb:
                     self.left += [Container(f"{os.path.basename(real)} container {name}") for name in found]
                     break
-                patience = max(0.0, kill_at - time.monotonic())
-                verb = ["kill"] if attempt < 2 else ["rm", "-f"]
-                if patience >= 1:
-                    verb = ["stop", "-t", str(int(patience))]
-                self._call([real, *options, *verb, *found], environment, patience)
+                patience = max(0.0, kill_at - time.monotonic()) if verb == ["stop"] else 0.0
+                seconds = ["-t", str(int(patience))] if verb == ["stop"] else []
+                self._call([*engine, *verb, *seconds, *found], environment, patience)
                 yield
                 os.close(self._output)
+                found, looks = [], looks[-1:]
 
     def _engines(self) -> list[tuple[str, dict[bytes, bytes], list[str]]]:
         """Program, environment and options of each engine that was used."""
@@ -201,7 +206,7 @@ class Containers:
             os.close(null)
 
     def _said(self) -> list[str]:
-        """The lines that the command has written."""
+        """The lines that the command has written; they are read once."""
         os.lseek(self._output, 0, os.SEEK_SET)
         with open(self._output, errors="replace") as file:
             return [line.strip() for line in file.read(65536).split("\n") if line.strip()]
