@@ -31,7 +31,7 @@ VALUED = (
     "--imagestore|--module|--namespace|--network-cmd-path|--network-config-dir|--out|--root|--runroot|--runtime|"
     "--runtime-flag|--ssh|--storage-driver|--storage-opt|--tmpdir|--url|--volumepath"
 )
-# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since what the user has exported
+# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since what the user exports
 # must reach the real program as it was. A note is one write, so that those of several ranks do not mix.
 SCRIPT = r"""#!/bin/sh
 # Of mesh: marks the containers of a run, so that they end with it.
@@ -151,8 +151,8 @@ class Containers:
         """End what is marked; a step is over when its command is."""
         for real, environment, options in self._engines():
             engine = [real, *options]
-            # One that is being started goes on to run though its client was killed; only "stop" waits for that, and does
-            # nothing to one that was never started.
+            # One that is being started goes on to run though its client was killed; only "stop" waits for that, and
+            # does nothing to one that was never started.
             found: list[str] = []
             looks = [["-aq", "--filter", "status=created"], ["-q"]]
             for verb in (["stop"], ["kill"], ["rm", "-f"], []):
