@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output
+from mesh.core.run import SetupCommand
 from mesh.remote.agent.containers import Containers
+from mesh.remote.blob import start_command
 from tests.engine import engine
 from tests.lab import eventually
 
 from .conftest import Open, Run
+from .test_cgroups import kill_both_and_come_again
 from .test_ending import is_running
 
 STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
@@ -164,9 +167,29 @@ def test_containers_of_a_run_whose_agent_or_client_dies(
     assert not scripts(remote_dir)
 
 
-def test_the_containers_of_a_setup_stay(agent: Run, docker: str) -> None:
-    from mesh.core.run import SetupCommand
+def test_containers_when_agent_and_guardian_are_killed(
+    agent: Run, any_python: str, docker: str, remote_dir: Path
+) -> None:
+    agent.prepare(["docker run -d image sleep 4567"], env={"PATH": docker})
+    assert listed(docker)
+    assert kill_both_and_come_again(agent, start_command(any_python)).is_clear
+    assert listed(docker) == ""
+    assert not scripts(remote_dir)
 
+
+def test_a_kill_does_not_wait_for_a_container(agent: Run, docker: str) -> None:
+    agent.prepare([f'docker run -d image sh -c "{STUBBORN}"'], env={"PATH": docker})
+    agent.start("true")
+    agent.until(Exited)
+    agent.session.finish(signal.SIGTERM, 3600.0)
+    agent.session.kill()
+    gone = agent.until(Gone)
+    assert isinstance(gone, Gone)
+    assert gone.left == ()
+    assert listed(docker) == ""
+
+
+def test_the_containers_of_a_setup_stay(agent: Run, docker: str) -> None:
     agent.prepare(env={"PATH": docker})
     agent.session.setup(0, [SetupCommand(run="docker run -d image sleep 4567")], False)
     agent.until(Exited)

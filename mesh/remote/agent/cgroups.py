@@ -35,7 +35,8 @@ def path_in(text: str, start: str) -> str:
 def place_in(mounts: str, path: str, counts: Callable[[str, str], bool]) -> str:
     """The directory of a cgroup, from the text of mountinfo; counts: whether to take (type, options) of a mount.
 
-    In a container without a cgroup namespace, the mount shows a part of the hierarchy only.
+    In a container without a cgroup namespace, the mount shows a part of the hierarchy only. In one with a namespace,
+    what is outside of it begins with "/..".
 
     >>> mounts = "38 31 0:38 /docker/a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\\n"
     >>> place_in(mounts, "/docker/a/b", lambda kind, options: True)
@@ -48,7 +49,7 @@ def place_in(mounts: str, path: str, counts: Callable[[str, str], bool]) -> str:
         if rest and counts(rest.split()[0], rest.split()[-1]):
             root, place = (field.replace("\\040", " ") for field in fields.split()[3:5])
             inside = os.path.relpath(path, root)
-            if inside.split("/")[0] != "..":
+            if ".." not in (inside.split("/")[0], path.split("/")[1]):
                 return os.path.normpath(os.path.join(place, inside))
     return ""
 

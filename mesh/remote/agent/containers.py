@@ -73,6 +73,7 @@ class Containers:
         self._status = 0  # of the last one, from waitpid; -1: it took too long
         self._output = -1  # the file that it writes to
         self._limit = 0.0  # when it is given up, monotonic
+        self._until = 0.0  # when it ends what has not ended by itself, monotonic; 0: it does not wait for that
         self.left: list[Container] = []  # what could not be ended
 
     # ---- the scripts
@@ -95,9 +96,10 @@ class Containers:
     def _write(self, path: str, real: str) -> None:
         variables = " ".join(f'\\"\\${name}\\"' for name in VARIABLES)
         text = self._script.replace("{variables}", variables).replace("{note}", shlex.quote(self._note))
-        with open(path, "w", errors="surrogateescape") as file:
+        with open(path + ".new", "w", errors="surrogateescape") as file:
             file.write(text.replace("{real}", shlex.quote(real)))
-        os.chmod(path, 0o700)
+        os.chmod(path + ".new", 0o700)
+        os.replace(path + ".new", path)  # a shell may be reading the one that is there
 
     # ---- the end
 
@@ -108,7 +110,9 @@ class Containers:
         """
         if self._steps is None:
             self._steps = self._end(kill_at)
-        elif self.pid and not self._has_ended():
+        if self.pid and kill_at < self._until - 0.5:  # somebody has lost patience; a second is how exact it is
+            self._limit = 0.0
+        if self.pid and not self._has_ended():
             return False
         return next(self._steps, "done") == "done"
 
@@ -194,7 +198,8 @@ class Containers:
 
     def _call(self, argv: list[str], environment: dict[bytes, bytes], patience: float) -> None:
         """Start a command of the engine, which has LIMIT seconds to answer, and patience."""
-        self._limit = time.monotonic() + patience + LIMIT
+        now = time.monotonic()
+        self._limit, self._until = now + patience + LIMIT, now + patience if patience else 0.0
         self._output = os.memfd_create("mesh-engine")
         null = os.open(os.devnull, os.O_RDONLY)
         try:

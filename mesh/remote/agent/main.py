@@ -349,7 +349,10 @@ class Agent:
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         environment = rank_environment(self.environment, self.given, self.state.workspace)
         self.setting = Setting(environment, self.state.workspace)
-        self.enclose()
+        self.group.make()
+        self.memory = Memory(self.group.directory)
+        if not self.mark_containers("home"):
+            return
         if not header["prerun"]:
             self.out.send({"type": "ready"})
             return
@@ -360,17 +363,14 @@ class Agent:
             return
         self.add_source(Source(self.prerun.output, -1, "prerun"))
 
-    def enclose(self) -> None:
-        """What is started from now on is to be found again, in a cgroup or a container too."""
-        self.group.make()
-        self.memory = Memory(self.group.directory)
-        self.mark_containers()
-
-    def mark_containers(self) -> None:
+    def mark_containers(self, step: str) -> bool:
+        """Have containers marked that are started from now on; False if that failed."""
         try:
             self.containers.stand_before(self.setting.environment)
         except OSError as error:
-            self.fail("home", why(error), hint(error))
+            self.fail(step, why(error), hint(error))
+            return False
+        return True
 
     def listen_to_prerun(self, prerun: Prerun) -> None:
         if prerun.setting is None and prerun.heard() and prerun.setting is not None:
@@ -400,7 +400,8 @@ class Agent:
         if self.is_over():
             return
         self.make_door()
-        self.mark_containers()  # once more: prerun may have brought another docker, or hidden the script
+        if not self.mark_containers("start"):  # once more: prerun may have brought another docker, or hidden the script
+            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
