@@ -36,7 +36,7 @@ def docker(tmp_path: Path) -> Iterator[str]:
 def listed(path: str, *words: str) -> str:
     """What the engine says, of all runs."""
     docker = path.split(":")[0] + "/docker"
-    return subprocess.run([docker, "ps", *words], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([docker, "ps", "-q", "--no-trunc", *words], capture_output=True, text=True, check=True).stdout
 
 
 def scripts(remote_dir: Path) -> list[Path]:
@@ -108,7 +108,7 @@ def test_a_container_that_is_being_started_when_its_client_is_killed(agent: Run,
         agent.start("sh", "-c", f"docker run image sleep 4567 & until {place}/docker ps -aq | grep .; do :; done")
         agent.until(Exited)
         assert agent.finish(grace=0.0).left == ()
-        assert len(listed(path, "-aq").split()) == 1
+        assert len(listed(path, "-a").split()) == 1
         assert listed(path) == ""
 
 
