@@ -38,6 +38,9 @@ class Options:
     host_grace: float | None = None  # that a host may be silent before it is lost, at least 1 (60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
+    wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
+    share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
+    evict: bool = False  # end other processes of our user that hold a device
 
 
 def read_options(
@@ -54,8 +57,13 @@ def read_options(
     keep_going: bool = False,
     interactive: bool = False,
     stdin: str = "",
+    wait: str | bool | None = None,
+    share: bool = False,
+    evict: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
+    if share and wait:
+        raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
     if nproc and not nproc.isdecimal():
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     return Options(
@@ -70,6 +78,9 @@ def read_options(
         host_grace=_read_seconds("--host-grace", host_grace),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
+        wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
+        share=share,
+        evict=evict,
     )
 
 
@@ -81,6 +92,11 @@ def _read_env(typed: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--env: expected NAME=VALUE, found {item!r}")
         env[name] = value
     return env
+
+
+def is_time(text: str) -> bool:
+    """Whether a word is a time such as 10, 1.5, 30s, 5m or 2h."""
+    return bool(_DURATION.fullmatch(text))
 
 
 def _read_seconds(place: str, text: str) -> float | None:
@@ -192,6 +208,10 @@ def run_spec(
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
         keep_going=options.keep_going,
         stdin=options.stdin,
+        wait=options.wait,
+        share=options.share,
+        evict=options.evict,
+        spool=project.spool,
     )
 
 
@@ -199,10 +219,12 @@ def _check_types(options: Options) -> None:
     """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
     for field_ in fields(Options):
         value = getattr(options, field_.name)
-        kinds: Any = {"nproc": int, "env": Mapping, "keep_going": bool}.get(field_.name, str)
-        if field_.name in ("grace", "drain", "timeout", "host_grace"):
-            kinds = (int, float, type(None))
-        if not isinstance(value, kinds) or (isinstance(value, bool) and field_.name != "keep_going"):
+        kinds: Any = {"nproc": int, "env": Mapping}.get(field_.name, str)
+        if field_.name in ("grace", "drain", "timeout", "host_grace", "wait"):
+            kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
+        elif isinstance(field_.default, bool):
+            kinds = bool
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             raise UsageError(f"{field_.name}: expected another kind of value, found {value!r}")
     for name, value in options.env.items():
         if not isinstance(name, str) or not VARIABLE.fullmatch(name):

@@ -84,7 +84,7 @@ class Ready(HostEvent):
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    step: str  # one of CONNECTING, or "lock", "home", "sync", "prerun", "start", "agent"
+    step: str  # one of CONNECTING, or "lock", "home", "sync", "devices", "prerun", "start", "agent"
     message: str
     hint: str = ""
 
@@ -197,6 +197,14 @@ class Silent(HostEvent):
     """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
 
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostNotice(HostEvent):
+    """A line for the user about one host."""
+
+    text: str
+    seconds: float = 0.0  # that the host asks for to end what it is doing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,10 @@ class RunSpec:
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     sync: bool = True  # send the workspace before the start
     lock: bool = True  # take the lock of every host
+    wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
+    share: bool = False  # work in a copy of the workspace that is removed afterwards
+    claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
+    evict: bool = False  # end other processes of our user that hold one
 
 
 SHELL = ("bash", "-c")

@@ -127,12 +127,15 @@ def runs() -> list[dict[str, Any]]:
     return found
 
 
-def stop_runs(run: str = "") -> list[dict[str, Any]]:
-    """Have the agents of a run, or of all, end it; return what they were."""
+def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
+    """Have the agents of a run, or of all, end it; return what they were.
+
+    grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
+    """
     found = []
     for path in _paths():
         if not run or os.path.basename(path).rpartition("-")[0] == run:
-            told = _ask(path, {"type": "stop"})
+            told = _ask(path, {"type": "stop", "grace": grace})
             if told:
                 found.append(told)
     return found

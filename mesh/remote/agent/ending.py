@@ -18,6 +18,7 @@ class Ending:
     def __init__(self) -> None:
         self.ordered = False  # everything is to end, and we are to leave
         self.spared: set[int] = set()  # processes that end by themselves once asked to
+        self.ours = 0  # a child that is not the run's but our own; 0: there is none
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
@@ -25,8 +26,12 @@ class Ending:
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        self._send([p for p in descendants(os.getpid()) if p.pid not in self.spared], number)
+        self._send([p for p in self.family() if p.pid not in self.spared], number)
         self.kill_by(grace)
+
+    def family(self) -> list[Process]:
+        """Every process of the run."""
+        return [process for process in descendants(os.getpid()) if process.pid != self.ours]
 
     def kill_by(self, seconds: float) -> None:
         moment = time.monotonic() + seconds
@@ -57,7 +62,7 @@ class Ending:
         if not self.ordered or now < self._look_at:
             return None
         self._look_at = now + LOOK
-        left = descendants(os.getpid())
+        left = self.family()
         if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
             return left
         return None
@@ -71,7 +76,7 @@ class Ending:
             self._killed_at = time.monotonic()
         seen: set[tuple[int, int]] = set()
         while True:
-            found = [p for p in descendants(os.getpid()) if (p.pid, p.start) not in seen]
+            found = [p for p in self.family() if (p.pid, p.start) not in seen]
             if not found:
                 return
             seen.update((process.pid, process.start) for process in found)

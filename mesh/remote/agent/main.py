@@ -10,15 +10,19 @@ import json
 import os
 import pwd
 import select
+import shutil
 import signal
 import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 
+from . import devices
 from .client import Client, release
 from .doors import Door, bring_channel, stop_runs
 from .ending import Ending
+from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .outbox import Outbox
@@ -29,10 +33,11 @@ from .setup import Setup
 from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
-from .sync import Sync, hint, why
+from .sync import Sync
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .frames import Frame
@@ -61,12 +66,19 @@ class Agent:
         self.parent = os.getppid()
         self.signalled = False  # the client had us signal the ranks
         self.failed = False
+        self.has_lock = False  # or needs none
+        self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
+        self.state = State(begin["remote_dir"], begin["project"], self.share)
+        self.guardian_has_lock = False
+        self.errand: Errand | None = None  # what is under way; the next request waits for it
+        self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.sync: Sync | None = None
         self.prerun: Prerun | None = None
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
+        self.claimed_devices = False
         self.ending = Ending()
         self.is_clear = False  # every process of the run is gone, or named
 
@@ -123,8 +135,8 @@ class Agent:
             poll.register(self.prerun.status, select.POLLIN)
         if self.setup is not None and self.setup.words >= 0:
             poll.register(self.setup.words, select.POLLIN)
-        if self.sync is not None and self.sync.answer >= 0:
-            poll.register(self.sync.answer, select.POLLIN)
+        if self.errand is not None:
+            poll.register(self.errand.answer, select.POLLIN)
         for rank in self.ranks.values():
             if rank.wants_to_write():
                 poll.register(rank.stdin, select.POLLOUT)
@@ -145,15 +157,15 @@ class Agent:
             self.listen_to_prerun(self.prerun)
         if self.setup is not None and self.setup.words in ready:
             self.listen_to_setup(self.setup)
-        if self.sync is not None and self.sync.answer in ready:
-            self.sync.listen()
+        if self.errand is not None and self.errand.answer in ready:
+            self.errand.listen()
         self.relay(ready)
         for rank in list(self.ranks.values()):
             if rank.stdin >= 0 and rank.stdin in ready:
                 self.took_stdin(rank, rank.fill())
         self.tell_ends()
         self.look_at_the_clock()
-        while self.requests and not self.at_work():
+        while self.requests and self.errand is None:
             self.obey(*self.requests.popleft())
 
     # ---- the channel
@@ -200,34 +212,47 @@ class Agent:
         for descriptor in descriptors:
             os.close(descriptor)
         if request["type"] == "stop":
-            self.out.send_urgently({"type": "stopped"})
-            self.finish(signal.SIGTERM, self.begin["grace"])
+            grace = request["grace"]
+            self.out.send_urgently({"type": "stopped", "time": time.time()})
+            self.finish(signal.SIGTERM, self.begin["grace"] if grace is None else grace)
+            if grace is not None:
+                self.ending.kill_by(grace)  # it may have been ending already, with more time
         visitor.send(json.dumps(self.about()).encode())
         visitor.close()
 
     def about(self) -> dict[str, Any]:
         """What others may know of this run."""
-        states = {process.pid: process.state for process in descendants(os.getpid())}
-        ranks = [
-            {"rank": rank.rank, "pid": rank.pid, "state": states.get(pid, "") if rank.status < 0 else "ended"}
-            for pid, rank in self.ranks.items()
-        ]
+        pids = {process.pid for process in self.ending.family()}
+        held = devices.holders(devices.find(self.begin["devices"]))
         return {
             "run": self.begin["run"],
             "node": self.begin["node"],
             "about": self.begin["about"],
+            "grace": self.begin["grace"],
             "began": self.began,
             "attached": self.client.channel >= 0,
-            "processes": len(states),
-            "ranks": ranks,
+            "state": self.state_of_it(),
+            "processes": len(pids),
+            "ranks": [{"rank": rank.rank, "pid": rank.pid, "ended": rank.status >= 0} for rank in self.ranks.values()],
+            "devices": sorted({path for pid in pids for path in held.get(pid, ())}),
         }
+
+    def state_of_it(self) -> str:
+        """How far the run is here, in a word."""
+        if self.is_clear:
+            return "ended"
+        if self.is_over():
+            return "ending"
+        if self.ranks:
+            return "running"
+        return "preparing" if self.has_lock else "waiting"
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         getattr(self, "do_" + header["type"])(header, data)
 
-    def at_work(self) -> bool:
-        """True while later requests must wait: they build on the step that is under way."""
-        return self.sync is not None and bool(self.sync.pid)
+    def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """Have something done that takes long; then is called with the answer. Raises OSError."""
+        self.errand = Errand(work, then)
 
     def is_over(self) -> bool:
         """True once nothing more is to be begun."""
@@ -268,7 +293,8 @@ class Agent:
         if self.is_over():
             return
         try:
-            self.state = State(self.begin["remote_dir"], self.begin["project"])
+            self.state.make()
+            self.make_door()
             if header.get("take_over"):
                 self.lock_until = time.monotonic() + TAKE_OVER
                 stop_runs(header["take_over"])
@@ -281,9 +307,10 @@ class Agent:
         try:
             if self.begin["owner"]:
                 lock = self.state.lock(self.begin["owner"])
-                # The lock is held until the guardian has ended what a killed agent has left.
-                rights = array.array("i", [lock])
-                self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                if not self.guardian_has_lock:  # it is held until the guardian has ended what a killed agent has left
+                    self.guardian_has_lock = True
+                    rights = array.array("i", [lock])
+                    self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except Busy as busy:
             if time.monotonic() > self.lock_until:
                 self.lock_until = 0.0
@@ -293,9 +320,14 @@ class Agent:
             self.fail("home", why(error), hint(error))
         else:
             self.lock_until = 0.0
-            self.make_door()
+            self.has_lock = True
             self.out.send({"type": "locked"})
             self.flush()
+
+    def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
+        """Another host is busy: whoever waits keeps nobody waiting."""
+        self.has_lock = False
+        self.state.unlock()
 
     def do_pack(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of the workspace's pack; the last one is empty."""
@@ -306,7 +338,7 @@ class Agent:
                 self.sync = Sync(self.state, self.begin["run"])
             self.sync.add(data)
             if header.get("last"):
-                self.sync.unpack()
+                self.send_on_errand(self.sync.unpack, self.unpacked)
         except OSError as error:
             self.drop_sync()
             self.fail("sync", why(error), hint(error))
@@ -316,10 +348,9 @@ class Agent:
             self.sync.drop()
             self.sync = None
 
-    def unpacked(self, sync: Sync) -> None:
-        """The unpacking process has ended."""
-        self.sync = None
-        answer = sync.end()
+    def unpacked(self, answer: dict[str, Any]) -> None:
+        """The workspace is in place, or is not."""
+        self.drop_sync()
         if self.is_over():
             return
         if "error" in answer:
@@ -328,17 +359,39 @@ class Agent:
             self.out.send({"type": "synced", "files": answer["files"], "seconds": answer["seconds"]})
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
-        """Run prerun, if there is any, with the environment of the host's first rank."""
+        """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
         if self.is_over():
             return
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         environment = rank_environment(self.environment, self.given, self.state.workspace)
         self.setting = Setting(environment, self.state.workspace)
-        if not header["prerun"]:
+        try:
+            if header["claim"] and devices.find(self.begin["devices"]):
+                work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
+                self.send_on_errand(work, lambda answer: self.claimed(answer, header["prerun"]))
+            else:
+                self.start_prerun(header["prerun"])
+        except OSError as error:
+            self.fail("devices", why(error))
+
+    def claimed(self, answer: dict[str, Any], prerun: list[str]) -> None:
+        """Nobody holds a device any more, or somebody does."""
+        self.claimed_devices = True
+        for line in answer.get("ended", ()):
+            self.out.send({"type": "notice", "text": line, "seconds": 0})
+        if self.is_over():
+            return
+        if "error" in answer:
+            self.fail("devices", answer["error"], answer["hint"])
+        else:
+            self.start_prerun(prerun)
+
+    def start_prerun(self, lines: list[str]) -> None:
+        if not lines:
             self.out.send({"type": "ready"})
             return
         try:
-            self.prerun = Prerun(header["prerun"], self.setting)
+            self.prerun = Prerun(lines, self.setting)
         except OSError as error:
             self.fail("prerun", why(error))
             return
@@ -398,7 +451,8 @@ class Agent:
             return
         self.make_door()
         home = os.fsdecode(self.setting.environment[b"HOME"])
-        setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home)}, home)
+        # What it leaves in the background is there on purpose, however long.
+        setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home), b"MESH_SETUP": b"1"}, home)
         try:
             self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
         except OSError as error:
@@ -477,8 +531,9 @@ class Agent:
                     told = {"type": "ended", "rank": rank.rank, "time": rank.ended}
                     self.out.send_urgently({**told, **_how(rank.status)})
                 self.took_stdin(rank, rank.drop_input())
-            elif self.sync is not None and pid == self.sync.pid:
-                self.unpacked(self.sync)
+            elif self.errand is not None and pid == self.errand.pid:
+                ended, self.errand = self.errand, None
+                ended.end()
             elif self.prerun is not None and pid == self.prerun.pid:
                 self.prerun_ended(self.prerun, status)
 
@@ -526,7 +581,7 @@ class Agent:
             self.leave_setup()
         elif not self.ending.ordered:
             self.requests.clear()
-            if not self.at_work():
+            if self.errand is None:  # otherwise it ends like all other processes
                 self.drop_sync()
             if self.prerun is not None:
                 self.prerun.release()
@@ -548,23 +603,58 @@ class Agent:
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
             self.fail("agent", self.client.why())
             self.finish(signal.SIGTERM, self.begin["grace"])
-        if not self.is_clear:
+        if not self.is_clear and not self.is_leaving:
             left = self.ending.step()
             if left is not None:
-                self.take_leave(left)
+                self.clean_up(left)
 
-    def take_leave(self, left: list[Process], stays: list[Process] | None = None) -> None:
-        """Every process is gone, or named: tell what they printed last, and leave."""
+    def clean_up(self, left: list[Process]) -> None:
+        """Every process is gone, or named: what takes long is left to an errand."""
+        busy = devices.blocked(devices.find(self.begin["devices"])) if self.claimed_devices else []
+        if not busy and not self.share:
+            self.take_leave([process.told() for process in left])
+            return
+        patience = self.begin["device_patience"]
+        if busy:
+            text = f"waiting for {', '.join(busy)} to be free"
+            self.out.send_urgently({"type": "notice", "text": text, "seconds": patience})
+            self.flush()
+        self.is_leaving = True
+        told = [process.told() for process in left]
+        work = partial(_clean_up, self.state.workspaces if self.share else "", busy, patience)
+        try:
+            self.send_on_errand(work, lambda answer: self.take_leave(told + answer.get("left", [answer.get("error")])))
+        except OSError as error:
+            self.take_leave([*told, f"no process to look at {', '.join(busy)}: {why(error)}"])
+        else:
+            assert self.errand is not None
+            self.ending.ours = self.errand.pid
+
+    def take_leave(self, left: list[str], stays: list[Process] | None = None) -> None:
+        """Everything is done: tell what the processes printed last, and leave.
+
+        left: what is still there and why, one line each
+        """
         self.reap()
         for descriptor in list(self.sources):
             self.relay_all(descriptor)
         self.tell_ends()
-        told = {"left": [process.told() for process in left], "stays": [process.told() for process in stays or []]}
+        told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
         self.out.send({"type": "gone", **told})
         self.is_clear = True
         self.flush()
+
+
+def _clean_up(workspace: str, busy: list[str], patience: float) -> dict[str, Any]:
+    """Wait until devices are free, and remove the copy that a run had for itself."""
+    left = devices.wait_until_free(busy, patience) if busy else []
+    if workspace:
+        shutil.rmtree(workspace, ignore_errors=True)
+        if os.path.exists(workspace):
+            left.append(f"cannot remove {workspace}")
+    return {"left": left}
 
 
 def _how(status: int) -> dict[str, int]:

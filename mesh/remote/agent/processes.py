@@ -180,6 +180,11 @@ class Process:
         self.pid, self.parent, self.state, self.name = pid, parent, state, name
         self.start = start  # clock ticks since boot: with the pid, it names a process once and for all
 
+    def age(self) -> float:
+        """Seconds since it was started."""
+        with open("/proc/uptime") as file:
+            return float(file.read().split()[0]) - self.start / os.sysconf("SC_CLK_TCK")
+
     def told(self) -> str:
         """Pid, user and command, for people."""
         try:
@@ -219,6 +224,16 @@ def variable_of(pid: int, name: bytes) -> bytes:
             return parse_environment(file.read()).get(name, b"")
     except OSError:
         return b""
+
+
+def run_of(pid: int) -> str:
+    """The run that a process of this machine was started for; "" if for none, or in a container of its own."""
+    try:
+        if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid"):
+            return ""
+    except OSError:
+        return ""
+    return variable_of(pid, b"MESH_RUN_ID").decode("utf-8", "replace")
 
 
 def _look_around() -> list[Process]:
