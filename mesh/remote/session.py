@@ -441,7 +441,8 @@ class Session:
                 return Ready(time=now, node=node)
             case "failed":
                 step, message, hint = header["step"], header["message"], header["hint"]
-                return PrepareFailed(time=now, node=node, step=step, message=message, hint=hint)
+                # Its own time: what it ends because of it comes after.
+                return PrepareFailed(time=self._ours(header["time"]), node=node, step=step, message=message, hint=hint)
             case "asks-password":
                 return AsksPassword(time=now, node=node, user=header["user"])
             case "answer":

@@ -261,7 +261,8 @@ class Agent:
     def fail(self, step: str, message: str, hint: str = "") -> None:
         if not self.failed:
             self.failed = True
-            self.out.send({"type": "failed", "step": step, "message": message, "hint": hint})
+            told = {"step": step, "message": message, "hint": hint, "time": time.time()}
+            self.out.send({"type": "failed", **told})
 
     # ---- before the ranks
 
