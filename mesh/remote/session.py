@@ -120,6 +120,7 @@ class Session:
         self._round_trip = float("inf")  # of the beat that told the offset
         self._sent = 0  # bytes of the workspace
         self._ended = False
+        self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the agent has said its last word
         self._given_up = ""  # why we hung up for good, if we did
         self._why = ""  # the last channel ended
@@ -130,7 +131,7 @@ class Session:
 
     def begin(self, begin: Begin) -> None:
         """Ship the agent and its first request in one flight."""
-        self._run, self._agent = begin.run, begin.node
+        self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._marker = secrets.token_hex(16)
         request = {
             "type": "begin",
@@ -309,7 +310,15 @@ class Session:
         if self._given_up:
             channel.close()
         self._marker = secrets.token_hex(16)
-        request = {"type": "channel", "marker": self._marker, "run": self._run, "node": self._agent, "have": self.place}
+        request = {
+            "type": "channel",
+            "marker": self._marker,
+            "run": self._run,
+            "node": self._agent,
+            "have": self.place,
+            "remote_dir": self._remote_dir,
+            "cgroup": self._cgroup,
+        }
         with self._lock:
             self._send_at_once(blob() + encode(request))
 
@@ -399,7 +408,9 @@ class Session:
                 self._may_come_back = False
             case "no-agent":
                 self._over = True
-                yield Lost(time=now, node=node, reason="its agent is gone", is_clear=not header["left"])
+                left = "; ".join(header["left"])
+                reason = "its agent is gone" + (f", and left there {left}" if left else "")
+                yield Lost(time=now, node=node, reason=reason, is_clear=not left)
             case "taken":
                 self._taken(header["rank"], header["bytes"])
             case "started":
@@ -408,9 +419,9 @@ class Session:
             case "exited" | "ended" as kind:
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
-                during = header.get("during", "")
+                more = {"during": header.get("during", ""), "oom": header.get("oom", False)}
                 event = Exited if kind == "exited" else Ended
-                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
+                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
@@ -431,6 +442,7 @@ class Session:
                     machine=header["machine"],
                 )
             case "locked":
+                self._cgroup = header["cgroup"]
                 return Locked(time=now, node=node)
             case "busy":
                 return Busy(time=now, node=node, owner=_told(header["owner"]))
