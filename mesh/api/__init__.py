@@ -22,7 +22,7 @@ from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
 from mesh.core.events import Event, Stream, Synced
 from mesh.core.outcome import Cause
-from mesh.core.run import Kind, RunSpec
+from mesh.core.run import DEFAULT_LEASE, Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ __all__ = [
 DEFAULTS = Options()
 NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
-LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,9 +283,9 @@ def _words(command: Sequence[str]) -> Sequence[str]:
 
 
 def _spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
-    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname())
-    return dataclasses.replace(spec, lease=lease)
+    # Off a terminal, a script that is gone is gone.
+    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else DEFAULT_LEASE
+    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname(), lease)
 
 
 def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
