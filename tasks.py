@@ -33,7 +33,12 @@ def test(context: Context) -> None:
     }
 )
 def chaos(
-    context: Context, all: bool = False, seed: int = 1, rounds: int = 100, minutes: int = 60, write: bool = False
+    context: Context,
+    all: bool = False,  # noqa: A002  (the option's name)
+    seed: int = 1,
+    rounds: int = 100,
+    minutes: int = 60,
+    write: bool = False,
 ) -> None:
     """What dies, and what ranks do meanwhile: nothing may be left, and no line lost. Needs root."""
     what = "--all" if all else f"--seed {seed} --rounds {rounds}"
