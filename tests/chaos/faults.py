@@ -42,16 +42,16 @@ class Fault:
 
 
 def _ended(number: int) -> Callable[[Stage], None]:
-    return lambda stage: stage.signal(number)
+    return lambda stage: stage.send(number)
 
 
 def _stopped_for_good(stage: Stage) -> None:
     """It is killed only when its hosts have given it up."""
-    stage.signal(signal.SIGSTOP)
+    stage.send(signal.SIGSTOP)
     deadline = time.monotonic() + LEASE + GRACE + LEAVE + SLACK
     while stage.survivors() and time.monotonic() < deadline:
         time.sleep(0.02)
-    stage.signal(signal.SIGKILL)
+    stage.send(signal.SIGKILL)
 
 
 def _times_out(stage: Stage) -> None:
@@ -74,8 +74,10 @@ def _disk_full(stage: Stage) -> None:
 def _several_pass(stage: Stage) -> None:
     stage.reset_connections([0])
     stage.hosts[3].cut()
-    stage.stop_client(1.0)
-    stage.reset_connections([1])
+    stage.send(signal.SIGSTOP)
+    time.sleep(1.0)
+    stage.reset_connections([1])  # with all that has not been read yet
+    stage.send(signal.SIGCONT)
     time.sleep(1.0)
     stage.hosts[3].mend()
 
@@ -84,7 +86,7 @@ def _everything(stage: Stage) -> None:
     stage.cut_for_good([3])
     stage.kill_agent(1)
     stage.reset_connections([0])
-    stage.signal(signal.SIGKILL)
+    stage.send(signal.SIGKILL)
 
 
 TO_LEASE = ("--lease", f"{LEASE:g}", "--host-grace", f"{HOST_GRACE:g}")
@@ -141,6 +143,13 @@ FAULTS = {
             options=TO_LEASE,
         ),
         Fault(name="agent killed", strike=lambda stage: stage.kill_agent(1), status=76, ends=DRAIN, output=BEGINNING),
+        Fault(
+            name="agent told to end (SIGTERM)",
+            strike=lambda stage: stage.kill_agent(1, number=signal.SIGTERM),
+            status=76,
+            ends=DRAIN,
+            output=BEGINNING,
+        ),
         Fault(
             name="guardian killed",
             strike=lambda stage: stage.kill_agent(1, agent=False, guardian=True),

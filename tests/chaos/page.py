@@ -86,11 +86,12 @@ Written by `inv dev.chaos --all --write` on {today()}: {len(results)} runs on 4 
 {good} as promised. Machine: {machine()}, shared with other work.
 
 The last columns say what ranks do, and count the processes that were left on all hosts once the time that the rule
-gives was over (+ 5 s, for a machine of two busy cores). "gone after": the slowest of the row, from the fault until no
-process was left, agents included. "output": `all`: every byte that the ranks had printed; `a beginning`: what had come
-before the client or the host was lost, without a gap, a line twice or a wrong byte; `all, or counted`: what is not
-there is what mesh counted as left out. `--grace 1` everywhere; `--lease 6 --host-grace 6` where something is gone for
-good, else the defaults. Status -9: the client was killed. A number in bold: not all was as promised.
+gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for two busy cores and four hosts on them).
+"gone after": the slowest of the row, from the fault until no process was left, agents included. "output": `all`: every
+byte that the ranks had printed; `a beginning`: what had come before the client or the host was lost, without a gap, a
+line twice or a wrong byte; `all, or counted`: what is not there is what mesh counted as left out. `--grace 1`
+everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the client was
+killed. A number in bold: not all was as promised.
 
 {chr(10).join(rows)}
 {failed}"""

@@ -137,7 +137,7 @@ def _strike(stage: Stage, strike: Strike) -> None:
         case "fail":
             stage.fail(node)
         case name if name.startswith("SIG"):
-            stage.signal(getattr(signal, name))
+            stage.send(getattr(signal, name))
 
 
 def _cut(stage: Stage, nodes: range | list[int], seconds: float) -> None:

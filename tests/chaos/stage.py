@@ -130,7 +130,7 @@ class Stage:
         """What ends the run happens now."""
         self.struck = self.struck or time.monotonic()
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         self.client.send_signal(number)
 
     def hang_up(self) -> None:
@@ -138,9 +138,9 @@ class Stage:
         self._terminal.hang_up()
 
     def stop_client(self, seconds: float) -> None:
-        self.signal(signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
         time.sleep(seconds)
-        self.signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
 
     def cut(self, nodes: Sequence[int], seconds: float) -> None:
         for node in nodes:
@@ -155,7 +155,9 @@ class Stage:
         self.unreachable |= set(nodes)
 
     def reset_connections(self, nodes: Sequence[int]) -> None:
+        """What is on its way to the client is lost with them, where the kernel can do that (INET_DIAG_DESTROY)."""
         for node in nodes:
+            self.hosts[node].run("ss", "-K", "sport", "=", "22", check=False)
             for pid, command in self.hosts[node].processes(with_sshd=True):
                 if "sshd" in command and "[listener]" not in command:
                     kill(pid)
@@ -200,17 +202,20 @@ class Stage:
         agents = [pid for pid, parent in ours.items() if parent in ours]
         return agents, [ours[pid] for pid in agents]
 
-    def kill_agent(self, node: int, *, agent: bool = True, guardian: bool = False) -> None:
+    def kill_agent(
+        self, node: int, *, agent: bool = True, guardian: bool = False, number: int = signal.SIGKILL
+    ) -> None:
         agents, guardians = self.agents(node)
         # The guardian first: it would end the run before it dies itself.
         for pid in [*(guardians if guardian else []), *(agents if agent else [])]:
-            kill(pid)
+            kill(pid, number)
 
     # ---- what is left
 
     def survivors(self, *, with_agents: bool = True, reachable: bool = False) -> list[str]:
         """Processes on the hosts, counted from outside.
 
+        with_agents: also those of mesh, and what has no command line any more: an agent on its way out looks like that
         reachable: only where mesh can look itself
         """
         return [
@@ -218,7 +223,7 @@ class Stage:
             for host in self.hosts
             if not (reachable and host.index in self.unreachable)
             for pid, command in host.processes()
-            if with_agents or " -I -S -c " not in command
+            if with_agents or (command and " -I -S -c " not in command)
         ]
 
     def devices_are_free(self) -> bool:
@@ -264,9 +269,9 @@ def is_right(data: bytes, rank: int, *, has_gaps: bool) -> bool:
     return True
 
 
-def kill(pid: int) -> None:
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def _parent(pid: int) -> int:
