@@ -15,7 +15,7 @@ LEASE = 6.0  # seconds, --lease where it is to run out
 HOST_GRACE = 6.0  # seconds, --host-grace where it is to run out
 EVERY = range(4)
 
-ALL, BEGINNING, COUNTED = "all", "a beginning", "all, or counted"  # of the output
+ALL, BEGINNING, COUNTED = "all", "a beginning", "less what was counted"  # of the output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,9 +89,9 @@ The last columns say what ranks do, and count the processes that were left on al
 gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for two busy cores and four hosts on them).
 "gone after": the slowest of the row, from the fault until no process was left, agents included. "output": `all`: every
 byte that the ranks had printed; `a beginning`: what had come before the client or the host was lost, without a gap, a
-line twice or a wrong byte; `all, or counted`: what is not there is what mesh counted as left out. `--grace 1`
-everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the client was
-killed. A number in bold: not all was as promised.
+line twice or a wrong byte; `less what was counted`: what is missing is what mesh counted as left out, to the byte.
+`--grace 1` everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the
+client was killed. A number in bold: not all was as promised.
 
 {chr(10).join(rows)}
 {failed}"""
@@ -128,10 +128,11 @@ def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds:
     return f"""\
 ## Random faults at random moments
 
-Written by `inv dev.chaos --seed {first} --rounds {len(verdicts)} --write` on {today()}: {len(verdicts)} runs on 4
-hosts each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is
-chosen at random, and so are one to three faults, their moments and their targets: {strikes} faults in all. {ended} of
-the runs meet one that ends them, the others are only disturbed. Agent and guardian are not killed together here.
+Written by `inv dev.chaos --seed {first} --rounds {len(verdicts)} --write` on {today()}: {len(verdicts)} runs on 4 hosts
+each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen at
+random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
+had ended before did not meet. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
+guardian are not killed together here. Machine: {machine()}, shared with other work.
 
 | | |
 | --- | --- |

@@ -110,6 +110,11 @@ class Stage:
             return (self._directory / "err").read_text(errors="replace")
         return ""
 
+    def verdict(self) -> str:
+        """The last error of which mesh told."""
+        errors = [line for line in self.said().splitlines() if line.startswith("error: ")]
+        return errors[-1] if errors else "no error was told"
+
     def finish(self) -> None:
         """Let every rank end by itself, where that is still possible."""
         for host in self.hosts:

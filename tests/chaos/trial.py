@@ -45,7 +45,7 @@ def judge(stage: Stage, fault: Fault, struck: float) -> Result:
     problems = []
     status = stage.end(hang_limit(fault))
     if status is None:
-        problems.append(f"the client hangs: {stage.said()[-300:]}")
+        problems.append(f"the client hangs: {stage.verdict()}")
     elif status >= 0 and (left := stage.survivors(with_agents=False, reachable=True)):
         problems.append(f"left when mesh said that it had ended: {left[:3]}")
     # An agent that is done leaves in LEAVE seconds; where its client is gone, the contract counts from the strike.
@@ -59,7 +59,7 @@ def judge(stage: Stage, fault: Fault, struck: float) -> Result:
     if not stage.devices_are_free():
         problems.append("a device is still held")
     if status is not None and status != fault.status:
-        problems.append(f"status {status} instead of {fault.status}: {stage.said()[-300:]}")
+        problems.append(f"status {status} instead of {fault.status}: {stage.verdict()}")
     logs = stage.logs()
     output = judge_output(logs)
     if output not in {ALL: (ALL,), COUNTED: (ALL, COUNTED), BEGINNING: (ALL, BEGINNING)}[fault.output]:
