@@ -129,8 +129,8 @@ def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds:
 ## Random faults at random moments
 
 Written by `inv dev.chaos --seed {first} --rounds {len(verdicts)} --write` on {today()}: {len(verdicts)} runs on 4 hosts
-each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen at
-random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
+each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen
+at random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
 had ended before did not meet. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
 guardian are not killed together here. Machine: {machine()}, shared with other work.
 

@@ -41,9 +41,8 @@ class Strike:
     seconds: float  # that it lasts, if it passes
 
     def told(self) -> str:
-        where = (
-            f" of host {self.node}" if self.what not in (*ENDING, "stop") or ENDING.get(self.what) in (7, 76) else ""
-        )
+        is_at_host = self.what in ("reset", "cut", "sshd-restart") or ENDING.get(self.what) in (7, 76)
+        where = f" of host {self.node}" if is_at_host else ""
         lasts = f" for {self.seconds:.2f} s" if self.what in ("cut", "cut-all", "stop", "sshd-restart") else ""
         return f"{self.after:.2f} s later: {self.what}{where}{lasts}"
 
