@@ -91,7 +91,8 @@ gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for tw
 byte that the ranks had printed; `a beginning`: what had come before the client or the host was lost, without a gap, a
 line twice or a wrong byte; `less what was counted`: what is missing is what mesh counted as left out, to the byte.
 `--grace 1` everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the
-client was killed. A number in bold: not all was as promised.
+client was killed. OpenSSH 9.2 times out only who it has nothing to tell: where ranks print, the suite ended those
+connections itself. A number in bold: not all was as promised.
 
 {chr(10).join(rows)}
 {failed}"""

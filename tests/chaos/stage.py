@@ -167,6 +167,10 @@ class Stage:
                 if "sshd" in command and "[listener]" not in command:
                     kill(pid)
 
+    def is_connected(self, node: int) -> bool:
+        """Whether sshd there serves a connection."""
+        return any("notty" in command for _, command in self.hosts[node].processes(with_sshd=True))
+
     def kill_sshd(self, node: int) -> None:
         """The listener as well: nobody can come back."""
         for pid, command in self.hosts[node].processes(with_sshd=True):
