@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
-import socket
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mesh.api.owner import user_name
-from mesh.api.wiring import Showing, launch, new_run_id
-from mesh.config.clusters import LOCAL, ClusterFile, clusters_path, find_cluster, load_clusters
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
+from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
+from mesh.api.wiring import Showing, launch
+from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
-from mesh.config.project import TEMPLATE, Project, check_workspace, load_project
-from mesh.config.settings import Options, run_spec, select_hosts
+from mesh.config.project import TEMPLATE, check_workspace
+from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import UsageError
 from mesh.core.events import Event, Stream, Synced
-from mesh.core.outcome import Cause
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
-if TYPE_CHECKING:
-    from mesh.engine.checkup import Finding
-
 __all__ = [
+    "Answers",
     "ClusterLine",
     "HostReport",
+    "Leftover",
     "Options",
     "RankResult",
+    "RunLine",
     "RunResult",
     "SyncResult",
     "check",
+    "clean",
     "exec",
     "init",
     "list_clusters",
     "plan",
+    "ps",
     "run",
     "setup",
     "ssh_argv",
+    "stop",
     "sync",
 ]
 
 DEFAULTS = Options()
-NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
-LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
-LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +55,6 @@ class ClusterLine:
     name: str
     hosts: tuple[str, ...]  # their names; none if the cluster cannot be used
     problem: str  # why it cannot; "" if it can
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostReport:
-    """What ``check`` found on one host."""
-
-    host: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing there is in the way of a run."""
-        return all(finding.verdict.value != "failed" for finding in self.findings)
 
 
 def run(
@@ -95,10 +78,11 @@ def run(
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line.
     """
-    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    spec = _spec(project, options, _words(command))
-    spec = dataclasses.replace(spec, lock=found.backend != "local")
+    spec = make_spec(project, options, _words(command))
+    with_lock = found.backend != "local"
+    spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
     return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
 
 
@@ -114,17 +98,19 @@ def exec(  # noqa: A001  (the command's name)
     quiet: bool = False,
 ) -> RunResult:
     """The same as ``run`` without sync, prerun and lock: safe while a run is on."""
-    found = _cluster(cluster, options, clusters_file)
-    spec = _spec(load_project(_here()), options, _words(command))
+    found = choose_cluster(cluster, options, clusters_file)
+    spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
     return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
 
 
 def sync(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", quiet: bool = False) -> SyncResult:
     """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError."""
-    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    spec = dataclasses.replace(_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=())
+    spec = dataclasses.replace(
+        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=()
+    )
     collected = _Synced()
     outcome, placement, _ = launch(spec, found, Showing(quiet=quiet), collected)
     return SyncResult(
@@ -149,11 +135,11 @@ def setup(
     force: also those that ``unless`` would skip
     Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
     """
-    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     if options.nproc != 1 or options.stdin != "none":
         raise UsageError("a setup is once for each host and has no standard input", hint="leave out nproc and stdin")
     spec = dataclasses.replace(
-        _spec(project, options, ()),
+        make_spec(project, options, ()),
         kind=Kind.SETUP,
         commands=project.commands,
         force=force,
@@ -165,37 +151,18 @@ def setup(
     return _run(spec, found, Showing(json=json, quiet=quiet))
 
 
-def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
-    """See whether every host of a cluster is fit for a run, all at once. Raises UsageError."""
-    from mesh.engine import checkup
-    from mesh.engine.inquiry import Inquiry
-
-    found = _cluster(cluster, options, clusters_file)
-    spec = dataclasses.replace(_spec(load_project(_here()), options, ()), sync=False, lock=False)
-    inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "check"})
-    outcome, _, _ = launch(spec, found, Showing(kept=False), supervisor=inquiry)
-    if outcome.cause is Cause.SIGNAL:
-        raise KeyboardInterrupt
-    reports = []
-    for node, host in enumerate(found.hosts):
-        answer = inquiry.answers.get(node)
-        findings = checkup.host(answer) if answer else checkup.failed_host(inquiry.failures[node])
-        reports.append(HostReport(host=host.name, findings=tuple(findings)))
-    return reports
-
-
 def plan(
     command: Sequence[str], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
 ) -> Iterator[str]:
     """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
-    found, project = _cluster(cluster, options, clusters_file), load_project(_here())
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    return _plan(_spec(project, options, _words(command)), found)
+    return _plan(make_spec(project, options, _words(command)), found)
 
 
 def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
     """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read."""
-    file = _clusters(clusters_file)
+    file = cluster_file(clusters_file)
     built_in = ClusterLine(name=LOCAL, hosts=_names(find_cluster(LOCAL, file)), problem="")
     listed = [built_in]
     for name in file.names:
@@ -218,7 +185,7 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
         name, number = target, "0"
     if not name:
         raise NOT_NAMED
-    cluster = find_cluster(name, _clusters(clusters_file))
+    cluster = find_cluster(name, cluster_file(clusters_file))
     if cluster.backend != "ssh":
         raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
     if int(number) >= len(cluster.hosts):
@@ -238,7 +205,7 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
 
 def init() -> Path:
     """Write a commented mesh.yaml into the working directory and return its path. Raises UsageError if there is one."""
-    path = _here() / PROJECT_FILE
+    path = here() / PROJECT_FILE
     try:
         with path.open("x") as file:
             file.write(TEMPLATE)
@@ -264,29 +231,10 @@ class _Synced:
     def close(self) -> None: ...
 
 
-def _cluster(name: str, options: Options, clusters_file: str) -> Cluster:
-    """The cluster less the hosts that were not picked."""
-    if not name:
-        raise NOT_NAMED
-    return select_hosts(find_cluster(name, _clusters(clusters_file)), options)
-
-
-def _clusters(named: str) -> ClusterFile:
-    """The clusters of a file; one that was named must be there."""
-    required = bool(named or os.environ.get("MESH_CLUSTERS"))
-    return load_clusters(clusters_path(named, os.environ), required=required)
-
-
 def _words(command: Sequence[str]) -> Sequence[str]:
     if isinstance(command, str) or not command:
         raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
     return command
-
-
-def _spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
-    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname())
-    return dataclasses.replace(spec, lease=lease)
 
 
 def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
@@ -318,10 +266,3 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     if spec.env:
         yield f"env        {', '.join(sorted(spec.env))}"
     yield f"command    {shlex.join(spec.command)}"
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the working directory is gone", hint="cd into a directory that exists") from None

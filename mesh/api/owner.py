@@ -60,9 +60,10 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, and in which PID namespace; "" if there is none."""
+    """When a process started, and in which PID namespace; "" if there is none, or only what its parent has not seen."""
     try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        started = "" if state in "ZX" else fields[18]
         return f"{os.readlink(f'/proc/{pid}/ns/pid')} {started}"
     except OSError:
         return ""

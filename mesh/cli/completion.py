@@ -85,7 +85,7 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
         return []
     if name == "completion":
         return _starting(last, list(SHELLS))
-    return _clusters(last) if CLUSTER in task.flags else []
+    return _clusters(last) if CLUSTER in task.flags and not task.positional_args else []
 
 
 def _values(flag: str, last: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from invoke.config import Config
 from invoke.exceptions import Exit
+from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.parser.parser import ParseResult
 from invoke.program import Program
@@ -16,7 +17,7 @@ from mesh import __version__
 from mesh.cli.completion import ASK, candidates
 from mesh.cli.speech import complain, show
 from mesh.cli.tasks import namespace
-from mesh.cli.words import CLUSTER, CONFIG_KEY, SHORT, TAKES_WORDS, fill_in
+from mesh.cli.words import CONFIG_KEY, SHORT, TAKES_WORDS, fill_in, places
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
 
@@ -46,6 +47,9 @@ WORDS = {
     "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
     "setup": "CLUSTER",
     "check": "CLUSTER",
+    "ps": "[CLUSTER]",
+    "stop": "RUN | --all --cluster CLUSTER",
+    "clean": "CLUSTER",
     "completion": "bash|zsh|fish",
 }
 KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
@@ -151,13 +155,19 @@ class MeshProgram(Program):
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
             flag = f"--{argument.name.replace('_', '-')}"
             flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
-            if flag != CLUSTER:
-                rows.append((f"{flags} {'VALUE' if argument.takes_value else ''}".strip(), argument.help or ""))
+            if argument not in places(task):
+                rows.append((f"{flags} {_value_of(argument)}".strip(), argument.help or ""))
         rows.append(("-h, --help", "tell this"))
         width = max(len(flags) for flags, _ in rows)
         table = [f"  {flags:<{width}}  {text}" for flags, text in rows]
         examples = ["", "Examples:", *EXAMPLES[name].rstrip("\n").split("\n")] if name in EXAMPLES else []
         return [f"Usage: {_usage(name)}", "", _summary(name), "", "Options:", *table, *examples]
+
+
+def _value_of(argument: Argument) -> str:
+    if not argument.takes_value:
+        return ""
+    return "[VALUE]" if argument.optional else "VALUE"
 
 
 def _summary(name: str) -> str:

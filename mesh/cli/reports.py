@@ -6,10 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mesh.api import HostReport
+from mesh.api import HostReport, Leftover, RunLine
+from mesh.sinks.terminal import told_bytes
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
+MOST_COMMAND = 60  # characters of a command
 MOST = 16  # characters of a cell; longer texts stand below the table
 
 
@@ -41,6 +43,44 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
         yield f"{verdict.upper() if verdict == 'failed' else verdict}: {who}: {name}: {told}"
         if hint:
             yield textwrap.indent(hint, "    ")
+
+
+def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
+    """One row for each run; now: seconds since the epoch."""
+    if not runs:
+        yield "no run is there"
+        return
+    rows = [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
+    for line in runs:
+        state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
+        age = _age(now - line.since) if line.since else "-"
+        counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
+        rows.append([line.run, line.cluster or "-", line.owner or "-", age, *counts, line.command[:MOST_COMMAND]])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
+    """One line for each thing that was left, and what became of it."""
+    for item in found:
+        size = f" ({told_bytes(item.bytes)})" if item.bytes else ""
+        yield f"{item.host}: {item.what}{size}"
+    done = "would be removed" if dry_run else "removed"
+    yield f"{done}: {len(found)}, {told_bytes(sum(item.bytes for item in found))}" if found else "nothing is left there"
+
+
+def _age(seconds: float) -> str:
+    """
+    >>> _age(59.9), _age(3725), _age(200000)
+    ('59s', '1h02m', '2d07h')
+    """
+    whole = max(0, int(seconds))
+    if whole >= 86400:
+        return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
 
 
 def _cell(finding: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps
@@ -15,11 +16,12 @@ from invoke.tasks import Task, task
 
 from mesh import api
 from mesh.cli.completion import script
-from mesh.cli.reports import report_as_dict, table
+from mesh.cli.reports import leftovers, report_as_dict, runs_table, table
 from mesh.cli.speech import show
 from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
 from mesh.config.settings import given_command, read_options
+from mesh.core.errors import MeshError
 
 FORCE = "run also the commands that their `unless` would skip"
 CLUSTERS = "read clusters from this file instead of ~/.config/mesh/cluster.yaml"
@@ -43,10 +45,14 @@ OPTIONS = {
     "drain": "seconds that the others may speak after the first failure (default: 2)",
     "timeout": "end the run after so many seconds (or 30m, 2h), with status 124",
     "host-grace": "seconds that a host may be silent before it is lost, with status 76 (default: 60)",
+    "lease": "seconds that hosts keep the run without a sign of us (default: 900 on a terminal, else 60)",
     "keep-going": "let the other ranks run when one fails",
     "dry-run": "tell what would be done, and do nothing",
     "interactive": "give our standard input to rank 0",
     "stdin": "which ranks get our standard input: none, rank0 or all (default: none)",
+    "wait": "wait for busy hosts, at most so many seconds (or 10m); without a value: however long",
+    "share": "run beside others, in a copy of the workspace that is removed afterwards",
+    "evict": "end your own processes that hold a device which the run needs",
 }
 
 
@@ -69,10 +75,14 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         drain: str = "",
         timeout: str = "",
         host_grace: str = "",
+        lease: str = "",
         keep_going: bool = False,
         dry_run: bool = False,
         interactive: bool = False,
         stdin: str = "",
+        wait: str | bool | None = None,
+        share: bool = False,
+        evict: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -84,9 +94,13 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             drain=drain,
             timeout=timeout,
             host_grace=host_grace,
+            lease=lease,
             keep_going=keep_going,
             interactive=interactive,
             stdin=stdin,
+            wait=wait,
+            share=share,
+            evict=evict,
         )
         command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
@@ -105,7 +119,9 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         raise Exit(code=result.exit_code)
 
     body.__doc__ = summary
-    made: Task[Any] = task(name=name, auto_shortflags=False, iterable=["env"], help=OPTIONS)(telling(body))
+    made: Task[Any] = task(name=name, auto_shortflags=False, iterable=["env"], optional=["wait"], help=OPTIONS)(
+        telling(body)
+    )
     return made
 
 
@@ -115,7 +131,8 @@ execute = _command("exec", "The same without sync, prerun and lock: safe while a
 
 @task(
     auto_shortflags=False,
-    help={**{name: OPTIONS[name] for name in (*PICK, "json", "grace", "timeout")}, "force": FORCE},
+    optional=["wait"],
+    help={**{name: OPTIONS[name] for name in (*PICK, "json", "grace", "timeout", "wait")}, "force": FORCE},
 )
 @telling
 def setup(
@@ -129,9 +146,10 @@ def setup(
     json: bool = False,
     grace: str = "",
     timeout: str = "",
+    wait: str | bool | None = None,
 ) -> None:
     """Run the `commands:` of mesh.yaml on every host."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, grace=grace, timeout=timeout)
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, grace=grace, timeout=timeout, wait=wait)
     result = api.setup(cluster=cluster, options=options, force=force, clusters_file=clusters, json=json)
     raise Exit(code=result.exit_code)
 
@@ -155,6 +173,77 @@ def check(
     else:
         show(table(reports))
     raise Exit(code=0 if all(report.ok for report in reports) else 1)
+
+
+@task(auto_shortflags=False, help={**PICK, "json": "print the runs as one JSON list"})
+@telling
+def ps(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    json: bool = False,
+) -> None:
+    """List the runs on a cluster's hosts, from whichever machine they were started; without CLUSTER: on all."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
+    show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
+    if answers.failures:
+        raise MeshError("\n".join(answers.failures), hint="`mesh check CLUSTER` tells what is wrong there")
+
+
+@task(
+    auto_shortflags=False,
+    positional=["run"],
+    help={
+        "run": "the id of a run, the beginning of one, or last",
+        "all": "every run of yours on the cluster",
+        "cluster": "where it runs, if this machine does not know",
+        "clusters": CLUSTERS,
+        "grace": "seconds from SIGTERM to SIGKILL (default: what the run was started with)",
+    },
+)
+@telling
+def stop(
+    context: Context,
+    run: str = "",
+    all: bool = False,  # noqa: A002  (the option's name)
+    cluster: str = "",
+    clusters: str = "",
+    grace: str = "",
+) -> None:
+    """End a run on every host, from any machine; succeeds once nothing of it is left."""
+    options = read_options(grace=grace)
+    stopped = api.stop(run, every=all, cluster=cluster, options=options, clusters_file=clusters)
+    show(
+        [f"stopped {one}" for one in stopped] or ["nothing to stop: it has ended already" if run else "no run is there"]
+    )
+
+
+@task(
+    auto_shortflags=False,
+    help={**PICK, "dry-run": "list it, and remove nothing", "json": "print what was found as one JSON list"},
+)
+@telling
+def clean(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Remove what runs that were cut short have left on the hosts; workspaces stay."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    found = api.clean(cluster=cluster, dry_run=dry_run, options=options, clusters_file=clusters)
+    if json:
+        show([dumps([asdict(item) for item in found])])
+    else:
+        show(leftovers(found, dry_run))
 
 
 @task(
@@ -198,4 +287,4 @@ def completion(context: Context, shell: str = "") -> None:
     show([script(shell).rstrip("\n")])
 
 
-namespace = Collection(run, execute, setup, check, ssh, clusters, init, completion)
+namespace = Collection(run, execute, setup, check, ps, stop, clean, ssh, clusters, init, completion)

@@ -14,6 +14,7 @@ from invoke.context import Context
 from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 
+from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
 
@@ -47,7 +48,7 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
     A task with ``--cluster`` takes it as its first word as well. For those that take a command, everything after it is
     the user's; the others take options anywhere. Raises UsageError.
     """
-    places = [task.flags[CLUSTER]] if CLUSTER in task.flags else list(task.positional_args)
+    expected = places(task)
     rest = list(arguments)
     literal = False  # after --, where no command is taken: nothing is an option any more
     while rest:
@@ -66,11 +67,16 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
             return rest
         elif word == "--" and not literal:
             literal = True
-        elif places and not places[0].value:
-            places.pop(0).value = word
+        elif expected and not expected[0].value:
+            expected.pop(0).value = word
         else:
             raise UsageError(f"unexpected word {word!r}", hint=usage)
     return []
+
+
+def places(task: ParserContext) -> list[Argument]:
+    """The arguments that a task takes without a flag."""
+    return list(task.positional_args) or [task.flags[flag] for flag in (CLUSTER,) if flag in task.flags]
 
 
 def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usage: str) -> None:
@@ -82,6 +88,11 @@ def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usa
             raise UsageError(f"{flag} takes no value", hint=usage)
         argument.value = True  # type: ignore[assignment]  # the setter takes anything
         return
+    if value is None and argument.optional:
+        if not rest or not is_time(rest[0]):
+            argument.set_value(True, cast=False)
+            return
+        value = rest.pop(0)
     if value is None:
         if not rest:
             raise UsageError(f"{flag} needs a value", hint=usage)

@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node
 from mesh.config import yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
-from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
+from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 
 LOCAL = "local"
@@ -29,6 +29,7 @@ CLUSTER_KEYS = (
     "remote_dir",
     "password_env",
     "host_keys",
+    "devices",
 )
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
 
@@ -144,8 +145,21 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         remote_dir=text("remote_dir", "a directory on the hosts") or DEFAULT_REMOTE_DIR,
         password_env=text("password_env", "the name of a variable"),
         host_keys=HostKeys(host_keys),
+        devices=_devices(keys, name, problems),
     )
     return cluster, problems
+
+
+def _devices(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> tuple[str, ...]:
+    if "devices" not in keys:
+        return DEFAULT_DEVICES
+    patterns = yamlfile.texts(keys["devices"][1], f"{where}.devices", problems, "a list of file patterns")
+    for pattern in patterns:
+        if not pattern.startswith("/"):
+            problems.add(
+                keys["devices"][1], f"{where}.devices", f"expected patterns such as /dev/accel*, found {pattern}"
+            )
+    return patterns
 
 
 def _user(user: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:

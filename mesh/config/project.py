@@ -14,11 +14,13 @@ from yaml.nodes import MappingNode, Node
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_GRACE, SetupCommand
+from mesh.core.run import DEFAULT_GRACE, DEFAULT_SPOOL, SetupCommand
 
 FILE = "mesh.yaml"
-KEYS = ("commands", "ignore", "prerun", "env", "pass", "workspace", "grace")
+KEYS = ("commands", "ignore", "prerun", "env", "pass", "workspace", "grace", "spool")
 COMMAND_KEYS = ("run", "unless", "sudo")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TEMPLATE = """\
@@ -57,6 +59,9 @@ pass:
 
 # Seconds from SIGTERM to SIGKILL when a run is ended.
 # grace: 10
+
+# How much output may wait on a host's disk while nobody takes it; beyond it the middle is left out.
+# spool: 10 GB
 """
 
 
@@ -72,6 +77,7 @@ class Project:
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     grace: float = DEFAULT_GRACE  # seconds
+    spool: int = DEFAULT_SPOOL  # bytes
 
 
 def load_project(start: Path) -> Project:
@@ -103,6 +109,7 @@ def _read(path: Path) -> Project:
         env=_env(keys, problems),
         passed=lists["pass"],
         grace=_grace(keys, problems),
+        spool=_spool(keys, problems),
     )
     problems.check()
     return project
@@ -175,6 +182,17 @@ def _grace(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> float:
     if grace is not None and not (math.isfinite(grace) and grace >= 0):
         problems.unexpected(keys["grace"][1], "grace", "a number of seconds")
     return grace if grace is not None else DEFAULT_GRACE
+
+
+def _spool(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> int:
+    if "spool" not in keys:
+        return DEFAULT_SPOOL
+    node, expected = keys["spool"][1], "a size such as 500 MB or 10 GB"
+    found = _SIZE.fullmatch(yamlfile.scalar(node, "spool", problems, expected).strip())
+    if not found:
+        problems.unexpected(node, "spool", expected)
+        return DEFAULT_SPOOL
+    return int(float(found.group(1)) * _UNITS[found.group(2).upper()])
 
 
 def project_directory_name(workspace: Path, user: str, machine: str) -> str:

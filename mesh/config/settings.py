@@ -14,7 +14,7 @@ from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, RunSpec, command_words
+from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, DEFAULT_LEASE, RunSpec, command_words
 
 MOST_RANKS = 1024  # on one host
 NPROC = f"a number from 1 to {MOST_RANKS}"
@@ -36,8 +36,12 @@ class Options:
     drain: float | None = None  # that the others may speak after the first failure (2)
     timeout: float | None = None  # from the start of the ranks; 0: none (0)
     host_grace: float | None = None  # that a host may be silent before it is lost, at least 1 (60)
+    lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
+    wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
+    share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
+    evict: bool = False  # end other processes of our user that hold a device
 
 
 def read_options(
@@ -51,11 +55,17 @@ def read_options(
     drain: str = "",
     timeout: str = "",
     host_grace: str = "",
+    lease: str = "",
     keep_going: bool = False,
     interactive: bool = False,
     stdin: str = "",
+    wait: str | bool | None = None,
+    share: bool = False,
+    evict: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
+    if share and wait:
+        raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
     if nproc and not nproc.isdecimal():
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     return Options(
@@ -68,8 +78,12 @@ def read_options(
         drain=_read_seconds("--drain", drain),
         timeout=_read_seconds("--timeout", timeout),
         host_grace=_read_seconds("--host-grace", host_grace),
+        lease=_read_seconds("--lease", lease),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
+        wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
+        share=share,
+        evict=evict,
     )
 
 
@@ -81,6 +95,11 @@ def _read_env(typed: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--env: expected NAME=VALUE, found {item!r}")
         env[name] = value
     return env
+
+
+def is_time(text: str) -> bool:
+    """Whether a word is a time such as 10, 1.5, 30s, 5m or 2h."""
+    return bool(_DURATION.fullmatch(text))
 
 
 def _read_seconds(place: str, text: str) -> float | None:
@@ -165,11 +184,13 @@ def run_spec(
     environ: Mapping[str, str],
     user: str,
     machine: str,
+    lease: float = DEFAULT_LEASE,
 ) -> RunSpec:
     """Everything about a run but its hosts: option > environment > project file > default. Raises UsageError.
 
     command: the words for execve
     run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
+    lease: seconds, where nobody chose any
     """
     if any(not isinstance(word, str) or "\0" in word for word in command):
         raise UsageError("the words of a command are texts without zero bytes")
@@ -190,8 +211,13 @@ def run_spec(
         drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
+        lease=_seconds("lease", options.lease, environ, lease, least=1.0),
         keep_going=options.keep_going,
         stdin=options.stdin,
+        wait=options.wait,
+        share=options.share,
+        evict=options.evict,
+        spool=project.spool,
     )
 
 
@@ -199,10 +225,12 @@ def _check_types(options: Options) -> None:
     """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
     for field_ in fields(Options):
         value = getattr(options, field_.name)
-        kinds: Any = {"nproc": int, "env": Mapping, "keep_going": bool}.get(field_.name, str)
-        if field_.name in ("grace", "drain", "timeout", "host_grace"):
-            kinds = (int, float, type(None))
-        if not isinstance(value, kinds) or (isinstance(value, bool) and field_.name != "keep_going"):
+        kinds: Any = {"nproc": int, "env": Mapping}.get(field_.name, str)
+        if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "wait"):
+            kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
+        elif isinstance(field_.default, bool):
+            kinds = bool
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             raise UsageError(f"{field_.name}: expected another kind of value, found {value!r}")
     for name, value in options.env.items():
         if not isinstance(name, str) or not VARIABLE.fullmatch(name):

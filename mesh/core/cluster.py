@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
+# TPU chips of v2 to v4, and of v5e and later; GPUs. Not /dev/nvidiactl and the like, which belong to all of them.
+DEFAULT_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*")
 
 
 class HostKeys(Enum):
@@ -40,6 +42,7 @@ class Cluster:
     remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's
     password_env: str = ""  # the name of the variable that holds the password; "": no password
     host_keys: HostKeys = HostKeys.ACCEPT_NEW
+    devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ from typing import Any
 # The steps on the way to an agent, in their order: a host that fails in one of them has none.
 CONNECTING = ("reach", "host-key", "login", "python")
 
+OOM_NEAR = "the kernel has killed a process there for lack of memory"
+
 
 class Stream(Enum):
     """Where bytes came from: a rank's two outputs, the steps before the ranks start, or a host's setup."""
@@ -84,7 +86,7 @@ class Ready(HostEvent):
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    step: str  # one of CONNECTING, or "lock", "home", "sync", "prerun", "start", "agent"
+    step: str  # one of CONNECTING, or "lock", "home", "sync", "devices", "prerun", "start", "agent"
     message: str
     hint: str = ""
 
@@ -134,7 +136,7 @@ class Exited(RankEvent):
     code: int = 0  # 0 .. 255; 0 when a signal ended it
     signal: int = 0  # the signal's number, 0 if it exited
     during: str = ""  # the command of a setup that failed
-    oom: bool = False  # the kernel killed the process, or (if it exited) another one of the host, for lack of memory
+    oom: bool = False  # meanwhile the kernel has killed a process there for lack of memory
 
     @property
     def status(self) -> int:
@@ -146,19 +148,13 @@ class Exited(RankEvent):
 
         >>> Exited(time=0, node=0, rank=0, signal=9).told(), Exited(time=0, node=0, rank=0, code=3).told()
         ('killed by SIGKILL', 'exit 3')
-        >>> Exited(time=0, node=0, rank=0, signal=9, oom=True).told()
-        'killed by the kernel: out of memory'
         """
-        if self.oom and self.signal == 9:
-            return "killed by the kernel: out of memory"
-        also = " (the kernel had killed a process of this host for lack of memory during the run)" if self.oom else ""
-        return self._how() + also
-
-    def _how(self) -> str:
         if not self.signal:
-            return f"exit {self.code}"
+            return f"exit {self.code}" + (f" ({OOM_NEAR})" if self.oom else "")
         import signal
 
+        if self.oom and self.signal == signal.SIGKILL:
+            return "killed by the kernel: out of memory"
         try:
             return f"killed by {signal.Signals(self.signal).name}"
         except ValueError:  # a real-time signal
@@ -206,6 +202,14 @@ class Silent(HostEvent):
     """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
 
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostNotice(HostEvent):
+    """A line for the user about one host."""
+
+    text: str
+    seconds: float = 0.0  # that the host asks for to end what it is doing
 
 
 @dataclass(frozen=True, kw_only=True)

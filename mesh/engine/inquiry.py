@@ -17,8 +17,9 @@ PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
 class Inquiry:
     """Asks every host one question, and keeps what came of it, by node."""
 
-    def __init__(self, placement: Placement, question: Mapping[str, Any]) -> None:
-        self._question = question
+    def __init__(self, placement: Placement, question: Mapping[str, Any], patience: float = PATIENCE) -> None:
+        """patience: seconds for an answer."""
+        self._question, self._patience = question, patience
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
         self._now = 0.0  # seconds, monotonic
         self._interrupted = 0
@@ -38,7 +39,7 @@ class Inquiry:
                     self._fail(node, event.time, "agent", "did not answer in time")
             case Connected(node=node):
                 self.connected[node] = event
-                self._waiting[node] = self._now + PATIENCE
+                self._waiting[node] = self._now + self._patience
                 return [Ask(node=node, question=self._question)]
             case Answered(node=node):
                 self.answers[node] = event

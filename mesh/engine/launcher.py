@@ -31,7 +31,6 @@ from mesh.core.events import (
     Event,
     Finished,
     Interrupted,
-    Locked,
     Notice,
     PrepareFailed,
     Silent,
@@ -57,6 +56,7 @@ AGAIN = 1.0  # seconds between two attempts to reach a host again
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
 LAST_LOOK = 2.0  # seconds for a reader to take what is left after an interrupt
 GOOD_BYE = 0.5  # seconds for telling the hosts that we leave
+DEVICES_FREE = 30.0  # seconds in which a host's devices must be free again after a run
 JOIN = 5.0  # seconds for a thread to end after its channel was closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 NO_SUSPENSION = "not suspended: without us the hosts would end the run; Ctrl-C ends it"
@@ -117,9 +117,6 @@ class Launcher:
         self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
-        self._may_sync: dict[int, queue.SimpleQueue[bool]] = {
-            node: queue.SimpleQueue() for node in range(len(placement.hosts))
-        }
         self._connected: dict[int, Connected] = {}
         self._pack: Future[int] = Future()
         self._showers: list[Shower] = []
@@ -157,10 +154,16 @@ class Launcher:
         """Run until every agent has left; the only loop that touches state."""
         while not self._supervisor.done:
             self._pass_time()
+            passed = time.monotonic()
             with contextlib.suppress(queue.Empty):
-                self._handle(self._arrived.get(timeout=TICK))
-                while not self._urgent:
-                    self._handle(self._arrived.get_nowait())
+                arrival = self._arrived.get(timeout=TICK)
+                while True:
+                    if self._urgent:  # it may explain what has arrived
+                        self._pass_time()
+                    self._handle(arrival)
+                    if time.monotonic() - passed > TICK:
+                        break
+                    arrival = self._arrived.get_nowait()
 
     def _pass_time(self) -> None:
         """Look at the clock and at what passes the queue."""
@@ -202,10 +205,13 @@ class Launcher:
         match order:
             case orders.Lock():
                 session.lock()
+            case orders.Unlock():
+                session.unlock()
             case orders.Sync(node=node):
-                self._may_sync[node].put(True)
+                self._spawn(f"mesh-sync-{self._placement.hosts[node].name}", partial(self._send_workspace, session))
             case orders.Prepare(node=node):
-                session.prepare(self._environment(node), self._spec.prerun)
+                spec = self._spec
+                session.prepare(self._environment(node), spec.prerun, claim=spec.claim, evict=spec.evict)
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
@@ -216,9 +222,8 @@ class Launcher:
                 session.signal(number, grace)
             case orders.Kill():
                 session.kill()
-            case orders.Finish(node=node, number=number, grace=grace):
+            case orders.Finish(number=number, grace=grace):
                 session.finish(number, grace)
-                self._may_sync[node].put(False)
 
     def _show(self, event: Event) -> None:
         """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on."""
@@ -247,8 +252,6 @@ class Launcher:
         """Close every channel and end every thread but those that show."""
         self._over.set()
         self._stdin.close()
-        for waiting in self._may_sync.values():
-            waiting.put(False)
         # Where an agent has not taken its leave; a dead connection may block whoever sends.
         self._spawn("mesh-bye", self._say_good_bye).join(GOOD_BYE)
         for session in list(self._sessions.values()):
@@ -325,6 +328,9 @@ class Launcher:
             about=self._local.owner,
             owner=self._local.owner if self._spec.lock else None,
             node=node,
+            share=self._spec.share,
+            devices=self._cluster.devices,
+            device_patience=DEVICES_FREE,
             spool=self._spec.spool,
             lease=self._spec.lease,
             grace=self._spec.grace,
@@ -337,8 +343,6 @@ class Launcher:
                     self._urgent.append(event)
                 else:
                     self._arrived.put(_Arrival(event, session, session.place))
-                if isinstance(event, Locked) and self._spec.sync and self._may_sync[node].get():
-                    self._send_workspace(session)
 
         self._spawn(f"mesh-host-{host.name}", serve)
 

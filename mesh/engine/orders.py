@@ -27,6 +27,11 @@ class Lock(HostOrder):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unlock(HostOrder):
+    """Let go of the host's lock."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sync(HostOrder):
     """Send the workspace."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import zlib
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -16,6 +18,7 @@ from mesh.core.events import (
     Event,
     Exited,
     Gone,
+    HostNotice,
     Interrupted,
     Locked,
     Lost,
@@ -39,8 +42,9 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import Kind, RunSpec
-from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
+from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 
+AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
 CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
 PATIENCE = 10.0  # seconds beyond grace for an agent's answer; it names what SIGKILL did not end after 5
@@ -52,13 +56,14 @@ class Phase(IntEnum):
     CONNECTING = 0
     CONNECTED = 1
     LOCKING = 2
-    SYNCING = 3
-    SYNCED = 4
-    PREPARING = 5
-    READY = 6
-    RUNNING = 7
-    FINISHING = 8
-    OVER = 9  # its agent has left, or never was
+    LOCKED = 3
+    SYNCING = 4
+    SYNCED = 5
+    PREPARING = 6
+    READY = 7
+    RUNNING = 8
+    FINISHING = 9
+    OVER = 10  # its agent has left, or never was
 
 
 class Ending(IntEnum):
@@ -94,8 +99,12 @@ class Supervisor:
         self._failures: list[PrepareFailed] = []
         self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
         self._unverified: list[str] = []
+        self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
         self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
         self._cleared: set[int] = set()  # hosts that have told that all is gone there
+        self._is_backing_off = False  # a host was busy, and we let go of the others for a while
+        # Two who wait for each other's hosts must not try in step.
+        self._pause = AGAIN * (1 + zlib.crc32(spec.run.encode()) % 100 / 100)
         self._is_setup = spec.kind is Kind.SETUP
         self._has_ranks = bool(spec.command or spec.commands)
 
@@ -116,16 +125,16 @@ class Supervisor:
             case Connected(node=node):
                 return [*self._move(node, Phase.CONNECTED), *self._lock()]
             case Locked(node=node):
-                if not self._spec.sync or self._cause is not None:
-                    return [*self._move(node, Phase.SYNCED), *self._lock()]
-                return [Sync(node=node), *self._move(node, Phase.SYNCING), *self._lock()]
+                return self._locked(node)
             case Synced(node=node):
                 return self._move(node, Phase.SYNCED)
             case Ready(node=node):
                 return self._move(node, Phase.READY)
-            case Busy(node=node, owner=owner, time=time):
-                failure = PrepareFailed(time=time, node=node, step="lock", message=f"busy with {owner}")
-                return self._fail(failure, Cause.BUSY)
+            case Busy():
+                return self._busy(event)
+            case HostNotice(seconds=seconds):
+                if "finish" in self._deadlines:
+                    self._deadlines["finish"] = max(self._deadlines["finish"], self._now + seconds + PATIENCE)
             case PrepareFailed():
                 if self._started and event.step != "start":  # the agent itself was told to end
                     return self._lose(Lost(time=event.time, node=event.node, reason=event.message), Phase.RUNNING)
@@ -141,6 +150,7 @@ class Supervisor:
                     return self._suspect(event)
             case Cleared(node=node):
                 self._cleared.add(node)
+                self._not_seen.pop(node, None)
             case Exited():
                 return self._exit(event)
             case Lost(node=node):
@@ -148,13 +158,16 @@ class Supervisor:
                 return self._lose(event, phase)
             case Gone(node=node, left=left, stays=stays):
                 self._unverified += [f"{self._name(node)}: {line}" for line in left]
+                self._not_seen.pop(node, None)
                 self._phase[node] = Phase.OVER
                 return [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
             case Interrupted(signal=number):
                 return self._interrupt(number)
             case Stopped():
                 self._signal = self._signal or signal.SIGTERM
-                return self._end(Cause.SIGNAL, signal.SIGTERM)
+                orders = self._end(Cause.SIGNAL, signal.SIGTERM)
+                self._ordered_end = min(self._ordered_end, event.time)  # its ranks may have ended by now
+                return orders
             case StdoutClosed():
                 return self._end(Cause.OUTPUT_CLOSED, signal.SIGTERM)
         return []
@@ -182,7 +195,7 @@ class Supervisor:
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
             failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
-            unverified=(*self._unverified, *left_alone),
+            unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
         )
 
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
@@ -202,6 +215,8 @@ class Supervisor:
 
     def _lock(self) -> list[Order]:
         """The first host's lock comes before all others: of two clients that start at once, one has all hosts."""
+        if self._is_backing_off:
+            return []
         first_failed = any(failure.node == 0 and failure.step == "home" for failure in self._failures)
         if self._cause is not None and not first_failed:
             return []
@@ -212,6 +227,47 @@ class Supervisor:
             nodes = [0] if self._phase[0] is Phase.CONNECTED else []
         self._phase.update(dict.fromkeys(nodes, Phase.LOCKING))
         return [Lock(node=node) for node in nodes]
+
+    def _locked(self, node: int) -> list[Order]:
+        """A host is ours. Whoever waits for busy hosts changes nothing on any of them before all are."""
+        if self._is_backing_off:
+            self._phase[node] = Phase.CONNECTED
+            return [Unlock(node=node), *self._back_off()]
+        moved = self._move(node, Phase.LOCKED)
+        if self._phase[node] is not Phase.LOCKED:
+            return [*moved, *self._lock()]
+        orders: list[Order] = []
+        if self._cause is None and (not self._spec.wait or self._all(Phase.LOCKED)):
+            for other in [other for other, phase in self._phase.items() if phase is Phase.LOCKED]:
+                if self._spec.sync:
+                    orders += [Sync(node=other), *self._move(other, Phase.SYNCING)]
+                else:
+                    orders += self._move(other, Phase.SYNCED)
+        return [*orders, *self._lock()]
+
+    def _busy(self, event: Busy) -> list[Order]:
+        """Another run has a host: the end, or a time to wait without keeping any other host."""
+        if self._cause is not None or not self._spec.wait or self._passed("wait"):
+            message = f"busy with {event.owner}"
+            failure = PrepareFailed(time=event.time, node=event.node, step="lock", message=message)
+            self._is_backing_off = False
+            return self._fail(failure, Cause.BUSY)
+        said: list[Order] = []
+        if "wait" not in self._deadlines:
+            self._deadlines["wait"] = self._now + self._spec.wait
+            most = f", for {self._spec.wait:g} s at most" if self._spec.wait < math.inf else ""
+            said = [Say(text=f"waiting for {self._name(event.node)}{most}: it is busy with {event.owner}")]
+        self._is_backing_off = True
+        self._phase[event.node] = Phase.CONNECTED
+        return [*said, *self._back_off()]
+
+    def _back_off(self) -> list[Order]:
+        """Let go of every host; once no answer is awaited any more, another attempt has its time."""
+        ours = [node for node, phase in self._phase.items() if phase is Phase.LOCKED]
+        self._phase.update(dict.fromkeys(ours, Phase.CONNECTED))
+        if Phase.LOCKING not in self._phase.values():
+            self._deadlines["again"] = self._now + self._pause
+        return [Unlock(node=node) for node in ours]
 
     def _move(self, node: int, phase: Phase) -> list[Order]:
         """One host is further; what all hosts wait for may be reached."""
@@ -269,17 +325,19 @@ class Supervisor:
     def _lose(self, event: Lost, phase: Phase) -> list[Order]:
         """A host is lost, or its agent has given it up; phase is how far it was."""
         node, name = event.node, self._name(event.node)
+        if event.is_clear:
+            self._not_seen.pop(node, None)
         if phase is not Phase.FINISHING and not self._started:
             step = phase.name.lower()
             return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_end:
             if not event.is_clear and node not in self._cleared:
-                self._unverified.append(f"{name}: lost before it could tell that all is gone there: {event.reason}")
+                self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"
             self._no_ranks.add(node)
             return self._settle()
         self._lost.append(event)
         if not event.is_clear:
-            self._unverified.append(f"{name}: lost; its agent ends the run there as soon as it notices")
+            self._not_seen[node] = f"{name}: lost; its agent ends the run there as soon as it notices"
         self._no_ranks.add(node)
         return [*self._suspect(event), *self._settle()]
 
@@ -372,6 +430,9 @@ class Supervisor:
 
     def _look_at_the_clock(self) -> list[Order]:
         orders: list[Order] = []
+        if self._passed("again"):
+            self._is_backing_off = False
+            orders += self._lock()
         if self._passed("timeout"):
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
             orders += self._end(Cause.TIMEOUT, signal.SIGTERM)

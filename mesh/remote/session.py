@@ -23,10 +23,10 @@ from mesh.core.events import (
     Exited,
     Gone,
     HostEvent,
+    HostNotice,
     LeftOut,
     Locked,
     Lost,
-    Notice,
     Output,
     PrepareFailed,
     Ready,
@@ -61,6 +61,9 @@ class Begin:
     about: Mapping[str, object]  # what others may know of the run
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
     node: int  # index of the host in the run
+    share: bool  # work in a copy of the workspace, and remove it afterwards
+    devices: Sequence[str]  # shell patterns of device files
+    device_patience: float  # seconds in which they must be free again after the run
     spool: int  # bytes of output that may wait on the host's disk
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
@@ -103,6 +106,7 @@ class Session:
         self.place = 0  # how much of the agent's stream has come, in bytes: whole frames
         self._acknowledged = 0
         self._reopen, self._is_dead = reopen, is_dead
+        self._taken_over: set[str] = set()  # runs whose owner was dead
         self._may_come_back = False  # the agent listens for another channel
         self._attached = True  # the channel is the agent's; False until a new one is
         self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
@@ -116,11 +120,11 @@ class Session:
         self._round_trip = float("inf")  # of the beat that told the offset
         self._sent = 0  # bytes of the workspace
         self._ended = False
+        self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the agent has said its last word
         self._given_up = ""  # why we hung up for good, if we did
         self._why = ""  # the last channel ended
         self._why_hung_up = ""  # if we did, to try another one
-        self._cgroup = ""  # the agent's own: should it die, what it leaves there is found
         self.opened = time.monotonic()  # when the channel was
 
     # ---- requests
@@ -134,6 +138,9 @@ class Session:
             "marker": self._marker,
             "run": begin.run,
             "node": begin.node,
+            "share": begin.share,
+            "devices": list(begin.devices),
+            "device_patience": begin.device_patience,
             "spool": begin.spool,
             "project": begin.project,
             "remote_dir": begin.remote_dir,
@@ -148,14 +155,17 @@ class Session:
         """Take the host's lock, if the run takes any."""
         self._send(encode({"type": "lock"}))
 
+    def unlock(self) -> None:
+        """Let go of the host's lock."""
+        self._send(encode({"type": "unlock"}))
+
     def send_workspace(self, pack: int) -> None:
         """Send the packed workspace from an open file, which other threads read as well.
 
-        Orders given meanwhile go out between two pieces. For the host's own thread.
+        Orders given meanwhile go out between two pieces. For a thread of its own.
         """
         with self._lock:
             self._held_back = []
-        self.waiting = True
         while piece := os.pread(pack, PIECE, self._sent):
             self.heard = time.monotonic()
             self._send_at_once(encode({"type": "pack"}, piece))
@@ -164,17 +174,20 @@ class Session:
                 orders, self._held_back = self._held_back, []
             if orders:
                 self._send_at_once(b"".join(orders))
-            if self._ended or self._given_up:
+            if self._ended or self._given_up or self._over:
                 break
         self._send_at_once(encode({"type": "pack", "last": True}))
         with self._lock:
             orders, self._held_back = self._held_back, None
             self._send_at_once(b"".join(orders))
-        self.waiting = False
 
-    def prepare(self, env: Mapping[str, str], prerun: Sequence[str]) -> None:
-        """Run prerun with the environment of the host's first rank."""
-        self._send(encode({"type": "prepare", "env": dict(env), "prerun": list(prerun)}))
+    def prepare(self, env: Mapping[str, str], prerun: Sequence[str], *, claim: bool, evict: bool) -> None:
+        """Run prerun with the environment of the host's first rank.
+
+        claim: see first that nobody holds a device; evict: end processes of the same user that do
+        """
+        request = {"type": "prepare", "env": dict(env), "prerun": list(prerun), "claim": claim, "evict": evict}
+        self._send(encode(request))
 
     def start(self, argv: Sequence[str], ranks: Sequence[Rank]) -> None:
         """Start the ranks of this host."""
@@ -381,19 +394,23 @@ class Session:
             case "attached":
                 self._go_on(header["orders"])
                 yield Reconnected(time=now, node=node)
-            case "busy" if self._is_dead(header["owner"]):
-                # Once: the agent waits for the lock while that run ends.
-                self._is_dead = lambda owner: False
-                self._send(encode({"type": "lock", "take_over": header["owner"]["run"]}))
-                told = _told(header["owner"])
-                yield Notice(time=now, text=f"ending what is left of a run whose client is dead: {told}")
+            case "busy" if header["owner"].get("run") not in self._taken_over and self._is_dead(header["owner"]):
+                run = header["owner"]["run"]
+                self._taken_over.add(run)  # once: the agent waits for the lock while that run ends
+                self._send(encode({"type": "lock", "take_over": run}))
+                told = f"ending what is left of a run whose client is dead: {_told(header['owner'])}"
+                yield HostNotice(time=now, node=node, text=told)
+            case "notice":
+                yield HostNotice(time=now, node=node, text=header["text"], seconds=header["seconds"])
             case "stopped":
-                yield Stopped(time=now, node=node)
+                yield Stopped(time=self._ours(header["time"]), node=node)
             case "no-door":
                 self._may_come_back = False
             case "no-agent":
                 self._over = True
-                yield Lost(time=now, node=node, reason="its agent is gone", is_clear=not header["left"])
+                left = "; ".join(header["left"])
+                reason = "its agent is gone" + (f", and left there {left}" if left else "")
+                yield Lost(time=now, node=node, reason=reason, is_clear=not left)
             case "taken":
                 self._taken(header["rank"], header["bytes"])
             case "started":
@@ -402,16 +419,9 @@ class Session:
             case "exited" | "ended" as kind:
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
+                more = {"during": header.get("during", ""), "oom": header.get("oom", False)}
                 event = Exited if kind == "exited" else Ended
-                yield event(
-                    time=at,
-                    node=node,
-                    rank=header["rank"],
-                    code=code,
-                    signal=number,
-                    during=header.get("during", ""),
-                    oom=header.get("oom", False),
-                )
+                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
@@ -422,7 +432,6 @@ class Session:
         node = self.node
         match header["type"]:
             case "hello":
-                self._cgroup = header["cgroup"]
                 self._offset = header["time"] - now  # until the first beat is back
                 self.beat()
                 return Connected(
@@ -433,6 +442,7 @@ class Session:
                     machine=header["machine"],
                 )
             case "locked":
+                self._cgroup = header["cgroup"]
                 return Locked(time=now, node=node)
             case "busy":
                 return Busy(time=now, node=node, owner=_told(header["owner"]))
@@ -443,7 +453,8 @@ class Session:
                 return Ready(time=now, node=node)
             case "failed":
                 step, message, hint = header["step"], header["message"], header["hint"]
-                return PrepareFailed(time=now, node=node, step=step, message=message, hint=hint)
+                # Its own time: what it ends because of it comes after.
+                return PrepareFailed(time=self._ours(header["time"]), node=node, step=step, message=message, hint=hint)
             case "asks-password":
                 return AsksPassword(time=now, node=node, user=header["user"])
             case "answer":

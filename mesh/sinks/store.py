@@ -110,7 +110,6 @@ class StoreSink:
                 if rank in exits:
                     exited = exits[rank]
                     about |= {"signal": exited.signal} if exited.signal else {"code": exited.code}
-                    about |= {"oom": True, "reason": exited.told()} if exited.oom else {}
                     about["ended"] = exited.time
                 ranks.append(about)
         first = outcome.first

@@ -124,7 +124,7 @@ def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str)
             names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
         )
         # What went wrong on our side is no host's fault; of these steps the message says it all.
-        text = f"{step}: {message}" if step in ("home", "sync", "prerun", "start") else message
+        text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
         lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
         if step == "prerun":
             lines += [f"{INDENT}{line[:WIDTH]}" for line in prepared(failures[0].node)[-LAST_LINES:]]

@@ -12,6 +12,7 @@ from mesh.core.events import (
     Exited,
     Finished,
     Gone,
+    HostNotice,
     LeftOut,
     Lost,
     Notice,
@@ -91,6 +92,8 @@ class TerminalSink:
                 self._say(f"{self._placement.hosts[node].name}: connected again, nothing was lost")
             case LeftOut(rank=rank, stream=stream, bytes=size):
                 self._say(f"rank {rank}: {told_bytes(size)} of its {stream.value} left out: no room for them there")
+            case HostNotice(node=node, text=text):
+                self._say(f"{self._placement.hosts[node].name}: {text}")
             case Notice(text=text):
                 self._say(text)
             case Finished():

@@ -85,10 +85,18 @@ class Run:
         self.session.lock()
         self.until(Locked)
 
-    def prepare(self, prerun: Sequence[str] = (), env: Mapping[str, str] | None = None) -> HostEvent:
+    def prepare(
+        self,
+        prerun: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        claim: bool = False,
+        evict: bool = False,
+    ) -> HostEvent:
         """Go on to Ready, or to what failed."""
         self.lock()
-        self.session.prepare({"RANK": "0", "LOCAL_RANK": "0", **(env or {})}, prerun)
+        given = {"RANK": "0", "LOCAL_RANK": "0", **(env or {})}
+        self.session.prepare(given, prerun, claim=claim, evict=evict)
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)
         return event
@@ -153,6 +161,9 @@ def opener(remote_dir: Path) -> Iterator[Open]:
             about={},
             owner=None,
             node=0,
+            share=False,
+            devices=(),
+            device_patience=5.0,
             spool=10**9,
             lease=60.0,
             grace=5.0,

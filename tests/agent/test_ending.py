@@ -144,6 +144,6 @@ def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_py
 
 def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     agent.lock()
-    agent.session.prepare({"RANK": "0"}, ["echo begun", "sleep 4567"])
+    agent.session.prepare({"RANK": "0"}, ["echo begun", "sleep 4567"], claim=False, evict=False)
     agent.until(Output)
     assert agent.finish(grace=5.0).left == ()

@@ -11,55 +11,60 @@ import pytest
 
 from mesh.core.events import Exited
 from mesh.remote.agent import cgroups
-from mesh.remote.agent.cgroups import place_in
-from mesh.remote.agent.oom import count_in, victims_in
+from mesh.remote.agent.oom import Memory, count_in, victims_in
 from mesh.remote.blob import start_command
 from tests.lab import eventually
 
 from .conftest import Open, Run
-from .test_cgroups import within
 
 GREEDY = f"exec {sys.executable} -c 'x = [bytearray(1 << 20) for n in range(500)]'"
 LIMIT = str(100 << 20)
 
 EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill 2\noom_group_kill 0\n"
-CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
+MACHINE = "pgmigrate_fail 0\noom_kill 1\nthp_zero_page 0\n"
 GLOBAL = b"3,812,5006,-;Out of memory: Killed process 2213 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB, UID:0"
 TASK = (
     b"6,811,5005,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
     b"task_memcg=/user.slice,task=python3,pid=2213,uid=1000"
 )
-MOUNTS = """\
-31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-"""
 
 
 def test_counters() -> None:
-    assert [count_in(text) for text in (EVENTS, CONTROL, "", "oom_kill_disable 1\n")] == [2, 1, 0, 0]
+    assert [count_in(text) for text in (EVENTS, MACHINE, "", "oom_killer 1\n")] == [2, 1, 0, 0]
 
 
 def test_the_kernel_log() -> None:
     assert [victims_in(text) for text in (GLOBAL, TASK, b"6,1,1,-;eth0: link up, pid=3")] == [{2213}, {2213}, set()]
 
 
-def test_where_a_cgroup_is() -> None:
-    assert place_in(MOUNTS, "/a", lambda kind, options: kind == "cgroup2") == "/sys/fs/cgroup/unified/a"
-    assert place_in(MOUNTS, "/", lambda kind, options: "memory" in options.split(",")) == "/sys/fs/cgroup/memory"
-    assert place_in(MOUNTS, "/../a", lambda kind, options: True) == ""
-    assert place_in("", "/a", lambda kind, options: True) == ""
+def test_what_counts(tmp_path: Path) -> None:
+    """Without a log; the group's own counter goes before that of the machine."""
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 4\n")
+    (tmp_path / "group").mkdir()
+    memory = Memory(str(tmp_path / "group"))
+    if memory._log >= 0:
+        os.close(memory._log)
+        memory._log = -1
+    assert not memory.explains(1, 9)
+    counter.write_text("oom_kill 5\n")
+    assert [memory.explains(1, 0), memory.explains(2, 15), memory.explains(3, 9)] == [False, True, True]
+    assert [memory.explains(4, 9), memory.explains(5, 256)] == [False, False]  # that kill is told
 
 
 def memory_group() -> tuple[Path, str] | None:
     """Where a cgroup with a limit of memory can be made, and the name of the limit."""
-    v1, v2 = Path("/sys/fs/cgroup/memory"), Path(cgroups.directory_of(cgroups.own_path()) or "/nowhere")
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path(cgroups.own() or "/nowhere")
     if os.access(v1 / "cgroup.procs", os.W_OK):
         return v1, "memory.limit_in_bytes"
     control = v2 / "cgroup.subtree_control"
     if os.access(control, os.W_OK) and "memory" in control.read_text().split():
         return v2, "memory.max"
     return None
+
+
+def within(place: Path, argv: list[str]) -> list[str]:
+    return ["sh", "-c", f'echo $$ >{place}/cgroup.procs && exec "$@"', "sh", *argv]
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def test_a_rank_whose_child_is_out_of_memory(narrow: Run) -> None:
     narrow.start("sh", "-c", f"({GREEDY}); exit 3")
     exited = narrow.result()
     assert (exited.code, exited.oom) == (3, True)
-    assert exited.told().startswith("exit 3 (the kernel had killed a process of this host for lack of memory")
+    assert exited.told().startswith("exit 3 (the kernel has killed a process there for lack of memory")
 
 
 @pytest.mark.root

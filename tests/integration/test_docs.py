@@ -128,8 +128,8 @@ def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
 
 
 EXAMPLES = [
-    (text, output)
-    for (language, text), (_, output) in zip(
+    (text, None if shows == "python" else output)  # None: what it prints depends on the machine
+    for (language, text), (shows, output) in zip(
         list(blocks("python.md")), [*list(blocks("python.md"))[1:], ("", "")], strict=True
     )
     if language == "python"
@@ -137,7 +137,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("program", "expected"), EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_examples_of_the_python_api(home: Home, program: str, expected: str) -> None:
+def test_the_examples_of_the_python_api(home: Home, program: str, expected: str | None) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=home.project,
@@ -147,4 +147,5 @@ def test_the_examples_of_the_python_api(home: Home, program: str, expected: str)
         timeout=PATIENCE,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert expected is None or done.stdout == expected

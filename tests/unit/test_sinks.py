@@ -7,7 +7,6 @@ import os
 import pty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -388,21 +387,6 @@ def test_summaries() -> None:
     ]
     assert summarize(outcome(Cause.OUTPUT_CLOSED, 141)) == []
     assert summarize(outcome(Cause.SIGNAL, 130)) == ["ended by SIGINT: the command was stopped", "logs: /logs"]
-
-
-def test_what_the_kernel_killed_for_lack_of_memory(tmp_path: Path) -> None:
-    killed, other = replace(exited(1, by=9), oom=True), replace(exited(2, 1, at=5.2), oom=True)
-    both = outcome(Cause.RANK, 137, first=killed, exits=(killed, other))
-    lines = summarize(both)
-    assert lines[0] == "rank 1 on tpu-1 failed first: killed by the kernel: out of memory, 1.0 s after the start"
-    assert "exit 1 (the kernel had killed a process of this host" in lines[1]
-    how = {"signal": 9, "oom": True, "reason": "killed by the kernel: out of memory"}
-    assert as_json(killed) == [{"event": "exited", "time": 5.0, "rank": 1, "host": "tpu-1", **how}]
-    sink = store_of(tmp_path, killed)
-    sink.finish(both)
-    about = json.loads((sink.directory / "run.json").read_text())
-    assert about["ranks"][1] == {"rank": 1, "host": "tpu-1", **how, "ended": 5.0}
-    assert about["first"]["oom"] is True
 
 
 def test_equal_failures_are_told_once() -> None:

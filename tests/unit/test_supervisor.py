@@ -15,6 +15,7 @@ from mesh.core.events import (
     Event,
     Exited,
     Gone,
+    HostNotice,
     Interrupted,
     Locked,
     Lost,
@@ -22,6 +23,7 @@ from mesh.core.events import (
     PrepareFailed,
     Ready,
     StdoutClosed,
+    Stopped,
     Stream,
     Synced,
     Tick,
@@ -30,7 +32,7 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
-from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync
+from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 
 GRACE, DRAIN = 10.0, 2.0
@@ -491,3 +493,108 @@ class TestInquiry:
         inquiry = self.replay(connected(0), Interrupted(time=1, signal=2))
         assert inquiry.done
         assert inquiry.outcome(1.0).exit_code == 130
+
+
+# ---- waiting for busy hosts
+
+
+def busy(node: int, at: float = 1.0) -> Busy:
+    return Busy(time=at, node=node, owner="me: train")
+
+
+def test_without_wait_a_busy_host_ends_it() -> None:
+    replay = Replay()
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1))
+    replay.handle(busy(0))
+    assert Finish(node=1, number=signal.SIGTERM, grace=GRACE) in replay.tick(1.1)
+
+
+def test_waiting_lets_go_of_every_host_and_tries_again() -> None:
+    replay = Replay(hosts=3, wait=60.0)
+    replay.tick(1.0)
+    assert replay.handle(connected(0), connected(1), connected(2)) == [Lock(node=0)]
+    assert replay.handle(Locked(time=1, node=0)) == [Lock(node=1), Lock(node=2)]  # and no sync before all are ours
+    assert replay.handle(busy(1)) == [Unlock(node=0)]
+    assert replay.handle(Locked(time=1, node=2)) == [Unlock(node=2)]
+    assert replay.said == ["waiting for h1, for 60 s at most: it is busy with me: train"]
+    assert replay.tick(1.4) == []
+    assert replay.tick(2.1) == [Lock(node=0)]
+    assert replay.handle(Locked(time=2, node=0)) == [Lock(node=1), Lock(node=2)]
+    assert replay.handle(Locked(time=2, node=2)) == []
+    assert replay.handle(Locked(time=2, node=1)) == [Sync(node=0), Sync(node=1), Sync(node=2)]
+    assert len(replay.said) == 1
+
+
+def test_waiting_has_an_end() -> None:
+    replay = Replay(hosts=1, wait=60.0)
+    replay.tick(1.0)
+    replay.handle(connected(0), busy(0))
+    assert replay.tick(62.0) == [Lock(node=0)]
+    replay.handle(busy(0, 62.0))
+    replay.tick(62.1)
+    replay.handle(Gone(time=63, node=0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause) == (75, Cause.BUSY)
+    assert [failure.message for failure in outcome.failures] == ["busy with me: train"]
+
+
+def test_who_waits_may_be_interrupted() -> None:
+    replay = Replay(hosts=2, wait=60.0)
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1), Locked(time=1, node=0), busy(1))
+    orders = replay.handle(Interrupted(time=1, signal=signal.SIGINT))
+    assert {order.node for order in orders if isinstance(order, Finish)} == {0, 1}
+    assert replay.tick(5.0) == []
+    replay.handle(Gone(time=5, node=0), Gone(time=5, node=1))
+    assert replay.outcome().exit_code == 130
+
+
+def test_another_failure_ends_the_wait() -> None:
+    replay = Replay(hosts=3, wait=60.0)
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1), Locked(time=1, node=0), busy(1))
+    failed = PrepareFailed(time=1, node=2, step="reach", message="no route")
+    replay.handle(failed)
+    replay.tick(3.5)
+    replay.handle(Gone(time=4, node=0), Gone(time=4, node=1))
+    assert (replay.outcome().exit_code, replay.outcome().cause) == (125, Cause.PREPARE)
+
+
+def test_a_setup_waits_as_well() -> None:
+    replay = Replay(hosts=2, wait=60.0, sync=False)
+    replay.tick(1.0)
+    assert replay.handle(connected(0), connected(1), Locked(time=1, node=0), busy(1)) == [
+        Lock(node=0),
+        Lock(node=1),
+        Unlock(node=0),
+    ]
+    assert replay.tick(2.5) == [Lock(node=0)]
+    replay.handle(Locked(time=2, node=0))
+    assert replay.handle(Locked(time=2, node=1)) == [Prepare(node=0), Prepare(node=1)]
+
+
+# ---- mesh stop, devices
+
+
+def test_somebody_stops_the_run_on_one_host() -> None:
+    replay = Replay()
+    replay.ready()
+    orders = replay.handle(Stopped(time=5.0, node=1))
+    assert orders == [Signal(node=node, number=signal.SIGTERM, grace=GRACE) for node in (0, 1)]
+    replay.handle(exited(1, at=5.1, by=15), exited(0, at=5.2, by=15))
+    replay.handle(Gone(time=6, node=0), Gone(time=6, node=1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.stopped) == (143, Cause.SIGNAL, (0, 1))
+
+
+def test_a_host_may_ask_for_time() -> None:
+    replay = Replay(hosts=1)
+    replay.ready()
+    replay.handle(exited(0))
+    replay.tick(2.0)
+    replay.handle(HostNotice(time=2, node=0, text="waiting for /dev/accel0 to be free", seconds=30.0))
+    replay.tick(2.0 + 30.0 + PATIENCE - 1)
+    assert not replay.supervisor.done
+    replay.handle(Gone(time=33, node=0, left=("/dev/accel0 cannot be opened",)))
+    assert replay.outcome().unverified == ("h0: /dev/accel0 cannot be opened",)

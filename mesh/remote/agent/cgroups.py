@@ -1,145 +1,97 @@
-"""The run's own cgroup (v2), where one may be made: what is born into it is found again, whatever it does."""
+"""Control groups (version 2): what is in the group of a run belongs to it, whatever became of its parents.
+
+Only where we may make a group below our own (as root, or in one that was delegated to us). On other systemd hosts a
+login has a scope of its own, session-N.scope, which at least tells what has come of it.
+"""
 
 from __future__ import annotations
 
 import os
-
-from . import processes
-from .processes import Process, descendants, look_at
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-MOUNTS, OWN = "/proc/self/mountinfo", "/proc/self/cgroup"
-
-
-def own_path() -> str:
-    """Our own cgroup in the v2 hierarchy, as the kernel names it; "" without cgroups."""
-    return path_in(read(OWN), "0::")
+SCOPE = re.compile(r"session-[A-Za-z0-9]+\.scope")
 
 
-def directory_of(path: str) -> str:
-    """Where a cgroup of the v2 hierarchy is found; "" if it is out of our sight."""
-    return place_in(read(MOUNTS), path, lambda kind, options: kind == "cgroup2") if path else ""
-
-
-def path_in(text: str, start: str) -> str:
-    """
-    >>> path_in("4:memory:/m\\n0::/user.slice/session-3.scope\\n", "0::")
-    '/user.slice/session-3.scope'
-    """
-    return next((line[len(start) :] for line in text.split("\n") if line.startswith(start)), "")
-
-
-def place_in(mounts: str, path: str, counts: Callable[[str, str], bool]) -> str:
-    """The directory of a cgroup, from the text of mountinfo; counts: whether to take (type, options) of a mount.
-
-    In a container without a cgroup namespace, the mount shows a part of the hierarchy only. In one with a namespace,
-    what is outside of it begins with "/..".
-
-    >>> mounts = "38 31 0:38 /docker/a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\\n"
-    >>> place_in(mounts, "/docker/a/b", lambda kind, options: True)
-    '/sys/fs/cgroup/b'
-    >>> place_in(mounts, "/docker/c", lambda kind, options: True)
-    ''
-    """
-    for line in mounts.split("\n"):
-        fields, _, rest = line.partition(" - ")
-        if rest and counts(rest.split()[0], rest.split()[-1]):
-            root, place = (field.replace("\\040", " ") for field in fields.split()[3:5])
-            inside = os.path.relpath(path, root)
-            if ".." not in (inside.split("/")[0], path.split("/")[1]):
-                return os.path.normpath(os.path.join(place, inside))
+def own() -> str:
+    """The directory of the group that we are in; "" if there is none of version 2."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            (path,) = [line.rstrip("\n")[3:] for line in file if line.startswith("0::")]
+        with open("/proc/self/mountinfo") as file:
+            for line in file:
+                before, _, after = line.partition(" - ")
+                if after.split()[0] == "cgroup2":
+                    root, place = before.split()[3:5]
+                    if root == "/" or path == root or path.startswith(root + "/"):
+                        return os.path.normpath(place + "/" + (path[len(root) :] if root != "/" else path))
+    except (OSError, ValueError):
+        pass
     return ""
 
 
-def read(path: str) -> str:
+def make(name: str) -> str:
+    """Make a group below our own, and return its directory; "" where that cannot be."""
+    place = own()
+    path = os.path.join(place, name)
     try:
-        with open(path, errors="surrogateescape") as file:
-            return file.read()
+        if place:
+            os.mkdir(path)
+            if os.access(os.path.join(path, "cgroup.procs"), os.W_OK):
+                return path
+            os.rmdir(path)
     except OSError:
-        return ""
+        pass
+    return ""
 
 
-def write(path: str, text: str) -> bool:
-    """Whether the kernel took it."""
+def enter(path: str) -> None:
+    """Be in a group from now on, with all our children to come."""
     try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError:
-        return False
-    return True
+        with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as file:
+            file.write(b"0")
+    except OSError:  # it was removed: the walk over /proc finds us as well
+        pass
 
 
-def members(directory: str) -> list[Process]:
-    """What is in exactly this cgroup and has not ended."""
-    found = (look_at(pid) for pid in read(directory + "/cgroup.procs").split())
-    return [process for process in found if process is not None and process.state not in "ZX"]
-
-
-class Group:
-    """The cgroup of the run on this host, below that of the agent. Where there is none, it has no members."""
-
-    def __init__(self, path: str, run: str, node: int) -> None:
-        """path: the agent's own, as own_path() tells it. Hosts that are containers may share one hierarchy."""
-        self.outside = directory_of(path)
-        self.directory = f"{self.outside}/mesh-{run}-{node}" if self.outside else ""
-
-    def make(self) -> None:
-        """Make it if we may; from now on what we start is born into it."""
-        if not self.directory:
-            return
-        self.remove()
+def members(path: str) -> set[int]:
+    """The processes in a group and those below it, as far as we can see them."""
+    found: set[int] = set()
+    for place in _groups(path):
         try:
-            os.mkdir(self.directory)
-        except OSError:  # nothing of it is ours to make, as a rule; or what an agent like us has left is still there
-            return
-        processes.BIRTHPLACE[:] = [self.directory + "/cgroup.procs"]
-
-    def members(self) -> list[Process]:
-        """Everything in it, and in what was made below it."""
-        found = []
-        for place, _, _ in os.walk(self.directory) if self.directory else ():
-            found += members(place)
-        return found
-
-    def family(self) -> list[Process]:
-        """Every process below ours or in the group that has not ended."""
-        found = descendants(os.getpid())
-        known = {process.pid for process in found}
-        return found + [process for process in self.members() if process.pid not in known]
-
-    def kill(self) -> None:
-        """Kill all members in one step, which no fork escapes. Where the kernel has no way to, nothing happens."""
-        if self.directory:
-            write(self.directory + "/cgroup.kill", "1")
-
-    def let_go(self) -> None:
-        """Move all members out: they stay on purpose."""
-        for _ in range(100):  # one may fork while we move it
-            found = self.members()
-            moved = [write(self.outside + "/cgroup.procs", str(process.pid)) for process in found]
-            if not any(moved):
-                return
-
-    def remove(self) -> None:
-        """Remove it, if nothing is left in it."""
-        for place, _, _ in os.walk(self.directory, topdown=False) if self.directory else ():
-            try:
-                os.rmdir(place)
-            except OSError:
-                pass
+            with open(os.path.join(place, "cgroup.procs")) as file:
+                found.update(int(line) for line in file)
+        except OSError:
+            pass
+    return found - {0}
 
 
-def session_members(path: str) -> list[Process]:
-    """What is left in the login session that an agent was in; nothing if that is ours, or was none.
+def kill(path: str) -> None:
+    """Kill all in a group of ours and below it in one step, which no fork escapes; older kernels have no way to."""
+    try:
+        with open(os.path.join(path, "cgroup.kill"), "wb", buffering=0) as file:
+            file.write(b"1")
+    except OSError:  # each of them is killed by itself then
+        pass
 
-    systemd puts what each login starts into a cgroup of its own, which tells also what has cleared its environment.
-    """
-    name = os.path.basename(path)
-    if not name.startswith("session-") or not name.endswith(".scope") or path == own_path():
-        return []
-    place = directory_of(path)
-    # sshd's own belong to the connection and end with it; some are root's.
-    return [process for process in members(place) if not process.name.startswith("sshd")] if place else []
+
+def remove(path: str) -> None:
+    """Remove a group in which nothing is left, with those below it."""
+    for place in _groups(path):
+        try:
+            os.rmdir(place)
+        except OSError:
+            pass
+
+
+def _groups(path: str) -> Iterable[str]:
+    """A group and all below it, the deepest first."""
+    return [place for place, _, _ in os.walk(path, topdown=False)] if path else []
+
+
+def scope_of(path: str) -> str:
+    """The group itself if it is that of one login, else ""."""
+    return path if SCOPE.fullmatch(os.path.basename(path)) else ""

@@ -1,228 +1,104 @@
-"""Containers that a run starts: they are children of a daemon, so that they are marked, and ended by that mark.
+"""Containers that ranks start with docker or podman: children of a daemon, so that only a label tells whose they are.
 
-A small script stands before docker and podman on PATH. It adds a label to what is run or created, and takes a note of
-that. At the end what carries the label is stopped. Runs that start no container pay nothing.
+A small script stands in front of the real program on PATH. It labels what is run or created, and leaves a mark that it
+was used at all, so that a run without containers asks no daemon anything.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import signal
-import time
+import shutil
+import subprocess
 
-from .frames import to_bytes
-from .processes import Setting, find_program, first_environment, spawn
-from .state import machine_directory
+from .processes import find_program
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-PROGRAMS = (b"docker", b"podman")
-LIMIT = 4.0  # seconds for the engine to answer, beyond what a container has to end by itself
-SAID = 200  # characters of an engine's complaint that are told
-# Which engine is meant depends on these, beside the options.
-VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")
-# Options before the subcommand whose value is the next word: docker(1), podman(1).
-VALUED = (
-    "-H|-c|-l|-D[Hcl]|--config|--context|--host|--log-level|--tlscacert|--tlscert|--tlskey|--cdi-spec-dir|"
-    "--cgroup-manager|--connection|--conmon|--db-backend|--default-mounts-file|--events-backend|--hooks-dir|--identity|"
-    "--imagestore|--module|--namespace|--network-cmd-path|--network-config-dir|--out|--root|--runroot|--runtime|"
-    "--runtime-flag|--ssh|--storage-driver|--storage-opt|--tmpdir|--url|--volumepath"
-)
-# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since what the user exports
-# must reach the real program as it was. A note is one write, so that those of several ranks do not mix.
+TOOLS = ("docker", "podman")
+LABEL = "mesh.run"
+ANSWER = 10.0  # seconds for the daemon to answer
+# Options of the program itself that take a value, as two words. Others hold it after "=", or have none.
 SCRIPT = r"""#!/bin/sh
-# Of mesh: marks the containers of a run, so that they end with it.
-_mesh_real={real} _mesh_n=0 _mesh_all= _mesh_before= _mesh_valued= _mesh_label=
-while [ $# -gt 0 ]; do
-    _mesh_n=$((_mesh_n + 1))
-    eval "_mesh_$_mesh_n=\$1"
-    _mesh_all="$_mesh_all \"\$_mesh_$_mesh_n\""
-    case $_mesh_valued$1 in
-    run|create) _mesh_label='--label mesh.run={run}'; shift; break;;
-    container) shift; continue;;
-    esac
-    _mesh_before="$_mesh_before \"\$_mesh_$_mesh_n\""
-    case $_mesh_valued$1 in
-    =*) _mesh_valued=;;
-    {valued}) _mesh_valued==;;
-    -*) ;;
-    *) shift; break;;
-    esac
+# Labels the containers of a run of mesh, so that none of them is left when it ends.
+: >%(mark)s
+done= value=
+for word do
     shift
+    if [ -n "$value" ]; then value=
+    elif [ -z "$done" ]; then
+        case $word in
+        -c | --config | --context | -H | --host | -l | --log-level | --tlscacert | --tlscert | --tlskey | --url | \
+            --connection | --identity | --root | --runroot | --runtime | --storage-driver | --storage-opt | --tmpdir | \
+            --cgroup-manager | --conmon | --events-backend | --hooks-dir | --imagestore | --module | --namespace | \
+            --network-cmd-path | --network-config-dir | --out | --ssh | --volumepath) value=1 ;;
+        -* | container) ;;
+        run | create) set -- "$@" "$word"; word=--label=%(label)s; done=1 ;;
+        *) done=1 ;;
+        esac
+    fi
+    set -- "$@" "$word"
 done
-[ -z "$_mesh_label" ] ||
-    eval "printf '%s\\t' \"\$_mesh_real\" {variables} $_mesh_before '
-'" >>{note} || echo "mesh: this container is not noted, and does not end with the run" >&2
-eval "exec \"\$_mesh_real\" $_mesh_all $_mesh_label \"\$@\""
+exec %(real)s "$@"
 """
 
 
 class Containers:
-    """The scripts of one run on this host, and the end of what was marked by them."""
+    """The scripts of one run on this host."""
 
-    def __init__(self, remote_dir: str, run: str, node: int) -> None:
-        self._filter = f"label=mesh.run={run}"
-        self._script = SCRIPT.replace("{run}", run).replace("{valued}", VALUED)
-        self._directory = os.path.join(machine_directory(remote_dir), f"bin-{run}-{node}")
-        self._note = os.path.join(self._directory, "note")
-        self._steps: Generator[None, None, None] | None = None
-        self.pid = 0  # of the command that runs now; 0 if none does
-        self._status = 0  # of the last one, from waitpid; -1: it took too long
-        self._output = -1  # the file that it writes to
-        self._limit = 0.0  # when it is given up, monotonic
-        self._until = 0.0  # when it ends what has not ended by itself, monotonic; 0: it does not wait for that
-        self.left: list[Container] = []  # what could not be ended
+    def __init__(self, directory: str, run: str) -> None:
+        """directory: where the scripts are, or will be."""
+        self._directory, self._label = directory, f"{LABEL}={run}"
 
-    # ---- the scripts
-
-    def stand_before(self, environment: dict[bytes, bytes]) -> None:
-        """Put the scripts first on PATH, where the programs are. Raises OSError if they cannot be written."""
-        ours = os.fsencode(self._directory)
-        places = environment.get(b"PATH", os.defpath.encode()).split(b":")
-        others = b":".join(place for place in places if place != ours)
-        for name in PROGRAMS:
+    def cover(self, path: bytes) -> bytes:
+        """Put the scripts in front of a PATH on which the real programs are. Raises OSError."""
+        for tool in TOOLS:
             try:
-                real = os.path.abspath(find_program(name, others))
-            except OSError:
+                real = os.fsdecode(find_program(tool.encode(), path))
+            except FileNotFoundError:
                 continue
-            os.makedirs(self._directory, 0o700, exist_ok=True)
-            path = os.path.join(self._directory, os.fsdecode(name))
-            self._write(path, os.fsdecode(real))
-            environment[b"PATH"] = ours + b":" + others
+            os.makedirs(os.path.join(self._directory, "bin"), 0o700, exist_ok=True)
+            script = os.path.join(self._directory, "bin", tool)
+            given = {"mark": _quote(self._mark(tool)), "real": _quote(real), "label": _quote(self._label)}
+            with open(script, "w") as file:
+                file.write(SCRIPT % given)
+            os.chmod(script, 0o700)
+            with open(os.path.join(self._directory, tool + ".path"), "w") as file:
+                file.write(real)
+        if os.path.isdir(self._directory):
+            return os.path.join(self._directory, "bin").encode() + b":" + path
+        return path
 
-    def _write(self, path: str, real: str) -> None:
-        variables = " ".join(f'\\"\\${name}\\"' for name in VARIABLES)
-        text = self._script.replace("{variables}", variables).replace("{note}", shlex.quote(self._note))
-        with open(path + ".new", "w", errors="surrogateescape") as file:
-            file.write(text.replace("{real}", shlex.quote(real)))
-        os.chmod(path + ".new", 0o700)
-        os.replace(path + ".new", path)  # a shell may be reading the one that is there
+    def used(self) -> bool:
+        return any(os.path.exists(self._mark(tool)) for tool in TOOLS)
 
-    # ---- the end
+    def stop(self, grace: float) -> list[str]:
+        """Stop what runs, and remove the scripts; return what is left, one line each. Takes long."""
+        left = []
+        for tool in TOOLS:
+            if os.path.exists(self._mark(tool)):
+                try:
+                    left += self._stop(tool, grace)
+                except (OSError, subprocess.SubprocessError) as error:
+                    left.append(f"cannot see whether containers are left: {tool}: {error}")
+        if not left:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        return left
 
-    def step(self, kill_at: float) -> bool:
-        """Do what is due, without waiting for it; True once no marked container is left, or all are named.
+    def _stop(self, tool: str, grace: float) -> list[str]:
+        with open(os.path.join(self._directory, tool + ".path")) as file:
+            real = file.read()
+        running = self._running(real)
+        if running:
+            stop = [real, "stop", "-t", str(int(grace)), *running]
+            subprocess.run(stop, stdin=-3, stdout=-3, stderr=-3, timeout=grace + ANSWER, check=False)  # -3: DEVNULL
+        return [f"{tool} container {name} is left" for name in self._running(real)]
 
-        kill_at: until then they may end by themselves, monotonic
-        """
-        if self._steps is None:
-            self._steps = self._end(kill_at)
-        if self.pid and kill_at < self._until - 0.5:  # somebody has lost patience; a second is how exact it is
-            self._limit = 0.0
-        if self.pid and not self._has_ended():
-            return False
-        return next(self._steps, "done") == "done"
+    def _running(self, real: str) -> list[str]:
+        ask = [real, "ps", "-q", "--filter", f"label={self._label}"]
+        done = subprocess.run(ask, stdin=-3, capture_output=True, timeout=ANSWER, check=True)
+        return done.stdout.decode("ascii", "replace").split()
 
-    def next(self) -> float:
-        """When step() is to be called again at the latest, monotonic, beside the end of its command."""
-        return self._limit if self.pid else 0.0
-
-    def reaped(self, pid: int, status: int) -> None:
-        """A child has ended: is it our command?"""
-        if pid == self.pid:
-            self.pid, self._status = 0, status
-
-    def end_now(self) -> list[str]:
-        """Kill all; return what is left. It waits: not for the agent."""
-        while not self.step(0.0):
-            time.sleep(0.005)
-        self.remove()
-        return [container.told() for container in self.left]
-
-    def remove(self) -> None:
-        """Remove the scripts."""
-        try:
-            for name in os.listdir(self._directory):
-                os.unlink(os.path.join(self._directory, name))
-            os.rmdir(self._directory)
-        except OSError:
-            pass
-
-    def _has_ended(self) -> bool:
-        try:
-            self.reaped(*os.waitpid(self.pid, os.WNOHANG))
-        except ChildProcessError:  # somebody else has told us, or will
-            pass
-        if self.pid and time.monotonic() > self._limit:
-            os.kill(self.pid, signal.SIGKILL)
-            self.pid, self._status = 0, -1
-        return not self.pid
-
-    def _end(self, kill_at: float) -> Generator[None, None, None]:
-        """End what is marked; a step is over when its command is."""
-        for real, environment, options in self._engines():
-            engine = [real, *options]
-            # One that is being started goes on to run though its client was killed; only "stop" waits for that, and
-            # does nothing to one that was never started.
-            found: list[str] = []
-            looks = [["-aq", "--filter", "status=created"], ["-q"]]
-            for verb in (["stop"], ["kill"], ["rm", "-f"], []):
-                for look in looks:
-                    self._call([*engine, "ps", *look, "--filter", self._filter], environment, 0.0)
-                    yield
-                    said = self._said()
-                    if self._status:
-                        why = "did not answer" if self._status < 0 else " ".join(said)[:SAID]
-                        self.left.append(Container(f"containers of the run: {os.path.basename(real)} ps: {why}"))
-                        break
-                    found += [word for word in said if word.isalnum()]
-                if self._status or not found:
-                    break
-                if not verb:
-                    self.left += [Container(f"{os.path.basename(real)} container {name}") for name in found]
-                    break
-                patience = max(0.0, kill_at - time.monotonic()) if verb == ["stop"] else 0.0
-                seconds = ["-t", str(int(patience))] if verb == ["stop"] else []
-                self._call([*engine, *verb, *seconds, *found], environment, patience)
-                yield
-                os.close(self._output)
-                found, looks = [], looks[-1:]
-
-    def _engines(self) -> list[tuple[str, dict[bytes, bytes], list[str]]]:
-        """Program, environment and options of each engine that was used."""
-        try:
-            with open(self._note, errors="surrogateescape") as file:
-                lines = sorted({line.lstrip("\t") for line in file.read().split("\n")})
-        except OSError:  # nothing was
-            return []
-        found = []
-        for line in lines:
-            real, *fields = line.split("\t")[:-1] or [""]
-            if real and len(fields) >= len(VARIABLES):
-                given = {name.encode(): to_bytes(value) for name, value in zip(VARIABLES, fields) if value}
-                found.append((real, {**first_environment(), **given}, fields[len(VARIABLES) :]))
-        return found
-
-    def _call(self, argv: list[str], environment: dict[bytes, bytes], patience: float) -> None:
-        """Start a command of the engine, which has LIMIT seconds to answer, and patience."""
-        now = time.monotonic()
-        self._limit, self._until = now + patience + LIMIT, now + patience if patience else 0.0
-        self._output = os.memfd_create("mesh-engine")
-        null = os.open(os.devnull, os.O_RDONLY)
-        try:
-            words = [to_bytes(word) for word in argv]
-            self.pid = spawn(words, Setting(environment, "/"), null, self._output, self._output)
-        except OSError:  # no process is left to have
-            self._status = -1
-        finally:
-            os.close(null)
-
-    def _said(self) -> list[str]:
-        """The lines that the command has written; they are read once."""
-        os.lseek(self._output, 0, os.SEEK_SET)
-        with open(self._output, errors="replace") as file:
-            return [line.strip() for line in file.read(65536).split("\n") if line.strip()]
+    def _mark(self, tool: str) -> str:
+        return os.path.join(self._directory, tool + ".used")
 
 
-class Container:
-    """What could not be ended."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def told(self) -> str:
-        """For people."""
-        return self._what
+def _quote(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"

@@ -10,10 +10,11 @@ import socket
 import stat
 import time
 
-from .cgroups import Group, session_members
+from . import cgroups
 from .containers import Containers
 from .frames import encode
-from .processes import Process, all_processes, send_signal, variable_of
+from .processes import Process, all_processes, look_at, send_signal, variable_of
+from .state import machine_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,16 +105,15 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.
 def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
-    begin: "run", "node", "remote_dir"; "have": how much of the agent's stream the client has; "cgroup": the agent's
+    begin: "run", "node", and "have": how much of the agent's stream the client has; for the case that there is no
+    agent any more also "remote_dir", and "cgroup": where its processes were
     If there is no agent any more, what is left of its run is ended, and the client is told.
     """
     try:
         visitor = knock(door_of(begin["run"], begin["node"]), {"type": "channel", "have": begin["have"]}, [0, 1])
     except OSError:
-        group = Group(begin["cgroup"], begin["run"], begin["node"])
-        left = [process.told() for process in sweep(begin["run"], group, begin["cgroup"])]
-        left += Containers(begin["remote_dir"], begin["run"], begin["node"]).end_now()
-        group.remove()
+        left = [process.told() for process in sweep(begin["run"], begin["cgroup"])]
+        left += containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
         os.write(1, encode({"type": "no-agent", "left": left}))
         return
     null = os.open(os.devnull, os.O_RDWR)
@@ -132,12 +132,15 @@ def runs() -> list[dict[str, Any]]:
     return found
 
 
-def stop_runs(run: str = "") -> list[dict[str, Any]]:
-    """Have the agents of a run, or of all, end it; return what they were."""
+def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
+    """Have the agents of a run, or of all, end it; return what they were.
+
+    grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
+    """
     found = []
     for path in _paths():
         if not run or os.path.basename(path).rpartition("-")[0] == run:
-            told = _ask(path, {"type": "stop"})
+            told = _ask(path, {"type": "stop", "grace": grace})
             if told:
                 found.append(told)
     return found
@@ -167,16 +170,22 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         visitor.close()
 
 
-def sweep(run: str, group: Group, cgroup: str) -> list[Process]:
-    """Kill what carries the run's id in its environment, and what came of it; return what is left.
+def containers_of(remote_dir: str, run: str, node: int) -> Containers:
+    return Containers(os.path.join(machine_directory(remote_dir), f"bin-{run}-{node}"), run)
 
-    group: what is in it is killed as well; cgroup: that of the dead agent; if it was a login session's, likewise
+
+def sweep(run: str, cgroup: str = "") -> list[Process]:
+    """Kill what carries the run's id, what came of it, and what is in a control group; return what is left.
+
+    run: "" for none; cgroup: "" for none, and ours is taken for none
     """
     deadline = time.monotonic() + PATIENCE
     while True:
-        group.kill()
-        found = _of_run(run, {process.pid for process in [*group.members(), *session_members(cgroup)]})
+        found = _of_run(run) if run else []
+        if cgroup != cgroups.own():
+            found += look_at(cgroups.members(cgroup) - {process.pid for process in found})
         if not found:
+            cgroups.remove(cgroup if "/mesh-" in cgroup else "")
             return []
         foreign = send_signal(found, signal.SIGKILL)
         if time.monotonic() > deadline or len(foreign) == len(found):
@@ -184,10 +193,10 @@ def sweep(run: str, group: Group, cgroup: str) -> list[Process]:
         time.sleep(0.01)
 
 
-def _of_run(run: str, more: set[int]) -> list[Process]:
+def _of_run(run: str) -> list[Process]:
     wanted = run.encode()
     marked = {process.pid for process in all_processes() if variable_of(process.pid, b"MESH_RUN_ID") == wanted}
-    return below(marked | more, lambda process: process.pid != os.getpid())
+    return below(marked, lambda process: process.pid != os.getpid())
 
 
 def below(roots: set[int], counts: Callable[[Process], bool]) -> list[Process]:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
-from .cgroups import Group
-from .containers import Container, Containers
-from .processes import Process, send_signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Union
-
-    Left = List[Union[Process, Container]]
+from . import cgroups
+from .processes import Process, descendants, look_at, send_signal
 
 LOOK = 0.05  # seconds between two looks at /proc
 REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
 
 
 class Ending:
-    """Ends processes by the clock, and then containers. The former descend from us: we are their subreaper."""
+    """Ends processes by the clock. All of them are descendants of ours: we are their subreaper."""
 
-    def __init__(self, group: Group, containers: Containers) -> None:
-        self._group, self._containers = group, containers
+    def __init__(self) -> None:
         self.ordered = False  # everything is to end, and we are to leave
         self.spared: set[int] = set()  # processes that end by themselves once asked to
+        self.cgroup = ""  # what is in it is the run's as well
+        self.ours = 0  # a child that is not the run's but our own; 0: there is none
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
@@ -33,8 +28,19 @@ class Ending:
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        self._send([p for p in self._group.family() if p.pid not in self.spared], number)
+        self._send([p for p in self.family() if p.pid not in self.spared], number)
         self.kill_by(grace)
+
+    @property
+    def is_hard(self) -> bool:
+        """True once SIGKILL was sent: nothing is waited for any longer than it takes."""
+        return self._killed_at is not None
+
+    def family(self) -> list[Process]:
+        """Every process of the run."""
+        family = {process.pid: process for process in descendants(os.getpid()) if process.pid != self.ours}
+        others = cgroups.members(self.cgroup) - family.keys()
+        return [*family.values(), *look_at(others)]
 
     def kill_by(self, seconds: float) -> None:
         moment = time.monotonic() + seconds
@@ -53,30 +59,22 @@ class Ending:
 
     def next(self) -> float:
         """When step() is to be called again, at the latest."""
-        if self._containers.pid:
-            return self._containers.next()
         moments = [moment for moment in (self._kill_at, self._look_at if self.ordered else None) if moment is not None]
         return min(moments, default=float("inf"))
 
-    def step(self) -> Left | None:
+    def step(self) -> list[Process] | None:
         """Do what is due. Once all is gone, or cannot be ended, return what is left; before that None."""
         now = time.monotonic()
-        if self._containers.pid:  # the engine's own command is not to be ended
-            self._containers.step(self._kill_at or now)
-            return None
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
             self._kill_at = now + LOOK if self.ordered else None
         if not self.ordered or now < self._look_at:
             return None
         self._look_at = now + LOOK
-        left = self._group.family()
-        if left and (self._killed_at is None or not self._is_hopeless(left, now - self._killed_at)):
-            return None
-        # Last, as only what lives can start a container, and what its rank can end is ended as the rank likes.
-        if not self._containers.step(self._kill_at or now):
-            return None
-        return [*left, *self._containers.left]
+        left = self.family()
+        if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
+            return left
+        return None
 
     def _is_hopeless(self, left: list[Process], waited: float) -> bool:
         return waited > REAPED or all(process.pid in self._foreign for process in left)
@@ -85,10 +83,11 @@ class Ending:
         """Kill until a look finds nobody new: a process may fork while we look."""
         if self._killed_at is None:
             self._killed_at = time.monotonic()
-        self._group.kill()
+        if self.cgroup:
+            cgroups.kill(self.cgroup)
         seen: set[tuple[int, int]] = set()
         while True:
-            found = [p for p in self._group.family() if (p.pid, p.start) not in seen]
+            found = [p for p in self.family() if (p.pid, p.start) not in seen]
             if not found:
                 return
             seen.update((process.pid, process.start) for process in found)

@@ -7,9 +7,7 @@ import signal
 import socket
 import time
 
-from .cgroups import Group
-from .containers import Containers
-from .processes import become_subreaper, hear_of_parents_end, send_signal
+from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,10 +18,11 @@ NOT_SWEPT = 94  # the same, but something is left
 PATIENCE = 5.0  # seconds for SIGKILL to take effect
 
 
-def guard(serve: Callable[[socket.socket], None], group: Group, containers: Containers) -> None:
+def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[str]]) -> None:
     """Run the agent, ``serve``, as a child of this process; does not return.
 
     serve gets a socket: a descriptor that is sent through it stays open as long as one of the two processes lives
+    clean_up: called when the agent was killed and our descendants are gone; returns what is left, one line each
     """
     guardian = os.getpid()
     ours, theirs = socket.socketpair()
@@ -47,22 +46,19 @@ def guard(serve: Callable[[socket.socket], None], group: Group, containers: Cont
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
     status = _wait_for(agent)
     if status == 0:
-        group.remove()  # what ended a moment ago may still have held it
         os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
-    left = [*end_all(group), *containers.end_now()]
-    group.remove()
+    left = [*end_all(), *clean_up()]
     done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
     os.write(2, f"the agent is gone ({how}); {done}\n".encode())
     os._exit(NOT_SWEPT if left else SWEPT)
 
 
-def end_all(group: Group) -> list[str]:
-    """Kill everything below us, and in the group; return what is left."""
+def end_all() -> list[str]:
+    """Kill everything below us; return what is left."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        group.kill()
-        found = group.family()
+        found = descendants(os.getpid())
         if not found:
             return []
         foreign = send_signal(found, signal.SIGKILL)

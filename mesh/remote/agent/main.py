@@ -10,35 +10,44 @@ import json
 import os
 import pwd
 import select
+import shutil
 import signal
 import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 
-from .cgroups import Group, own_path
+from . import cgroups, devices
 from .client import Client, release
-from .containers import Containers
-from .doors import Door, bring_channel, stop_runs
+from .doors import Door, bring_channel, containers_of, stop_runs, sweep
 from .ending import Ending
+from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .oom import Memory
 from .outbox import Outbox
-from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
+from .processes import (
+    Process,
+    Setting,
+    become_subreaper,
+    close_inherited,
+    descendants,
+    first_environment,
+)
 from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
 from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
-from .sync import Sync, hint, why
+from .sync import Sync
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from .ending import Left
     from .frames import Frame
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
@@ -50,17 +59,8 @@ AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
 class Agent:
     """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE."""
 
-    def __init__(
-        self,
-        client: Client,
-        begin: dict[str, Any],
-        rest: list[Frame],
-        group: Group,
-        containers: Containers,
-        guardian: socket.socket,
-    ) -> None:
+    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
-        self.group, self.containers = group, containers
         self.client, self.begin, self.guardian = client, begin, guardian
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
@@ -74,14 +74,22 @@ class Agent:
         self.parent = os.getppid()
         self.signalled = False  # the client had us signal the ranks
         self.failed = False
+        self.has_lock = False  # or needs none
+        self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
+        self.state = State(begin["remote_dir"], begin["project"], self.share)
+        self.guardian_has_lock = False
+        self.errand: Errand | None = None  # what is under way; the next request waits for it
+        self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.sync: Sync | None = None
         self.prerun: Prerun | None = None
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
-        self.ending = Ending(group, containers)
-        self.memory: Memory | None = None
+        self.claimed_devices = False
+        self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
+        self.memory: Memory | None = None  # once something is started
+        self.ending = Ending()
         self.is_clear = False  # every process of the run is gone, or named
 
     # ---- the loop
@@ -137,8 +145,8 @@ class Agent:
             poll.register(self.prerun.status, select.POLLIN)
         if self.setup is not None and self.setup.words >= 0:
             poll.register(self.setup.words, select.POLLIN)
-        if self.sync is not None and self.sync.answer >= 0:
-            poll.register(self.sync.answer, select.POLLIN)
+        if self.errand is not None:
+            poll.register(self.errand.answer, select.POLLIN)
         for rank in self.ranks.values():
             if rank.wants_to_write():
                 poll.register(rank.stdin, select.POLLOUT)
@@ -159,15 +167,15 @@ class Agent:
             self.listen_to_prerun(self.prerun)
         if self.setup is not None and self.setup.words in ready:
             self.listen_to_setup(self.setup)
-        if self.sync is not None and self.sync.answer in ready:
-            self.sync.listen()
+        if self.errand is not None and self.errand.answer in ready:
+            self.errand.listen()
         self.relay(ready)
         for rank in list(self.ranks.values()):
             if rank.stdin >= 0 and rank.stdin in ready:
                 self.took_stdin(rank, rank.fill())
         self.tell_ends()
         self.look_at_the_clock()
-        while self.requests and not self.at_work():
+        while self.requests and self.errand is None:
             self.obey(*self.requests.popleft())
 
     # ---- the channel
@@ -192,6 +200,7 @@ class Agent:
     def lose_channel(self) -> None:
         """Both ways, so that the client notices as well."""
         self.client.lose_channel()
+        release(2)  # sshd tells the end of a channel only when this is closed as well
         if self.out.channel >= 0:
             release(self.out.channel)
             self.out.channel = -1
@@ -214,34 +223,47 @@ class Agent:
         for descriptor in descriptors:
             os.close(descriptor)
         if request["type"] == "stop":
-            self.out.send_urgently({"type": "stopped"})
-            self.finish(signal.SIGTERM, self.begin["grace"])
+            grace = request["grace"]
+            self.out.send_urgently({"type": "stopped", "time": time.time()})
+            self.finish(signal.SIGTERM, self.begin["grace"] if grace is None else grace)
+            if grace is not None:
+                self.ending.kill_by(grace)  # it may have been ending already, with more time
         visitor.send(json.dumps(self.about()).encode())
         visitor.close()
 
     def about(self) -> dict[str, Any]:
         """What others may know of this run."""
-        states = {process.pid: process.state for process in descendants(os.getpid())}
-        ranks = [
-            {"rank": rank.rank, "pid": rank.pid, "state": states.get(pid, "") if rank.status < 0 else "ended"}
-            for pid, rank in self.ranks.items()
-        ]
+        pids = {process.pid for process in self.ending.family()}
+        held = devices.holders(devices.find(self.begin["devices"]))
         return {
             "run": self.begin["run"],
             "node": self.begin["node"],
             "about": self.begin["about"],
+            "grace": self.begin["grace"],
             "began": self.began,
             "attached": self.client.channel >= 0,
-            "processes": len(states),
-            "ranks": ranks,
+            "state": self.state_of_it(),
+            "processes": len(pids),
+            "ranks": [{"rank": rank.rank, "pid": rank.pid, "ended": rank.status >= 0} for rank in self.ranks.values()],
+            "devices": sorted({path for pid in pids for path in held.get(pid, ())}),
         }
+
+    def state_of_it(self) -> str:
+        """How far the run is here, in a word."""
+        if self.is_clear:
+            return "ended"
+        if self.is_over():
+            return "ending"
+        if self.ranks:
+            return "running"
+        return "preparing" if self.has_lock else "waiting"
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         getattr(self, "do_" + header["type"])(header, data)
 
-    def at_work(self) -> bool:
-        """True while later requests must wait: they build on the step that is under way."""
-        return self.sync is not None and bool(self.sync.pid)
+    def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """Have something done that takes long; then is called with the answer. Raises OSError."""
+        self.errand = Errand(work, then)
 
     def is_over(self) -> bool:
         """True once nothing more is to be begun."""
@@ -250,7 +272,8 @@ class Agent:
     def fail(self, step: str, message: str, hint: str = "") -> None:
         if not self.failed:
             self.failed = True
-            self.out.send({"type": "failed", "step": step, "message": message, "hint": hint})
+            told = {"step": step, "message": message, "hint": hint, "time": time.time()}
+            self.out.send({"type": "failed", **told})
 
     # ---- before the ranks
 
@@ -263,7 +286,6 @@ class Agent:
                 "time": time.time(),
                 "machine": machine_id(),
                 "port": free_port(),
-                "cgroup": own_path(),
             }
         )
         self.flush()
@@ -283,7 +305,8 @@ class Agent:
         if self.is_over():
             return
         try:
-            self.state = State(self.begin["remote_dir"], self.begin["project"])
+            self.state.make()
+            self.make_door()
             if header.get("take_over"):
                 self.lock_until = time.monotonic() + TAKE_OVER
                 stop_runs(header["take_over"])
@@ -296,9 +319,10 @@ class Agent:
         try:
             if self.begin["owner"]:
                 lock = self.state.lock(self.begin["owner"])
-                # The lock is held until the guardian has ended what a killed agent has left.
-                rights = array.array("i", [lock])
-                self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                if not self.guardian_has_lock:  # it is held until the guardian has ended what a killed agent has left
+                    self.guardian_has_lock = True
+                    rights = array.array("i", [lock])
+                    self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except Busy as busy:
             if time.monotonic() > self.lock_until:
                 self.lock_until = 0.0
@@ -308,9 +332,17 @@ class Agent:
             self.fail("home", why(error), hint(error))
         else:
             self.lock_until = 0.0
-            self.make_door()
-            self.out.send({"type": "locked"})
+            self.has_lock = True
+            if not self.ending.cgroup:
+                self.ending.cgroup = cgroups.make(cgroup_of(self.begin))
+            where = self.ending.cgroup or cgroups.scope_of(cgroups.own())
+            self.out.send({"type": "locked", "cgroup": where})
             self.flush()
+
+    def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
+        """Another host is busy: whoever waits keeps nobody waiting."""
+        self.has_lock = False
+        self.state.unlock()
 
     def do_pack(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of the workspace's pack; the last one is empty."""
@@ -321,7 +353,7 @@ class Agent:
                 self.sync = Sync(self.state, self.begin["run"])
             self.sync.add(data)
             if header.get("last"):
-                self.sync.unpack()
+                self.send_on_errand(self.sync.unpack, self.unpacked)
         except OSError as error:
             self.drop_sync()
             self.fail("sync", why(error), hint(error))
@@ -331,10 +363,9 @@ class Agent:
             self.sync.drop()
             self.sync = None
 
-    def unpacked(self, sync: Sync) -> None:
-        """The unpacking process has ended."""
-        self.sync = None
-        answer = sync.end()
+    def unpacked(self, answer: dict[str, Any]) -> None:
+        """The workspace is in place, or is not."""
+        self.drop_sync()
         if self.is_over():
             return
         if "error" in answer:
@@ -343,34 +374,50 @@ class Agent:
             self.out.send({"type": "synced", "files": answer["files"], "seconds": answer["seconds"]})
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
-        """Run prerun, if there is any, with the environment of the host's first rank."""
+        """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
         if self.is_over():
             return
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         environment = rank_environment(self.environment, self.given, self.state.workspace)
-        self.setting = Setting(environment, self.state.workspace)
-        self.group.make()
-        self.memory = Memory(self.group.directory)
-        if not self.mark_containers("home"):
+        try:
+            self.path = environment[b"PATH"]
+            environment[b"PATH"] = self.containers.cover(self.path)
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
             return
-        if not header["prerun"]:
+        self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
+        self.memory = Memory(self.ending.cgroup or cgroups.own())
+        try:
+            if header["claim"] and devices.find(self.begin["devices"]):
+                work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
+                self.send_on_errand(work, lambda answer: self.claimed(answer, header["prerun"]))
+            else:
+                self.start_prerun(header["prerun"])
+        except OSError as error:
+            self.fail("devices", why(error))
+
+    def claimed(self, answer: dict[str, Any], prerun: list[str]) -> None:
+        """Nobody holds a device any more, or somebody does."""
+        self.claimed_devices = True
+        for line in answer.get("ended", ()):
+            self.out.send({"type": "notice", "text": line, "seconds": 0})
+        if self.is_over():
+            return
+        if "error" in answer:
+            self.fail("devices", answer["error"], answer["hint"])
+        else:
+            self.start_prerun(prerun)
+
+    def start_prerun(self, lines: list[str]) -> None:
+        if not lines:
             self.out.send({"type": "ready"})
             return
         try:
-            self.prerun = Prerun(header["prerun"], self.setting)
+            self.prerun = Prerun(lines, self.setting)
         except OSError as error:
             self.fail("prerun", why(error))
             return
         self.add_source(Source(self.prerun.output, -1, "prerun"))
-
-    def mark_containers(self, step: str) -> bool:
-        """Have containers marked that are started from now on; False if that failed."""
-        try:
-            self.containers.stand_before(self.setting.environment)
-        except OSError as error:
-            self.fail(step, why(error), hint(error))
-            return False
-        return True
 
     def listen_to_prerun(self, prerun: Prerun) -> None:
         if prerun.setting is None and prerun.heard() and prerun.setting is not None:
@@ -400,8 +447,6 @@ class Agent:
         if self.is_over():
             return
         self.make_door()
-        if not self.mark_containers("start"):  # once more: prerun may have brought another docker, or hidden the script
-            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
@@ -410,7 +455,8 @@ class Agent:
                 if environment.get(name) == self.given.get(name):
                     environment[name] = to_bytes(value)
             try:
-                setting = Setting(environment, self.setting.directory, self.setting.umask, self.setting.limits)
+                found = self.setting
+                setting = Setting(environment, found.directory, found.umask, found.limits, self.ending.cgroup)
                 self.add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
             except OSError as error:  # no process or descriptor is left to have
                 self.fail("start", why(error))
@@ -428,7 +474,9 @@ class Agent:
             return
         self.make_door()
         home = os.fsdecode(self.setting.environment[b"HOME"])
-        setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home)}, home)
+        # What it leaves in the background is there on purpose, however long.
+        own = {b"PWD": os.fsencode(home), b"PATH": self.path, b"MESH_SETUP": b"1"}
+        setting = Setting({**self.setting.environment, **own}, home)
         try:
             self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
         except OSError as error:
@@ -487,6 +535,9 @@ class Agent:
             if rank.all_relayed() and not rank.told:
                 rank.told = True
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
+                ours = self.signalled or self.ending.ordered
+                if not ours and self.memory is not None and self.memory.explains(rank.pid, rank.status):
+                    ended["oom"] = True
                 self.out.send({**ended, **_how(rank.status)})
                 self.flush()
 
@@ -503,17 +554,15 @@ class Agent:
             rank = self.ranks.get(pid)
             if rank is not None and rank.status < 0:
                 rank.end(status, time.time())
-                ours = self.signalled or self.ending.ordered
-                rank.oom = not ours and self.memory is not None and self.memory.explains(pid, rank.status)
                 if self.out.is_behind:  # whoever looks at a paused terminal wants to know all the same
-                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
+                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended}
                     self.out.send_urgently({**told, **_how(rank.status)})
                 self.took_stdin(rank, rank.drop_input())
-            elif self.sync is not None and pid == self.sync.pid:
-                self.unpacked(self.sync)
+            elif self.errand is not None and pid == self.errand.pid:
+                ended, self.errand = self.errand, None
+                ended.end()
             elif self.prerun is not None and pid == self.prerun.pid:
                 self.prerun_ended(self.prerun, status)
-            self.containers.reaped(pid, status)
 
     def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
         """Bytes for the stdin of one rank; none: its end."""
@@ -559,7 +608,7 @@ class Agent:
             self.leave_setup()
         elif not self.ending.ordered:
             self.requests.clear()
-            if not self.at_work():
+            if self.errand is None:  # otherwise it ends like all other processes
                 self.drop_sync()
             if self.prerun is not None:
                 self.prerun.release()
@@ -569,7 +618,7 @@ class Agent:
         """What a setup that ended by itself has left in the background is there on purpose."""
         if not self.is_clear:
             self.ending.ordered = True
-            self.group.let_go()
+            self.containers.stop(0.0)  # it has used none of the scripts: they are removed
             self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
@@ -582,25 +631,77 @@ class Agent:
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
             self.fail("agent", self.client.why())
             self.finish(signal.SIGTERM, self.begin["grace"])
-        if not self.is_clear:
+        if not self.is_clear and not self.is_leaving:
             left = self.ending.step()
             if left is not None:
-                self.take_leave(left)
+                self.clean_up(left)
 
-    def take_leave(self, left: Left, stays: list[Process] | None = None) -> None:
-        """Every process is gone, or named: tell what they printed last, and leave."""
+    def clean_up(self, left: list[Process]) -> None:
+        """Every process is gone, or named: what takes long is left to an errand."""
+        busy = devices.blocked(devices.find(self.begin["devices"])) if self.claimed_devices else []
+        if not busy and not self.share and not self.containers.used():
+            self.containers.stop(0.0)
+            self.take_leave([process.told() for process in left])
+            return
+        patience, grace = self.begin["device_patience"], 0.0 if self.ending.is_hard else self.begin["grace"]
+        if busy or self.containers.used():
+            text = f"waiting for {', '.join([*busy, *['containers'] * self.containers.used()])}"
+            self.out.send_urgently({"type": "notice", "text": text, "seconds": patience + grace})
+            self.flush()
+        self.is_leaving = True
+        told = [process.told() for process in left]
+        workspace = self.state.workspaces if self.share else ""
+        work = partial(_clean_up, partial(self.containers.stop, grace), workspace, busy, patience)
+        try:
+            self.send_on_errand(work, lambda answer: self.take_leave(told + answer.get("left", [answer.get("error")])))
+        except OSError as error:
+            self.take_leave([*told, f"no process to look at {', '.join(busy)}: {why(error)}"])
+        else:
+            assert self.errand is not None
+            self.ending.ours = self.errand.pid
+
+    def take_leave(self, left: list[str], stays: list[Process] | None = None) -> None:
+        """Everything is done: tell what the processes printed last, and leave.
+
+        left: what is still there and why, one line each
+        """
         self.reap()
         for descriptor in list(self.sources):
             self.relay_all(descriptor)
         self.tell_ends()
-        told = {"left": [process.told() for process in left], "stays": [process.told() for process in stays or []]}
+        told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
         self.out.send({"type": "gone", **told})
-        self.containers.remove()
-        self.group.remove()
+        cgroups.remove(self.ending.cgroup)
         self.is_clear = True
         self.flush()
+
+
+def cgroup_of(begin: dict[str, Any]) -> str:
+    """The name of a run's control group; hosts that are containers of one machine may share the tree of groups."""
+    return f"mesh-{begin['run']}-{begin['node']}-{machine_id()}"
+
+
+def _end_orphans(begin: dict[str, Any]) -> list[str]:
+    """After a killed agent and the end of its descendants: what else is the run's. Returns what is left."""
+    group = os.path.join(cgroups.own(), cgroup_of(begin))
+    left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
+    return left + containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
+
+
+def _clean_up(
+    stop_containers: Callable[[], list[str]], workspace: str, busy: list[str], patience: float
+) -> dict[str, Any]:
+    """Stop containers, wait until devices are free, and remove the copy that a run had for itself."""
+    left = stop_containers()
+    if busy:
+        left += devices.wait_until_free(busy, patience)
+    if workspace:
+        shutil.rmtree(workspace, ignore_errors=True)
+        if os.path.exists(workspace):
+            left.append(f"cannot remove {workspace}")
+    return {"left": left}
 
 
 def _how(status: int) -> dict[str, int]:
@@ -639,8 +740,8 @@ def main() -> None:
     os.write(1, b"\n%s\n" % begin["marker"].encode())
     if begin["type"] == "channel":
         bring_channel(begin)
-        return
-    group = Group(own_path(), begin["run"], begin["node"])
-    containers = Containers(begin["remote_dir"], begin["run"], begin["node"])
-    client = Client(decoder, begin["lease"])
-    guard(lambda tie: Agent(client, begin, frames[1:], group, containers, tie).run(), group, containers)
+    else:
+        guard(
+            lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run(),
+            lambda: _end_orphans(begin),
+        )

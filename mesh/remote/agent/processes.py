@@ -8,9 +8,11 @@ import fcntl
 import os
 import signal
 
+from . import cgroups
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -21,8 +23,6 @@ NOT_FOUND, NOT_EXECUTABLE = (
     127,
     126,
 )  # exit status of a command that could not be started, as a shell has them
-
-BIRTHPLACE: list[str] = []  # the cgroup.procs of the cgroup that what we start is to be in, if there is one
 
 
 def become_subreaper() -> None:
@@ -71,11 +71,13 @@ class Setting:
         directory: str,
         umask: int | None = None,
         limits: dict[int, tuple[int, int]] | None = None,
+        cgroup: str = "",
     ) -> None:
         self.environment = environment
         self.directory = directory
         self.umask = umask  # None: ours
         self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
+        self.cgroup = cgroup  # the directory of its control group; "": ours
 
 
 def spawn(
@@ -111,12 +113,6 @@ def spawn(
 def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], agent: int) -> None:
     """In the child: turn into argv."""
     os.setsid()
-    for place in BIRTHPLACE:
-        try:
-            with open(place, "w") as file:
-                file.write("0")
-        except OSError:  # it is found as our descendant then
-            pass
     # First out of the way of each other: a source may have the number of another one's target.
     sources = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for number, ours in descriptors.items()}
     for number, ours in sources.items():
@@ -129,6 +125,8 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
                 pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     die_with(agent)
+    if setting.cgroup:
+        cgroups.enter(setting.cgroup)
     if setting.limits:
         import resource
 
@@ -188,6 +186,11 @@ class Process:
         self.pid, self.parent, self.state, self.name = pid, parent, state, name
         self.start = start  # clock ticks since boot: with the pid, it names a process once and for all
 
+    def age(self) -> float:
+        """Seconds since it was started."""
+        with open("/proc/uptime") as file:
+            return float(file.read().split()[0]) - self.start / os.sysconf("SC_CLK_TCK")
+
     def told(self) -> str:
         """Pid, user and command, for people."""
         try:
@@ -215,6 +218,12 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
+def look_at(pids: Iterable[int]) -> list[Process]:
+    """Those of these processes that have not ended."""
+    found = (_look_at(str(pid)) for pid in pids)
+    return [process for process in found if process is not None and process.state not in "ZX"]
+
+
 def all_processes() -> list[Process]:
     """Every process of the machine that has not ended and that we can see."""
     return [process for process in _look_around() if process.state not in "ZX"]
@@ -229,13 +238,22 @@ def variable_of(pid: int, name: bytes) -> bytes:
         return b""
 
 
+def run_of(pid: int) -> str:
+    """The run that a process of this machine was started for; "" if for none, or in a container of its own."""
+    try:
+        if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid"):
+            return ""
+    except OSError:
+        return ""
+    return variable_of(pid, b"MESH_RUN_ID").decode("utf-8", "replace")
+
+
 def _look_around() -> list[Process]:
-    found = (look_at(name) for name in os.listdir("/proc") if name.isdigit())
+    found = (_look_at(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in found if process is not None]
 
 
-def look_at(pid: str) -> Process | None:
-    """What /proc tells about a process; None if there is none."""
+def _look_at(pid: str) -> Process | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")

@@ -2,34 +2,138 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import signal
 import time
 
-from . import doors
+from . import cgroups, doors
 from .checks import facts
+from .processes import all_processes, run_of, send_signal, variable_of
+from .state import machine_directory, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .processes import Process
+
 LOOK = 0.05  # seconds between two looks whether stopped runs are gone
+MARGIN = 10.0  # seconds beyond a run's grace, for SIGKILL to take effect and for a look that all is gone
+# What a run keeps in the machine's directory, and removes at its end.
+OF_A_RUN = re.compile(r"(?:spool|share|bin)-(.+)-([0-9]+)")
+
+OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check", "runs", or "stop" with "run" ("" for all) and "patience". May block. Raises OSError."""
+    """By "question": "check", "runs", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+
+    May block. Raises OSError.
+    """
     if question["question"] == "check":
         return facts(remote_dir)
     if question["question"] == "runs":
-        return {"runs": doors.runs()}
-    return _stop(question["run"], question["patience"])
+        orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
+        return {"runs": doors.runs(), "orphans": orphans}
+    if question["question"] == "clean":
+        return {"found": _clean(machine_directory(remote_dir), question["dry_run"])}
+    return _stop(question["run"], question["grace"])
 
 
-def _stop(run: str, patience: float) -> dict[str, Any]:
-    """End runs, and wait until their agents have left, at most patience seconds."""
-    stopped = doors.stop_runs(run)
-    deadline = time.monotonic() + patience
+def _stop(run: str, grace: float | None) -> dict[str, Any]:
+    """End runs, and wait until all their processes are gone.
+
+    grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
+    """
+    stopped = doors.stop_runs(run, grace)
+    longest = max([told["grace"] if grace is None else grace for told in stopped], default=0.0)
+    deadline = time.monotonic() + longest + MARGIN
     wanted = {(told["run"], told["node"]) for told in stopped}
     left = wanted
     while left and time.monotonic() < deadline:
         time.sleep(LOOK)
-        left = wanted & {(told["run"], told["node"]) for told in doors.runs()}
+        left = wanted & {(told["run"], told["node"]) for told in doors.runs() if told["state"] != "ended"}
+    for orphan in [] if left else [name for name, _ in _orphans() if name == run or not run]:
+        stopped.append({"run": orphan, "node": -1})
+        if doors.sweep(orphan):
+            left.add((orphan, -1))
     return {"stopped": stopped, "left": sorted({run for run, _ in left})}
+
+
+def _orphans() -> list[tuple[str, Process]]:
+    """Processes of runs that have no agent any more, less what a setup has left in the background on purpose."""
+    live = {told["run"] for told in doors.runs()}
+    found = []
+    for process in all_processes():
+        run = run_of(process.pid)
+        if run and run not in live and not variable_of(process.pid, b"MESH_SETUP"):
+            found.append((run, process))
+    return found
+
+
+def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
+    """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run."""
+    live = {(told["run"], str(told["node"])) for told in doors.runs()}
+    found = []
+    for run, process in _orphans():
+        found.append({"what": f"{process.told()} of run {run}", "bytes": 0})
+        if not dry_run:
+            send_signal([process], signal.SIGKILL)
+    for path in _groups(live):
+        found.append({"what": path, "bytes": 0})
+        if not dry_run:
+            cgroups.remove(path)
+    workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
+    for path in [*_leftovers(machine, live), *_stagings(workspaces)]:
+        found.append({"what": path, "bytes": _size(path)})
+        if not dry_run:
+            _remove(path)
+    return found
+
+
+def _leftovers(machine: str, live: set[tuple[str, str]]) -> list[str]:
+    found = []
+    for name in sorted(os.listdir(machine)) if os.path.isdir(machine) else []:
+        of_run = OF_A_RUN.fullmatch(name)
+        kind, _, pid = name.rpartition("-")
+        dead_pack = kind == "pack" and not os.path.exists("/proc/" + pid)
+        if dead_pack or (of_run and of_run.groups() not in live):
+            found.append(os.path.join(machine, name))
+    return found
+
+
+def _groups(live: set[tuple[str, str]]) -> list[str]:
+    """Control groups of runs that have no agent any more; their processes have been named before."""
+    place, found = cgroups.own(), []
+    for name in sorted(os.listdir(place)) if place else []:
+        of_run = OF_A_GROUP.fullmatch(name)
+        if of_run and of_run.group(3) == machine_id() and of_run.groups()[:2] not in live:
+            found.append(os.path.join(place, name))
+    return found
+
+
+def _stagings(workspaces: str) -> list[str]:
+    """What a sync that was killed has left; one that is under way on another machine has written lately."""
+    found = []
+    for name in sorted(os.listdir(workspaces)) if os.path.isdir(workspaces) else []:
+        path = os.path.join(workspaces, name)
+        pid = name.rpartition(".new-")[2]
+        old = pid.isdigit() and time.time() - os.stat(path).st_mtime > 3600
+        if old and not os.path.exists("/proc/" + pid):
+            found.append(path)
+    return found
+
+
+def _size(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)

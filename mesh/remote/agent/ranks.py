@@ -55,7 +55,6 @@ class Rank:
         self.status = -1  # from waitpid, once it has ended
         self.ended = 0.0  # seconds since the epoch
         self.told = False
-        self.oom = False  # the kernel killed it, or another one of the host, for lack of memory
         self._input: deque[bytes] = deque()
         self._input_ended = False
 
@@ -68,7 +67,7 @@ class Rank:
 
     def about_its_end(self) -> dict[str, Any]:
         """What there is to tell beyond how it ended."""
-        return {"oom": True} if self.oom else {}
+        return {}
 
     def all_relayed(self) -> bool:
         """True if everything that it wrote before its end has been passed on."""

@@ -80,8 +80,7 @@ class Setup(Rank):
         Rank.end(self, status if self._status is None else self._status, now)
 
     def about_its_end(self) -> dict[str, Any]:
-        during = {"during": self._commands[self._current]["run"]} if self.status else {}
-        return {**during, **Rank.about_its_end(self)}
+        return {"during": self._commands[self._current]["run"]} if self.status else {}
 
 
 def _become(

@@ -53,14 +53,20 @@ def machine_directory(remote_dir: str) -> str:
 
 
 class State:
-    """The directories below remote_dir. Raises OSError where they cannot be made or written."""
+    """The directories below remote_dir, and the lock of the machine."""
 
-    def __init__(self, remote_dir: str, project: str) -> None:
+    def __init__(self, remote_dir: str, project: str, share: str = "") -> None:
+        """share: the name of the copy that a run has for itself; "": the workspace that all runs of the project use."""
         root = os.path.expanduser(remote_dir)
         self.machine = machine_directory(remote_dir)
-        self.workspaces = os.path.join(root, "workspaces")
+        self.workspaces = os.path.join(self.machine, share) if share else os.path.join(root, "workspaces")
         self.project = project
-        os.makedirs(root, 0o700, exist_ok=True)
+        self._root = root
+        self._lock = -1
+
+    def make(self) -> None:
+        """Make the directories. Raises OSError where they cannot be made or written."""
+        os.makedirs(self._root, 0o700, exist_ok=True)
         for directory in (self.machine, self.workspace):
             os.makedirs(directory, exist_ok=True)
         if not os.access(self.workspaces, os.W_OK):
@@ -83,20 +89,26 @@ class State:
         return os.path.join(self.machine, f"pack-{os.getpid()}")
 
     def lock(self, owner: dict[str, Any]) -> int:
-        """Take the machine's lock until this process ends; owner is a dict with "run". Raises Busy.
+        """Take the machine's lock until ``unlock`` or the end of this process; owner is a dict with "run". Raises Busy.
 
-        Returns its descriptor: whoever holds a copy of it holds the lock.
+        Returns its descriptor, always the same: whoever holds a copy of it holds the lock.
 
         Agents of the same run share it: a cluster may name one machine twice. The kernel drops the lock with the
         last of them, however it ends, so there is no stale one to judge.
         """
-        self._lock = os.open(os.path.join(self.machine, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        if self._lock < 0:
+            self._lock = os.open(os.path.join(self.machine, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
         deadline = time.monotonic() + LOCK_PATIENCE
         while not self._try_lock(owner):
             if time.monotonic() > deadline:
                 raise Busy(self._owner())
             time.sleep(0.01)
         return self._lock
+
+    def unlock(self) -> None:
+        """Let go of the lock: whoever holds a copy of its descriptor has it no longer."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _try_lock(self, owner: dict[str, Any]) -> bool:
         """One attempt; False if somebody is just now changing the lock or its owner."""

@@ -1,0 +1,54 @@
+"""What a command works on: the cluster that was named, and the project that we are in."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mesh.api.owner import user_name
+from mesh.api.wiring import new_run_id
+from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, load_clusters
+from mesh.config.project import Project, load_project
+from mesh.config.settings import Options, run_spec, select_hosts
+from mesh.core.cluster import Cluster
+from mesh.core.errors import UsageError
+from mesh.core.run import DEFAULT_LEASE, RunSpec
+
+NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
+LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
+
+
+def choose_cluster(name: str, options: Options, clusters_file: str) -> Cluster:
+    """The cluster less the hosts that were not picked. Raises UsageError."""
+    if not name:
+        raise NOT_NAMED
+    return select_hosts(find_cluster(name, cluster_file(clusters_file)), options)
+
+
+def cluster_file(named: str) -> ClusterFile:
+    """The clusters of a file; one that was named must be there."""
+    required = bool(named or os.environ.get("MESH_CLUSTERS"))
+    return load_clusters(clusters_path(named, os.environ), required=required)
+
+
+def project_here() -> Project:
+    """The project of the working directory."""
+    return load_project(here())
+
+
+def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
+    """A new run, as it would be for ``mesh run``."""
+    # Off a terminal, a script that is gone is gone.
+    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else DEFAULT_LEASE
+    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname(), lease)
+
+
+def here() -> Path:
+    """The working directory. Raises UsageError if it is gone."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory is gone", hint="cd into a directory that exists") from None

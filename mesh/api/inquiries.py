@@ -1,0 +1,262 @@
+"""Questions to the hosts: are they fit for a run, what runs there, end it, what was left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
+from mesh.api.wiring import Showing, launch, runs_directory
+from mesh.config.clusters import LOCAL
+from mesh.config.project import Project
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.outcome import Cause
+
+if TYPE_CHECKING:
+    from mesh.engine.checkup import Finding
+    from mesh.engine.inquiry import Inquiry
+
+DEFAULTS = Options()
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+LAST = "last"
+STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostReport:
+    """What ``check`` found on one host."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing there is in the way of a run."""
+        return all(finding.verdict.value != "failed" for finding in self.findings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One run on the hosts of a cluster."""
+
+    run: str
+    cluster: str  # as its owner calls it
+    owner: str  # user@machine; "" if its agent is gone
+    command: str
+    since: float  # seconds since the epoch, on its owner's clock; 0.0 if nobody knows
+    hosts: tuple[str, ...]  # that have told of it
+    ranks: int  # that are running
+    state: str  # "waiting", "preparing", "running", "ending", "ended" or "orphaned", or several by commas
+    attached: bool  # its client is there
+    devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What hosts have told, and which could not be asked."""
+
+    runs: tuple[RunLine, ...]
+    failures: tuple[str, ...]  # one line for each host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """Something that a run has left on a host."""
+
+    host: str
+    what: str
+    bytes: int
+
+
+def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
+    """See whether every host of a cluster is fit for a run, all at once. Raises UsageError."""
+    from mesh.engine import checkup
+
+    found = choose_cluster(cluster, options, clusters_file)
+    inquiry = _ask(found, {"question": "check"})
+    reports = []
+    for node, host in enumerate(found.hosts):
+        answer = inquiry.answers.get(node)
+        findings = checkup.host(answer) if answer else checkup.failed_host(inquiry.failures[node])
+        reports.append(HostReport(host=host.name, findings=tuple(findings)))
+    return reports
+
+
+def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Answers:
+    """The runs on the hosts of a cluster, whoever of this login has started them, and from wherever.
+
+    cluster: "" for all of cluster.yaml and this machine
+    Raises UsageError.
+    """
+    gathered: dict[str, dict[str, Any]] = {}
+    failures: list[str] = []
+    for found in _clusters(cluster, options, clusters_file):
+        inquiry = _ask(found, {"question": "runs"})
+        failures += _failures(found, inquiry)
+        for node, host in enumerate(found.hosts):
+            if node in inquiry.answers:
+                _gather(gathered, host.name, inquiry.answers[node].answer)
+    lines = [_line(run, told) for run, told in gathered.items()]
+    return Answers(runs=tuple(sorted(lines, key=lambda line: (line.since, line.run))), failures=tuple(failures))
+
+
+def stop(
+    run: str = "",
+    *,
+    every: bool = False,
+    cluster: str = "",
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+) -> tuple[str, ...]:
+    """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
+
+    run: an id, the beginning of one, or "last" for the last one of this machine; a run that is no more is no error
+    every: all runs of this login on the cluster
+    options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
+    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    Raises UsageError, and MeshError if something is left or a host cannot be asked.
+    """
+    if every and not cluster:
+        raise UsageError("--all ends every run on a cluster: which one?", hint="mesh stop --all --cluster CLUSTER")
+    if every == bool(run):
+        raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
+    full, recorded = ("", "") if every else _recorded(run)
+    clusters = list(_clusters(cluster or recorded, options, clusters_file))
+    if not every and not full:
+        full = _only_one(run, clusters)
+    question = {"question": "stop", "run": full, "grace": options.grace}
+    stopped: set[str] = set()
+    troubles: list[str] = []
+    for found in clusters:
+        inquiry = _ask(found, question, STOP_PATIENCE)
+        troubles += _failures(found, inquiry)
+        for node, answered in inquiry.answers.items():
+            stopped |= {told["run"] for told in answered.answer["stopped"]}
+            troubles += [
+                f"{found.hosts[node].name}: something of run {left} is left" for left in answered.answer["left"]
+            ]
+    if troubles:
+        raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
+    return tuple(sorted(stopped))
+
+
+def clean(
+    *, cluster: str, dry_run: bool = False, options: Options = DEFAULTS, clusters_file: str = ""
+) -> list[Leftover]:
+    """Remove what runs that were cut short have left on the hosts: spools, half-written files, processes.
+
+    dry_run: only list it. Workspaces, and what a setup has left running, are not touched.
+    Raises UsageError, and MeshError if a host cannot be asked.
+    """
+    found = choose_cluster(cluster, options, clusters_file)
+    inquiry = _ask(found, {"question": "clean", "dry_run": dry_run})
+    troubles = _failures(found, inquiry)
+    if troubles:
+        raise MeshError("\n".join(troubles))
+    return [
+        Leftover(host=host.name, what=item["what"], bytes=item["bytes"])
+        for node, host in enumerate(found.hosts)
+        for item in inquiry.answers[node].answer["found"]
+    ]
+
+
+def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
+    """Ask every host. patience: seconds for an answer, 0: the usual."""
+    from mesh.engine.inquiry import PATIENCE, Inquiry
+
+    spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
+    spec = dataclasses.replace(spec, sync=False, lock=False)
+    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE)
+    outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry)
+    if outcome.cause is Cause.SIGNAL:
+        raise KeyboardInterrupt
+    return inquiry
+
+
+def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+    return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
+
+
+def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
+    """The one that is named, or all that can be used, this machine included."""
+    if name:
+        yield choose_cluster(name, options, clusters_file)
+        return
+    if options.hosts or options.ranks or options.exclude:
+        raise NOT_NAMED
+    yield choose_cluster(f"{LOCAL}:1", DEFAULTS, clusters_file)
+    yield from cluster_file(clusters_file).clusters.values()
+
+
+def _gather(gathered: dict[str, dict[str, Any]], host: str, answer: Mapping[str, Any]) -> None:
+    """Add what one host tells; a machine may have several names, and tell the same again."""
+    for told in answer["runs"]:
+        of_run = gathered.setdefault(told["run"], {"about": told["about"], "nodes": {}, "orphans": []})
+        of_run["nodes"].setdefault(told["node"], {**told, "host": host})
+    for orphan in answer["orphans"]:
+        of_run = gathered.setdefault(orphan["run"], {"about": {}, "nodes": {}, "orphans": []})
+        of_run["orphans"].append((host, orphan["told"]))
+
+
+def _line(run: str, told: Mapping[str, Any]) -> RunLine:
+    about, nodes = told["about"], [told["nodes"][node] for node in sorted(told["nodes"])]
+    orphans = told["orphans"]
+    states = dict.fromkeys([*(node["state"] for node in nodes), *("orphaned" for _ in orphans)])
+    return RunLine(
+        run=run,
+        cluster=str(about.get("cluster", "")),
+        owner=f"{about['user']}@{about['machine']}" if "user" in about else "",
+        command=str(about.get("command", "")) or "; ".join(dict.fromkeys(line for _, line in orphans)),
+        since=float(about.get("since", 0.0)),
+        hosts=tuple(dict.fromkeys([*(node["host"] for node in nodes), *(host for host, _ in orphans)])),
+        ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
+        state=",".join(states),
+        attached=any(node["attached"] for node in nodes),
+        devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node["devices"]),
+    )
+
+
+def _recorded(name: str) -> tuple[str, str]:
+    """The full id and the cluster of a run that this machine has started; the name itself if it is an id, or ""."""
+    directory = runs_directory(os.environ)
+    names = sorted(path.name for path in directory.glob("*")) if directory.is_dir() else []
+    matching = names[-1:] if name == LAST else [known for known in names if known.startswith(name)]
+    if name in matching:
+        matching = [name]
+    if len(matching) > 1:
+        raise _ambiguous(name, matching)
+    if not matching:
+        return (name if RUN_ID.fullmatch(name) else ""), ""
+    try:
+        about = json.loads((directory / matching[0] / "run.json").read_text())
+        cluster = str(about["cluster"])
+    except (OSError, ValueError, KeyError, TypeError):  # half written by a crash
+        cluster = ""
+    return matching[0], cluster
+
+
+def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
+    """The run that begins so on the hosts. Raises UsageError."""
+    known: set[str] = set()
+    for cluster in clusters:
+        for answered in _ask(cluster, {"question": "runs"}).answers.values():
+            known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
+    matching = sorted(run for run in known if run.startswith(name))
+    if len(matching) > 1:
+        raise _ambiguous(name, matching)
+    if not matching:
+        where = ", ".join(cluster.name for cluster in clusters)
+        raise UsageError(f"no run {name!r} on {where}", hint="`mesh ps` lists the runs on a cluster's hosts")
+    return matching[0]
+
+
+def _ambiguous(name: str, matching: Sequence[str]) -> UsageError:
+    return UsageError(f"{name!r} is the beginning of several runs: {', '.join(matching[-5:])}", hint="give more of it")

@@ -1,0 +1,74 @@
+"""What takes long, in a process of its own, so that the loop goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Errand:
+    """A child process that does one thing, and answers with a dict: what came of it, or "error" and "hint"."""
+
+    def __init__(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """work: called in the child; then: called with the answer by ``end``. Raises OSError if there is no fork."""
+        self._then = then
+        self._said = b""
+        self.answer, answer_end = os.pipe()  # the descriptor that it answers on
+        os.set_blocking(self.answer, False)
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.write(answer_end, json.dumps(_answer(work)).encode())
+            finally:
+                os._exit(0)
+        os.close(answer_end)
+
+    def listen(self) -> None:
+        """Read what it answers."""
+        try:
+            self._said += os.read(self.answer, 65536)
+        except BlockingIOError:
+            pass
+
+    def end(self) -> None:
+        """The child has ended: hand on its answer."""
+        self.listen()
+        os.close(self.answer)
+        try:
+            answer: dict[str, Any] = json.loads(self._said)
+        except ValueError:
+            answer = {"error": "a process of ours was killed there", "hint": "is there memory left on the host?"}
+        self._then(answer)
+
+
+def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return work()
+    except OSError as error:
+        return {"error": why(error), "hint": hint(error)}
+    except Exception as error:  # input that breaks the rules
+        return {"error": f"{type(error).__name__}: {error}", "hint": ""}
+
+
+def why(error: OSError) -> str:
+    """An OSError in words, with the place."""
+    text = error.strerror or str(error)
+    if not isinstance(error.filename, (str, bytes)):
+        return text
+    return text + ": " + os.fsencode(error.filename).decode("utf-8", "replace")
+
+
+def hint(error: OSError) -> str:
+    """What to do when mesh cannot write on a host."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space on the host, or leave more out with ignore: in mesh.yaml"
+    return "remote_dir: in cluster.yaml names another place for what mesh keeps on the host"

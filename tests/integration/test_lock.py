@@ -1,0 +1,227 @@
+"""One run per host at a time; what runs where, ended from anywhere; what is left behind, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Home
+from tests.lab import Lab, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+ROUNDS = int(os.environ.get("MESH_LOCK_ROUNDS", "8"))  # docs/reliability.md tells of 50
+
+
+@pytest.fixture(scope="module")
+def eight() -> Iterator[Lab]:
+    with Lab(8, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as lab:
+        yield lab
+
+
+def start(pod: Home, *words: str, ranks: int = 4) -> subprocess.Popen[bytes]:
+    """Start a run and wait until every rank has said something."""
+    process = pod.popen(*words)
+    assert process.stdout is not None
+    for _ in range(ranks):
+        assert process.stdout.readline()
+    return process
+
+
+def run_of(pod: Home) -> str:
+    return max(path.name for path in (pod.path / ".local/state/mesh/runs").iterdir())
+
+
+def test_two_clients_at_once(home: Home, eight: Lab) -> None:
+    """All hosts or none: one of them wins, the other one changes nothing."""
+    reversed_ = "back:\n" + eight.cluster_yaml(hosts=eight.hosts[::-1]).partition("\n")[2]
+    home.clusters(eight.cluster_yaml() + reversed_)
+    home.trust(eight)
+    for round_ in range(ROUNDS):
+        # Two clusters of the same hosts in another order cannot agree on who is first: then both may lose.
+        names = ("pod", "pod") if round_ % 4 else ("pod", "back")
+        clients = [home.popen("run", name, "sh", "-c", "echo $RANK; sleep 0.5") for name in names]
+        done = [client.communicate(timeout=60) for client in clients]
+        statuses = sorted(client.returncode for client in clients)
+        assert statuses == [0, 75] or (names[0] != names[1] and statuses == [75, 75]), done
+        for (out, err), client in zip(done, clients, strict=True):
+            assert len(out.splitlines()) == (8 if client.returncode == 0 else 0)
+            assert client.returncode == 0 or b"busy with" in err
+        assert eventually(lambda: not any(host.processes() for host in eight.hosts))
+
+
+def test_those_who_wait_have_their_turn(home: Home, eight: Lab) -> None:
+    """Also those whose clusters have the same hosts in another order: nobody keeps a host while waiting."""
+    reversed_ = "back:\n" + eight.cluster_yaml(hosts=eight.hosts[::-1]).partition("\n")[2]
+    home.clusters(eight.cluster_yaml() + reversed_)
+    home.trust(eight)
+    script = "mkdir ~/alone || exit 9; sleep 0.3; rmdir ~/alone"
+    clients = [home.popen("run", "--wait", "60", name, "sh", "-c", script) for name in ("pod", "back", "pod")]
+    for client in clients:
+        _, err = client.communicate(timeout=90)
+        assert client.returncode == 0, err
+        assert err.count(b"waiting for") <= 1
+
+
+def test_waiting_ends_in_time(pod: Home) -> None:
+    holder = start(pod, "run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    done = pod.mesh("run", "--wait", "1", "pod", "true")
+    assert done.status == 75
+    assert "waiting for " in done.err
+    assert "for 1 s at most" in done.err
+    waiter = pod.popen("run", "--wait", "pod", "true")
+    assert waiter.stderr is not None
+    while b"waiting for" not in waiter.stderr.readline():
+        pass
+    (line,) = [line for line in json.loads(pod.mesh("ps", "pod", "--json").out) if line["state"] == "waiting"]
+    assert line["command"] == "true"
+    holder.send_signal(signal.SIGINT)
+    holder.communicate(timeout=30)
+    waiter.communicate(timeout=30)
+    assert waiter.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "interrupted thrice"])
+def test_the_dead_keep_nobody_waiting(pod: Home, lab: Lab, how: str) -> None:
+    """A client that is killed and started again at once has the cluster without waiting for a lease."""
+    stubborn = "trap '' TERM INT; echo up; while :; do sleep 1; done"
+    process = start(pod, "run", "--grace", "1", "pod", "bash", "-c", stubborn)
+    if how == "killed":
+        process.kill()
+    else:
+        for host in lab.hosts:
+            for pid, command in host.processes():
+                if " -I -S -c " in command:
+                    os.kill(pid, signal.SIGSTOP)
+        assert process.stderr is not None
+        for said in (b"stopping 4 ranks", b"killing"):
+            process.send_signal(signal.SIGINT)
+            while said not in process.stderr.readline():
+                pass
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        for host in lab.hosts:
+            for pid, command in host.processes():
+                if " -I -S -c " in command:
+                    os.kill(pid, signal.SIGCONT)
+    done = pod.mesh("run", "pod", "sh", "-c", "echo mine")
+    process.communicate()
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{rank}] mine" for rank in range(4)]
+    assert not any("while" in command for host in lab.hosts for _, command in host.processes())
+
+
+def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, tmp_path: Path) -> None:
+    process = start(pod, "run", "--nproc", "2", "pod", "sh", "-c", "trap '' TERM; echo up; sleep 1000", ranks=8)
+    run = run_of(pod)
+    elsewhere = Home(tmp_path / "elsewhere", tmp_path, {**pod.environ, "HOME": str(tmp_path / "elsewhere")})
+    elsewhere.clusters(lab.cluster_yaml())
+    elsewhere.trust(lab)
+    head, line = elsewhere.mesh("ps", "pod").out.decode().splitlines()
+    assert head.split() == ["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]
+    words = line.split()
+    assert (words[0], words[1], words[4], words[5], words[6]) == (run, "pod", "4", "8", "running")
+    (told,) = json.loads(elsewhere.mesh("ps", "--json").out)  # of every cluster
+    assert told["run"] == run
+    assert told["hosts"] == [host.address for host in lab.hosts]
+    assert elsewhere.mesh("stop", "2999", "--cluster", "pod").status == 2
+    done = elsewhere.mesh("stop", run[:11], "--cluster", "pod", "--grace", "0.5")
+    assert (done.status, done.out.decode()) == (0, f"stopped {run}\n"), done.err
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert b"ended by SIGTERM" in err
+    assert not any("sleep" in command for host in lab.hosts for _, command in host.processes())
+    assert elsewhere.mesh("ps", "pod").out == b"no run is there\n"
+    assert pod.mesh("stop", "last").out == b"nothing to stop: it has ended already\n"
+
+
+def test_stop_all(pod: Home, lab: Lab) -> None:
+    runs = [start(pod, "exec", "pod", "sh", "-c", "echo up; exec sleep 1000") for _ in range(2)]
+    assert pod.mesh("stop", "--all").status == 2
+    assert pod.mesh("stop").status == 2
+    done = pod.mesh("stop", "--all", "--cluster", "pod")
+    assert (done.status, done.out.count(b"stopped ")) == (0, 2), done.err
+    for run in runs:
+        run.communicate(timeout=30)
+        assert run.returncode == 143
+
+
+def test_a_run_whose_client_is_away_is_stopped_as_well(pod: Home, lab: Lab) -> None:
+    process = start(pod, "run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    process.send_signal(signal.SIGSTOP)
+    done = pod.mesh("stop", "last")
+    assert (done.status, done.out.decode()) == (0, f"stopped {run_of(pod)}\n"), done.err
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
+def test_share_runs_beside(pod: Home, lab: Lab) -> None:
+    pod.files(data__txt="one")
+    holder = start(pod, "run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert pod.mesh("run", "pod", "true").status == 75
+    assert pod.mesh("run", "--share", "--wait", "pod", "true").status == 2
+    done = pod.mesh("run", "--share", "pod", "sh", "-c", "cat data.txt; echo; touch made; pwd")
+    assert done.status == 0, done.err
+    assert [line for line in done.lines if "one" in line] == [f"[{rank}] one" for rank in range(4)]
+    for host in lab.hosts:
+        assert not list(host.path("/root/.mesh/machines").glob("*/share-*"))
+        assert not list(host.path("/root/.mesh/workspaces").glob("*/made"))
+    holder.send_signal(signal.SIGINT)
+    holder.communicate(timeout=30)
+
+
+def test_clean(pod: Home, lab: Lab) -> None:
+    assert pod.mesh("run", "pod", "true").status == 0
+    first, second = lab.hosts[:2]
+    (machine,) = first.path("/root/.mesh/machines").iterdir()
+    spool = machine / "spool-20200101-000000-abcdef-0"
+    spool.mkdir()
+    (spool / "1").write_bytes(b"x" * 1000)
+    (machine / "pack-999999").write_bytes(b"y" * 500)
+    second.script("MESH_RUN_ID=20200101-000000-abcdef setsid sleep 4999 >/dev/null 2>&1 </dev/null &")
+    second.script("MESH_RUN_ID=20200101-000000-abcdef MESH_SETUP=1 setsid sleep 4998 >/dev/null 2>&1 </dev/null &")
+    (orphaned,) = json.loads(pod.mesh("ps", "pod", "--json").out)
+    assert (orphaned["state"], orphaned["hosts"]) == ("orphaned", [second.address])
+    listed = pod.mesh("clean", "pod", "--dry-run")
+    assert listed.out.decode().splitlines()[-1] == "would be removed: 3, 1.5 kB", listed.out
+    assert spool.exists()
+    found = json.loads(pod.mesh("clean", "pod", "--json").out)
+    assert sorted((item["host"], item["bytes"]) for item in found) == [
+        (first.address, 500),
+        (first.address, 1000),
+        (second.address, 0),
+    ]
+    assert not spool.exists()
+    assert eventually(lambda: [c for _, c in second.processes()] == ["sleep 4998 "])
+    assert pod.mesh("clean", "pod").out == b"nothing is left there\n"
+    lab.end_all(second)
+
+
+def test_a_device_of_a_cluster(home: Home, lab: Lab) -> None:
+    """Held by somebody, the run does not start; by the run, `mesh ps` tells."""
+    home.clusters(lab.cluster_yaml("pod", "devices: [/root/dev/chip*]"))
+    home.trust(lab)
+    first = lab.hosts[0]
+    for host in lab.hosts:
+        host.script("mkdir dev; touch dev/chip0 dev/chip1")
+    first.script("setsid sleep 4997 <dev/chip1 >/dev/null 2>&1 &")
+    assert eventually(lambda: [c for _, c in first.processes()] == ["sleep 4997 "])
+    done = home.mesh("run", "pod", "echo", "started")
+    assert (done.status, done.out) == (125, b"")
+    assert f"{first.address}: devices: /root/dev/chip1 is held by pid " in done.err
+    assert "sleep 4997" in done.err
+    assert "--evict" in done.err
+    process = start(home, "run", "--evict", "pod", "sh", "-c", "exec <$HOME/dev/chip0; echo up; sleep 1000")
+    (line,) = json.loads(home.mesh("ps", "pod", "--json").out)
+    assert line["devices"] == [f"{host.address}:/root/dev/chip0" for host in lab.hosts]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
