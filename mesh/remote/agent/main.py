@@ -447,6 +447,12 @@ class Agent:
         if self.is_over():
             return
         self.make_door()
+        try:  # once more: prerun may have brought another docker, or hidden the script
+            path = self.setting.environment.get(b"PATH", os.defpath.encode())
+            self.setting.environment[b"PATH"] = self.containers.cover(path)
+        except OSError as error:
+            self.fail("start", why(error), hint(error))
+            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
