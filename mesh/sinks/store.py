@@ -110,6 +110,7 @@ class StoreSink:
                 if rank in exits:
                     exited = exits[rank]
                     about |= {"signal": exited.signal} if exited.signal else {"code": exited.code}
+                    about |= {"oom": True} if exited.oom else {}
                     about["ended"] = exited.time
                 ranks.append(about)
         first = outcome.first

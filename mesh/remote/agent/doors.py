@@ -183,9 +183,11 @@ def sweep(run: str, cgroup: str = "") -> list[Process]:
     while True:
         found = _of_run(run) if run else []
         if cgroup != cgroups.own():
-            found += look_at(cgroups.members(cgroup) - {process.pid for process in found})
+            others = look_at(cgroups.members(cgroup) - {process.pid for process in found})
+            # In a login's scope there are those of its connection: they end with it, and one of them is root's.
+            found += [process for process in others if not process.name.startswith("sshd")]
         if not found:
-            cgroups.remove(cgroup if "/mesh-" in cgroup else "")
+            cgroups.remove(cgroup if os.path.basename(cgroup).startswith("mesh-") else "")
             return []
         foreign = send_signal(found, signal.SIGKILL)
         if time.monotonic() > deadline or len(foreign) == len(found):

@@ -1,0 +1,104 @@
+"""Agent and guardian are both killed: whoever comes through another channel ends what they have left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.backends.local import LocalBackend
+from mesh.core.events import Lost, Output
+from mesh.core.interfaces import Channel
+from mesh.remote.agent import cgroups
+from mesh.remote.agent.doors import sweep
+from mesh.remote.blob import start_command
+from tests.lab import eventually
+
+from . import conftest
+from .conftest import HOST, Open, Run
+from .test_ending import is_running
+
+OURS = Path(cgroups.own() or "/nowhere")
+ESCAPEE = "env -i setsid sleep 4567 & echo $! $PPID; exec sleep 4567"
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(not os.access(OURS / "cgroup.procs", os.W_OK), reason="no control group is ours"),
+]
+
+
+@pytest.fixture
+def scope() -> Iterator[Path]:
+    """A group like that of a login, in which no other one can be made."""
+    above = OURS / f"mesh-test-{os.getpid()}"
+    place = above / "session-77.scope"
+    place.mkdir(parents=True)
+    (place / "cgroup.max.descendants").write_text("0")
+    yield place
+    assert eventually(lambda: not (place / "cgroup.procs").read_text())
+    place.rmdir()
+    above.rmdir()
+
+
+def within(place: Path, argv: list[str]) -> list[str]:
+    return ["sh", "-c", f'echo $$ >{place}/cgroup.procs && exec "$@"', "sh", *argv]
+
+
+def kill_both_and_come_again(run: Run, python: str) -> None:
+    run.prepare()
+    run.start("bash", "-c", ESCAPEE)
+    run.until(Output)
+    escapee, agent = map(int, run.printed().split())
+    guardian = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
+    backend = LocalBackend()
+
+    def reopen() -> Channel | None:
+        assert is_running(escapee)
+        (opened,) = backend.open([HOST], start_command(python))
+        assert not isinstance(opened.result, Exception)
+        return opened.result
+
+    run.session._reopen = reopen
+    for pid in (guardian, agent):
+        os.kill(pid, signal.SIGKILL)
+    lost = run.until(Lost)
+    backend.close()
+    escaped = is_running(escapee)
+    if escaped:
+        os.kill(escapee, signal.SIGKILL)
+    assert not escaped
+    assert isinstance(lost, Lost)
+    assert lost.is_clear
+
+
+def test_the_group_of_the_run_tells_what_is_left(agent: Run, any_python: str) -> None:
+    kill_both_and_come_again(agent, any_python)
+    assert eventually(lambda: not list(OURS.glob(f"mesh-run-{os.getpid()}-*")))
+
+
+def test_where_none_can_be_made_that_of_the_login_does(
+    scope: Path, any_python: str, opener: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "start_command", lambda python: within(scope, start_command(python)))
+    kill_both_and_come_again(opener(any_python), any_python)
+
+
+def test_what_belongs_to_the_connection_is_spared(scope: Path) -> None:
+    sleeper = subprocess.Popen(within(scope, ["sleep", "4567"]))
+    connection = subprocess.Popen(
+        within(scope, ["sh", "-c", "printf sshd >/proc/$$/comm; read x"]), stdin=subprocess.PIPE
+    )
+    try:
+        assert eventually(lambda: Path(f"/proc/{connection.pid}/comm").read_text() == "sshd\n")
+        assert eventually(lambda: cgroups.members(str(scope)) == {sleeper.pid, connection.pid})
+        assert sweep("", str(scope)) == []
+        assert sleeper.wait() == -9
+        assert connection.poll() is None
+    finally:
+        for process in (sleeper, connection):
+            process.kill()
+            process.communicate()
