@@ -58,6 +58,8 @@ class Connected(HostEvent):
 class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
+    tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
+
 
 @dataclass(frozen=True, kw_only=True)
 class Busy(HostEvent):
@@ -71,8 +73,30 @@ class Synced(HostEvent):
     """The workspace on the host equals the local one."""
 
     files: int
-    bytes: int  # that were sent to this host
+    bytes: int  # that we have sent to this host
     seconds: float  # from the first byte sent to the last file in place
+    tree: str = ""  # the tree hash of what is there now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacks(HostEvent):
+    """Contents that the host needs for its workspace."""
+
+    wants: tuple[Mapping[str, Any], ...]  # as docs/sync.md has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving(HostEvent):
+    """The host hands on the next pack that it gets."""
+
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfetched(HostEvent):
+    """The host cannot get the pack from another one, or cannot hand it on."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

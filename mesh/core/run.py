@@ -57,6 +57,8 @@ class RunSpec:
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     sync: bool = True  # send the workspace before the start
+    fresh: bool = False  # remove from the workspaces on hosts what was made there
+    fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host
     wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
     share: bool = False  # work in a copy of the workspace that is removed afterwards

@@ -19,6 +19,8 @@ MODULES = (
     "spool",
     "outbox",
     "errand",
+    "store",
+    "fanout",
     "sync",
     "ending",
     "client",

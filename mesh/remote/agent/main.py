@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from collections import deque
 from functools import partial
 
@@ -34,6 +35,7 @@ from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
 from .sync import Sync
+from .workspace import known_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -321,7 +323,7 @@ class Agent:
         else:
             self.lock_until = 0.0
             self.has_lock = True
-            self.out.send({"type": "locked"})
+            self.out.send({"type": "locked", "tree": known_tree(self.state.beside("record"))})
             self.flush()
 
     def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
@@ -329,34 +331,83 @@ class Agent:
         self.has_lock = False
         self.state.unlock()
 
-    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
-        """A piece of the workspace's pack; the last one is empty."""
+    def do_changes(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of the manifest's changes; with the last one the sync can begin, unless a pack follows."""
         if self.is_over():
             return
-        try:
-            if self.sync is None:
-                self.sync = Sync(self.state, self.begin["run"])
-            self.sync.add(data)
-            if header.get("last"):
-                self.send_on_errand(self.sync.unpack, self.unpacked)
-        except OSError as error:
+        if header.get("first"):
             self.drop_sync()
-            self.fail("sync", why(error), hint(error))
+            self.sync = Sync(self.state, self.begin["run"], header["fresh"])
+        assert self.sync is not None
+        self.sync.add_changes(data)
+        if header.get("last"):
+            self.work(self.sync.work)
+
+    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of a pack of the workspace."""
+        if self.is_over() or self.sync is None:
+            return
+        try:
+            self.sync.add(data)
+        except OSError as error:
+            self.sync_failed(error)
+        else:
+            if header.get("last"):
+                self.work(self.sync.work)
+
+    def do_serve(self, header: dict[str, Any], data: bytes) -> None:
+        """Hand on the next pack to other hosts."""
+        if self.is_over() or self.sync is None:
+            return
+        try:
+            port = self.sync.serve(header["size"], header["credentials"])
+        except Exception as error:  # no ssl in this Python, no socket to be had
+            self.out.send({"type": "unfetched", "reason": str(error)})
+        else:
+            self.out.send({"type": "serving", "port": port})
+
+    def do_fetch(self, header: dict[str, Any], data: bytes) -> None:
+        """Take the pack from another host."""
+        if not self.is_over() and self.sync is not None:
+            given = (header["address"], header["port"], header["size"], header["credentials"])
+            self.work(partial(self.sync.fetch_and_work, *given))
+
+    def do_settled(self, header: dict[str, Any], data: bytes) -> None:
+        """Nobody fetches from us any more."""
+        self.drop_sync()
+
+    def work(self, work: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self.send_on_errand(work, self.worked)
+        except OSError as error:
+            self.sync_failed(error)
+
+    def sync_failed(self, error: OSError) -> None:
+        self.drop_sync()
+        self.fail("sync", why(error), hint(error))
 
     def drop_sync(self) -> None:
         if self.sync is not None:
             self.sync.drop()
             self.sync = None
 
-    def unpacked(self, answer: dict[str, Any]) -> None:
-        """The workspace is in place, or is not."""
-        self.drop_sync()
+    def worked(self, answer: dict[str, Any]) -> None:
+        """The workspace is in place, or something for it is lacking."""
         if self.is_over():
-            return
-        if "error" in answer:
+            self.drop_sync()
+        elif "error" in answer:
+            self.drop_sync()
             self.fail("sync", answer["error"], answer["hint"])
+        elif "unfetched" in answer:
+            self.out.send({"type": "unfetched", "reason": answer["unfetched"]})
+        elif "lacks" in answer:
+            assert self.sync is not None
+            self.sync.complete()
+            self.out.send({"type": "lacks"}, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
         else:
-            self.out.send({"type": "synced", "files": answer["files"], "seconds": answer["seconds"]})
+            if self.sync is not None and not self.sync.is_serving:
+                self.drop_sync()
+            self.out.send({"type": "synced", **answer})
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
         """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
@@ -424,6 +475,7 @@ class Agent:
     def do_start(self, header: dict[str, Any], data: bytes) -> None:
         if self.is_over():
             return
+        self.drop_sync()
         self.make_door()
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)

@@ -91,7 +91,7 @@ def _leftovers(machine: str, live: set[tuple[str, str]]) -> list[str]:
     found = []
     for name in sorted(os.listdir(machine)) if os.path.isdir(machine) else []:
         of_run = OF_A_RUN.fullmatch(name)
-        kind, _, pid = name.rpartition("-")
+        kind, _, pid = name.partition(".")[0].rpartition("-")
         dead_pack = kind == "pack" and not os.path.exists("/proc/" + pid)
         if dead_pack or (of_run and of_run.groups() not in live):
             found.append(os.path.join(machine, name))
