@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import executable
+
 from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
@@ -21,5 +23,28 @@ def test(context: Context) -> None:
     context.run("bash tests/run.sh", pty=False)
 
 
+@task(
+    help={
+        "all": "every cell of the matrix, some 15 minutes; else random faults",
+        "seed": "the first seed; each round has the next one",
+        "rounds": "how many runs with random faults",
+        "minutes": "begin no other run after so many",
+        "write": "write the section of docs/reliability.md",
+    }
+)
+def chaos(
+    context: Context,
+    all: bool = False,  # noqa: A002  (the option's name)
+    seed: int = 1,
+    rounds: int = 100,
+    minutes: int = 60,
+    write: bool = False,
+) -> None:
+    """What dies, and what ranks do meanwhile: nothing may be left, and no line lost. Needs root."""
+    what = "--all" if all else f"--seed {seed} --rounds {rounds}"
+    more = " --write" if write else ""
+    context.run(f"{executable} -m tests.chaos {what} --minutes {minutes}{more}", pty=False)
+
+
 namespace = Collection.from_module(commands, name="mesh")
-namespace.add_collection(Collection("dev", check, test))
+namespace.add_collection(Collection("dev", check, test, chaos))

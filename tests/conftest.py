@@ -187,11 +187,17 @@ class Terminal:
             pass
         return self.process.wait(max(0.1, deadline - time.monotonic()))
 
+    def hang_up(self) -> None:
+        """Close the terminal's window: its programs get SIGHUP, and nobody reads what they write."""
+        os.close(self._ours)
+        self._ours = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
 
     def __enter__(self) -> Terminal:
         return self
@@ -229,10 +235,9 @@ class Done:
         return sorted(self.out.decode().splitlines())
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """A new user, in a directory that is no project yet."""
-    path, project = tmp_path / "home", tmp_path / "project"
+def new_home(directory: Path) -> Home:
+    """A new user, below a directory."""
+    path, project = directory / "home", directory / "project"
     path.mkdir()
     project.mkdir()
     kept = {
@@ -240,6 +245,12 @@ def home(tmp_path: Path) -> Home:
     }
     environ = {**kept, "HOME": str(path), "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error::ResourceWarning"}
     return Home(path, project, environ)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A new user, in a directory that is no project yet."""
+    return new_home(tmp_path)
 
 
 @pytest.fixture

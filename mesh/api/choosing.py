@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import sys
@@ -16,11 +15,10 @@ from mesh.config.project import Project, load_project
 from mesh.config.settings import Options, run_spec, select_hosts
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
-from mesh.core.run import RunSpec
+from mesh.core.run import DEFAULT_LEASE, RunSpec
 
 NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
-LEASE_OFF_IT = 60.0  # seconds: a script that is gone is gone
 
 
 def choose_cluster(name: str, options: Options, clusters_file: str) -> Cluster:
@@ -43,9 +41,9 @@ def project_here() -> Project:
 
 def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     """A new run, as it would be for ``mesh run``."""
-    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else LEASE_OFF_IT
-    spec = run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname())
-    return dataclasses.replace(spec, lease=lease)
+    # Off a terminal, a script that is gone is gone.
+    lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else DEFAULT_LEASE
+    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname(), lease)
 
 
 def here() -> Path:

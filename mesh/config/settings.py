@@ -14,7 +14,7 @@ from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, RunSpec, command_words
+from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, DEFAULT_LEASE, RunSpec, command_words
 
 MOST_RANKS = 1024  # on one host
 NPROC = f"a number from 1 to {MOST_RANKS}"
@@ -36,6 +36,7 @@ class Options:
     drain: float | None = None  # that the others may speak after the first failure (2)
     timeout: float | None = None  # from the start of the ranks; 0: none (0)
     host_grace: float | None = None  # that a host may be silent before it is lost, at least 1 (60)
+    lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
@@ -54,6 +55,7 @@ def read_options(
     drain: str = "",
     timeout: str = "",
     host_grace: str = "",
+    lease: str = "",
     keep_going: bool = False,
     interactive: bool = False,
     stdin: str = "",
@@ -76,6 +78,7 @@ def read_options(
         drain=_read_seconds("--drain", drain),
         timeout=_read_seconds("--timeout", timeout),
         host_grace=_read_seconds("--host-grace", host_grace),
+        lease=_read_seconds("--lease", lease),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
         wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
@@ -181,11 +184,13 @@ def run_spec(
     environ: Mapping[str, str],
     user: str,
     machine: str,
+    lease: float = DEFAULT_LEASE,
 ) -> RunSpec:
     """Everything about a run but its hosts: option > environment > project file > default. Raises UsageError.
 
     command: the words for execve
     run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
+    lease: seconds, where nobody chose any
     """
     if any(not isinstance(word, str) or "\0" in word for word in command):
         raise UsageError("the words of a command are texts without zero bytes")
@@ -206,6 +211,7 @@ def run_spec(
         drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
+        lease=_seconds("lease", options.lease, environ, lease, least=1.0),
         keep_going=options.keep_going,
         stdin=options.stdin,
         wait=options.wait,
@@ -220,7 +226,7 @@ def _check_types(options: Options) -> None:
     for field_ in fields(Options):
         value = getattr(options, field_.name)
         kinds: Any = {"nproc": int, "env": Mapping}.get(field_.name, str)
-        if field_.name in ("grace", "drain", "timeout", "host_grace", "wait"):
+        if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "wait"):
             kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
         elif isinstance(field_.default, bool):
             kinds = bool

@@ -14,6 +14,8 @@ from typing import Any
 # The steps on the way to an agent, in their order: a host that fails in one of them has none.
 CONNECTING = ("reach", "host-key", "login", "python")
 
+OOM_NEAR = "the kernel has killed a process there for lack of memory"
+
 
 class Stream(Enum):
     """Where bytes came from: a rank's two outputs, the steps before the ranks start, or a host's setup."""
@@ -158,6 +160,7 @@ class Exited(RankEvent):
     code: int = 0  # 0 .. 255; 0 when a signal ended it
     signal: int = 0  # the signal's number, 0 if it exited
     during: str = ""  # the command of a setup that failed
+    oom: bool = False  # meanwhile the kernel has killed a process there for lack of memory
 
     @property
     def status(self) -> int:
@@ -171,9 +174,11 @@ class Exited(RankEvent):
         ('killed by SIGKILL', 'exit 3')
         """
         if not self.signal:
-            return f"exit {self.code}"
+            return f"exit {self.code}" + (f" ({OOM_NEAR})" if self.oom else "")
         import signal
 
+        if self.oom and self.signal == signal.SIGKILL:
+            return "killed by the kernel: out of memory"
         try:
             return f"killed by {signal.Signals(self.signal).name}"
         except ValueError:  # a real-time signal

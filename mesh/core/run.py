@@ -10,6 +10,7 @@ from pathlib import Path
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
+DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
 
 
@@ -52,7 +53,7 @@ class RunSpec:
     drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
     timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
     host_grace: float = DEFAULT_HOST_GRACE  # how long a host may be silent before it is lost
-    lease: float = 60.0  # how long the hosts keep the run without a sign of life from us
+    lease: float = DEFAULT_LEASE  # how long the hosts keep the run without a sign of life from us
     spool: int = DEFAULT_SPOOL  # bytes of output that may wait on a host's disk
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"

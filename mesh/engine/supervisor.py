@@ -99,6 +99,7 @@ class Supervisor:
         self._failures: list[PrepareFailed] = []
         self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
         self._unverified: list[str] = []
+        self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
         self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
         self._cleared: set[int] = set()  # hosts that have told that all is gone there
         self._is_backing_off = False  # a host was busy, and we let go of the others for a while
@@ -149,6 +150,7 @@ class Supervisor:
                     return self._suspect(event)
             case Cleared(node=node):
                 self._cleared.add(node)
+                self._not_seen.pop(node, None)
             case Exited():
                 return self._exit(event)
             case Lost(node=node):
@@ -156,6 +158,7 @@ class Supervisor:
                 return self._lose(event, phase)
             case Gone(node=node, left=left, stays=stays):
                 self._unverified += [f"{self._name(node)}: {line}" for line in left]
+                self._not_seen.pop(node, None)
                 self._phase[node] = Phase.OVER
                 return [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
             case Interrupted(signal=number):
@@ -192,7 +195,7 @@ class Supervisor:
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
             failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
-            unverified=(*self._unverified, *left_alone),
+            unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
         )
 
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
@@ -322,17 +325,19 @@ class Supervisor:
     def _lose(self, event: Lost, phase: Phase) -> list[Order]:
         """A host is lost, or its agent has given it up; phase is how far it was."""
         node, name = event.node, self._name(event.node)
+        if event.is_clear:
+            self._not_seen.pop(node, None)
         if phase is not Phase.FINISHING and not self._started:
             step = phase.name.lower()
             return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_end:
             if not event.is_clear and node not in self._cleared:
-                self._unverified.append(f"{name}: lost before it could tell that all is gone there: {event.reason}")
+                self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"
             self._no_ranks.add(node)
             return self._settle()
         self._lost.append(event)
         if not event.is_clear:
-            self._unverified.append(f"{name}: lost; its agent ends the run there as soon as it notices")
+            self._not_seen[node] = f"{name}: lost; its agent ends the run there as soon as it notices"
         self._no_ranks.add(node)
         return [*self._suspect(event), *self._settle()]
 

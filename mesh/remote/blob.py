@@ -9,7 +9,9 @@ from importlib import resources
 # In the order of their imports.
 MODULES = (
     "frames",
+    "cgroups",
     "processes",
+    "containers",
     "state",
     "shell",
     "ranks",

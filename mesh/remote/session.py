@@ -126,6 +126,7 @@ class Session:
         self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
         self._sent = 0  # bytes of the workspace
         self._ended = False
+        self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the agent has said its last word
         self._given_up = ""  # why we hung up for good, if we did
         self._why = ""  # the last channel ended
@@ -136,7 +137,7 @@ class Session:
 
     def begin(self, begin: Begin) -> None:
         """Ship the agent and its first request in one flight."""
-        self._run, self._agent = begin.run, begin.node
+        self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._marker = secrets.token_hex(16)
         request = {
             "type": "begin",
@@ -339,7 +340,15 @@ class Session:
         if self._given_up:
             channel.close()
         self._marker = secrets.token_hex(16)
-        request = {"type": "channel", "marker": self._marker, "run": self._run, "node": self._agent, "have": self.place}
+        request = {
+            "type": "channel",
+            "marker": self._marker,
+            "run": self._run,
+            "node": self._agent,
+            "have": self.place,
+            "remote_dir": self._remote_dir,
+            "cgroup": self._cgroup,
+        }
         with self._lock:
             self._send_at_once(blob() + encode(request))
 
@@ -431,7 +440,9 @@ class Session:
                 self._may_come_back = False
             case "no-agent":
                 self._over = True
-                yield Lost(time=now, node=node, reason="its agent is gone", is_clear=not header["left"])
+                left = "; ".join(header["left"])
+                reason = "its agent is gone" + (f", and left there {left}" if left else "")
+                yield Lost(time=now, node=node, reason=reason, is_clear=not left)
             case "taken":
                 self._taken(header["rank"], header["bytes"])
             case "started":
@@ -440,9 +451,9 @@ class Session:
             case "exited" | "ended" as kind:
                 at = self._ours(header["time"])
                 code, number = header.get("code", 0), header.get("signal", 0)
-                during = header.get("during", "")
+                more = {"during": header.get("during", ""), "oom": header.get("oom", False)}
                 event = Exited if kind == "exited" else Ended
-                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, during=during)
+                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
@@ -463,6 +474,7 @@ class Session:
                     machine=header["machine"],
                 )
             case "locked":
+                self._cgroup = header["cgroup"]
                 return Locked(time=now, node=node, tree=header["tree"])
             case "serving":
                 return Serving(time=now, node=node, port=header["port"])
@@ -477,7 +489,8 @@ class Session:
                 return Ready(time=now, node=node)
             case "failed":
                 step, message, hint = header["step"], header["message"], header["hint"]
-                return PrepareFailed(time=now, node=node, step=step, message=message, hint=hint)
+                # Its own time: what it ends because of it comes after.
+                return PrepareFailed(time=self._ours(header["time"]), node=node, step=step, message=message, hint=hint)
             case "asks-password":
                 return AsksPassword(time=now, node=node, user=header["user"])
             case "answer":

@@ -14,6 +14,7 @@ from mesh.core.events import (
     Finished,
     Gone,
     HostEvent,
+    HostNotice,
     LeftOut,
     Lost,
     Notice,
@@ -48,7 +49,9 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield {**rank("started", event, placement), "pid": pid}
         case Exited(code=code, signal=number):
             how: dict[str, Any] = {"signal": number} if number else {"code": code}
-            yield {**rank("exited", event, placement), **how, **({"during": event.during} if event.during else {})}
+            during = {"during": event.during} if event.during else {}
+            oom = {"oom": True} if event.oom else {}
+            yield {**rank("exited", event, placement), **how, **during, **oom}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}
@@ -62,6 +65,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield {**_host("silent", event, placement), "seconds": seconds}
         case Gone(left=left, stays=stays):
             yield {**_host("gone", event, placement), "left": list(left), **({"stays": list(stays)} if stays else {})}
+        case HostNotice(text=text):
+            yield {**_host("notice", event, placement), "text": text}
         case Notice(time=time, text=text):
             yield {"event": "notice", "time": time, "text": text}
         case Finished(time=time, exit_code=code, cause=cause, run=run):

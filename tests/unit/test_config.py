@@ -337,6 +337,9 @@ def test_precedence(tmp_path: Path) -> None:
     assert spec({}, ["true"], {"MESH_GRACE": "3"}).grace == 3.0
     assert spec({"grace": "2m"}, ["true"], {"MESH_GRACE": "3"}).grace == 120.0
     assert spec({"grace": "0"}, ["true"], {"MESH_GRACE": "3"}).grace == 0.0
+    assert spec({}, ["true"]).lease == 60.0
+    assert spec({"lease": "15m"}, ["true"], {"MESH_LEASE": "3"}).lease == 900.0
+    assert spec({}, ["true"], {"MESH_LEASE": "3"}).lease == 3.0
 
 
 @pytest.mark.parametrize(
@@ -347,6 +350,7 @@ def test_precedence(tmp_path: Path) -> None:
         ({"nproc": "two"}, ["true"], "--nproc: expected a number from 1 to 1024, found 'two'"),
         ({"grace": "-1"}, ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
         ({"host_grace": "0.5"}, ["true"], "--host-grace: expected at least 1 s, found 0.5"),
+        ({"lease": "0"}, ["true"], "--lease: expected at least 1 s, found 0"),
         ({"stdin": "some"}, ["true"], "--stdin: expected none, rank0 or all, found 'some'"),
         ({}, [], "no command was given"),
         ({}, ["-c"], "no command was given"),

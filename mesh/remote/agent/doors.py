@@ -10,8 +10,11 @@ import socket
 import stat
 import time
 
+from . import cgroups
+from .containers import Containers
 from .frames import encode
-from .processes import Process, all_processes, send_signal, variable_of
+from .processes import Process, all_processes, look_at, send_signal, variable_of
+from .state import machine_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,14 +105,16 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.
 def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
-    begin: "run", "node", and "have": how much of the agent's stream the client has
+    begin: "run", "node", and "have": how much of the agent's stream the client has; for the case that there is no
+    agent any more also "remote_dir", and "cgroup": where its processes were
     If there is no agent any more, what is left of its run is ended, and the client is told.
     """
     try:
         visitor = knock(door_of(begin["run"], begin["node"]), {"type": "channel", "have": begin["have"]}, [0, 1])
     except OSError:
-        left = sweep(begin["run"])
-        os.write(1, encode({"type": "no-agent", "left": [process.told() for process in left]}))
+        left = [process.told() for process in sweep(begin["run"], begin["cgroup"])]
+        left += containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
+        os.write(1, encode({"type": "no-agent", "left": left}))
         return
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -165,12 +170,22 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         visitor.close()
 
 
-def sweep(run: str) -> list[Process]:
-    """Kill what carries the run's id in its environment, and what came of it; return what is left."""
+def containers_of(remote_dir: str, run: str, node: int) -> Containers:
+    return Containers(os.path.join(machine_directory(remote_dir), f"bin-{run}-{node}"), run)
+
+
+def sweep(run: str, cgroup: str = "") -> list[Process]:
+    """Kill what carries the run's id, what came of it, and what is in a control group; return what is left.
+
+    run: "" for none; cgroup: "" for none, and ours is taken for none
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
-        found = _of_run(run)
+        found = _of_run(run) if run else []
+        if cgroup != cgroups.own():
+            found += look_at(cgroups.members(cgroup) - {process.pid for process in found})
         if not found:
+            cgroups.remove(cgroup if "/mesh-" in cgroup else "")
             return []
         foreign = send_signal(found, signal.SIGKILL)
         if time.monotonic() > deadline or len(foreign) == len(found):

@@ -6,7 +6,8 @@ import os
 import signal
 import time
 
-from .processes import Process, descendants, send_signal
+from . import cgroups
+from .processes import Process, descendants, look_at, send_signal
 
 LOOK = 0.05  # seconds between two looks at /proc
 REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
@@ -18,6 +19,7 @@ class Ending:
     def __init__(self) -> None:
         self.ordered = False  # everything is to end, and we are to leave
         self.spared: set[int] = set()  # processes that end by themselves once asked to
+        self.cgroup = ""  # what is in it is the run's as well
         self.ours = 0  # a child that is not the run's but our own; 0: there is none
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
@@ -29,9 +31,16 @@ class Ending:
         self._send([p for p in self.family() if p.pid not in self.spared], number)
         self.kill_by(grace)
 
+    @property
+    def is_hard(self) -> bool:
+        """True once SIGKILL was sent: nothing is waited for any longer than it takes."""
+        return self._killed_at is not None
+
     def family(self) -> list[Process]:
         """Every process of the run."""
-        return [process for process in descendants(os.getpid()) if process.pid != self.ours]
+        family = {process.pid: process for process in descendants(os.getpid()) if process.pid != self.ours}
+        others = cgroups.members(self.cgroup) - family.keys()
+        return [*family.values(), *look_at(others)]
 
     def kill_by(self, seconds: float) -> None:
         moment = time.monotonic() + seconds

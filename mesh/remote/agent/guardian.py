@@ -18,10 +18,11 @@ NOT_SWEPT = 94  # the same, but something is left
 PATIENCE = 5.0  # seconds for SIGKILL to take effect
 
 
-def guard(serve: Callable[[socket.socket], None]) -> None:
+def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[str]]) -> None:
     """Run the agent, ``serve``, as a child of this process; does not return.
 
     serve gets a socket: a descriptor that is sent through it stays open as long as one of the two processes lives
+    clean_up: called when the agent was killed and our descendants are gone; returns what is left, one line each
     """
     guardian = os.getpid()
     ours, theirs = socket.socketpair()
@@ -47,7 +48,7 @@ def guard(serve: Callable[[socket.socket], None]) -> None:
     if status == 0:
         os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
-    left = end_all()
+    left = [*end_all(), *clean_up()]
     done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
     os.write(2, f"the agent is gone ({how}); {done}\n".encode())
     os._exit(NOT_SWEPT if left else SWEPT)

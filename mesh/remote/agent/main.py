@@ -19,15 +19,23 @@ import zlib
 from collections import deque
 from functools import partial
 
-from . import devices
+from . import cgroups, devices
 from .client import Client, release
-from .doors import Door, bring_channel, stop_runs
+from .doors import Door, bring_channel, containers_of, stop_runs, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .outbox import Outbox
-from .processes import Process, Setting, become_subreaper, close_inherited, descendants, first_environment
+from .processes import (
+    Process,
+    Setting,
+    become_subreaper,
+    close_inherited,
+    descendants,
+    first_environment,
+    oom_kills,
+)
 from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
@@ -81,6 +89,8 @@ class Agent:
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
         self.claimed_devices = False
+        self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
+        self.oom = 0  # how often the kernel had run out of memory before the ranks were started
         self.ending = Ending()
         self.is_clear = False  # every process of the run is gone, or named
 
@@ -192,6 +202,7 @@ class Agent:
     def lose_channel(self) -> None:
         """Both ways, so that the client notices as well."""
         self.client.lose_channel()
+        release(2)  # sshd tells the end of a channel only when this is closed as well
         if self.out.channel >= 0:
             release(self.out.channel)
             self.out.channel = -1
@@ -263,7 +274,8 @@ class Agent:
     def fail(self, step: str, message: str, hint: str = "") -> None:
         if not self.failed:
             self.failed = True
-            self.out.send({"type": "failed", "step": step, "message": message, "hint": hint})
+            told = {"step": step, "message": message, "hint": hint, "time": time.time()}
+            self.out.send({"type": "failed", **told})
 
     # ---- before the ranks
 
@@ -323,7 +335,10 @@ class Agent:
         else:
             self.lock_until = 0.0
             self.has_lock = True
-            self.out.send({"type": "locked", "tree": known_tree(self.state.beside("record"))})
+            if not self.ending.cgroup:
+                self.ending.cgroup = cgroups.make(cgroup_of(self.begin))
+            where = self.ending.cgroup or cgroups.scope_of(cgroups.own())
+            self.out.send({"type": "locked", "tree": known_tree(self.state.beside("record")), "cgroup": where})
             self.flush()
 
     def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
@@ -415,7 +430,14 @@ class Agent:
             return
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         environment = rank_environment(self.environment, self.given, self.state.workspace)
-        self.setting = Setting(environment, self.state.workspace)
+        try:
+            self.path = environment[b"PATH"]
+            environment[b"PATH"] = self.containers.cover(self.path)
+        except OSError as error:
+            self.fail("home", why(error), hint(error))
+            return
+        self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
+        self.oom = oom_kills()
         try:
             if header["claim"] and devices.find(self.begin["devices"]):
                 work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
@@ -485,7 +507,8 @@ class Agent:
                 if environment.get(name) == self.given.get(name):
                     environment[name] = to_bytes(value)
             try:
-                setting = Setting(environment, self.setting.directory, self.setting.umask, self.setting.limits)
+                found = self.setting
+                setting = Setting(environment, found.directory, found.umask, found.limits, self.ending.cgroup)
                 self.add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
             except OSError as error:  # no process or descriptor is left to have
                 self.fail("start", why(error))
@@ -504,7 +527,8 @@ class Agent:
         self.make_door()
         home = os.fsdecode(self.setting.environment[b"HOME"])
         # What it leaves in the background is there on purpose, however long.
-        setting = Setting({**self.setting.environment, b"PWD": os.fsencode(home), b"MESH_SETUP": b"1"}, home)
+        own = {b"PWD": os.fsencode(home), b"PATH": self.path, b"MESH_SETUP": b"1"}
+        setting = Setting({**self.setting.environment, **own}, home)
         try:
             self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
         except OSError as error:
@@ -563,6 +587,8 @@ class Agent:
             if rank.all_relayed() and not rank.told:
                 rank.told = True
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
+                if rank.status and not self.signalled and not self.ending.ordered and oom_kills() > self.oom:
+                    ended["oom"] = True
                 self.out.send({**ended, **_how(rank.status)})
                 self.flush()
 
@@ -643,6 +669,7 @@ class Agent:
         """What a setup that ended by itself has left in the background is there on purpose."""
         if not self.is_clear:
             self.ending.ordered = True
+            self.containers.stop(0.0)  # it has used none of the scripts: they are removed
             self.take_leave([], stays=descendants(os.getpid()))
 
     def look_at_the_clock(self) -> None:
@@ -663,17 +690,19 @@ class Agent:
     def clean_up(self, left: list[Process]) -> None:
         """Every process is gone, or named: what takes long is left to an errand."""
         busy = devices.blocked(devices.find(self.begin["devices"])) if self.claimed_devices else []
-        if not busy and not self.share:
+        if not busy and not self.share and not self.containers.used():
+            self.containers.stop(0.0)
             self.take_leave([process.told() for process in left])
             return
-        patience = self.begin["device_patience"]
-        if busy:
-            text = f"waiting for {', '.join(busy)} to be free"
-            self.out.send_urgently({"type": "notice", "text": text, "seconds": patience})
+        patience, grace = self.begin["device_patience"], 0.0 if self.ending.is_hard else self.begin["grace"]
+        if busy or self.containers.used():
+            text = f"waiting for {', '.join([*busy, *['containers'] * self.containers.used()])}"
+            self.out.send_urgently({"type": "notice", "text": text, "seconds": patience + grace})
             self.flush()
         self.is_leaving = True
         told = [process.told() for process in left]
-        work = partial(_clean_up, self.state.workspaces if self.share else "", busy, patience)
+        workspace = self.state.workspaces if self.share else ""
+        work = partial(_clean_up, partial(self.containers.stop, grace), workspace, busy, patience)
         try:
             self.send_on_errand(work, lambda answer: self.take_leave(told + answer.get("left", [answer.get("error")])))
         except OSError as error:
@@ -695,13 +724,30 @@ class Agent:
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
         self.out.send({"type": "gone", **told})
+        cgroups.remove(self.ending.cgroup)
         self.is_clear = True
         self.flush()
 
 
-def _clean_up(workspace: str, busy: list[str], patience: float) -> dict[str, Any]:
-    """Wait until devices are free, and remove the copy that a run had for itself."""
-    left = devices.wait_until_free(busy, patience) if busy else []
+def cgroup_of(begin: dict[str, Any]) -> str:
+    """The name of a run's control group; hosts that are containers of one machine may share the tree of groups."""
+    return f"mesh-{begin['run']}-{begin['node']}-{machine_id()}"
+
+
+def _end_orphans(begin: dict[str, Any]) -> list[str]:
+    """After a killed agent and the end of its descendants: what else is the run's. Returns what is left."""
+    group = os.path.join(cgroups.own(), cgroup_of(begin))
+    left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
+    return left + containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
+
+
+def _clean_up(
+    stop_containers: Callable[[], list[str]], workspace: str, busy: list[str], patience: float
+) -> dict[str, Any]:
+    """Stop containers, wait until devices are free, and remove the copy that a run had for itself."""
+    left = stop_containers()
+    if busy:
+        left += devices.wait_until_free(busy, patience)
     if workspace:
         shutil.rmtree(workspace, ignore_errors=True)
         if os.path.exists(workspace):
@@ -746,4 +792,7 @@ def main() -> None:
     if begin["type"] == "channel":
         bring_channel(begin)
     else:
-        guard(lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run())
+        guard(
+            lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run(),
+            lambda: _end_orphans(begin),
+        )

@@ -8,9 +8,11 @@ import fcntl
 import os
 import signal
 
+from . import cgroups
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -69,11 +71,13 @@ class Setting:
         directory: str,
         umask: int | None = None,
         limits: dict[int, tuple[int, int]] | None = None,
+        cgroup: str = "",
     ) -> None:
         self.environment = environment
         self.directory = directory
         self.umask = umask  # None: ours
         self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
+        self.cgroup = cgroup  # the directory of its control group; "": ours
 
 
 def spawn(
@@ -121,6 +125,8 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
                 pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     die_with(agent)
+    if setting.cgroup:
+        cgroups.enter(setting.cgroup)
     if setting.limits:
         import resource
 
@@ -212,6 +218,12 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
+def look_at(pids: Iterable[int]) -> list[Process]:
+    """Those of these processes that have not ended."""
+    found = (_look_at(str(pid)) for pid in pids)
+    return [process for process in found if process is not None and process.state not in "ZX"]
+
+
 def all_processes() -> list[Process]:
     """Every process of the machine that has not ended and that we can see."""
     return [process for process in _look_around() if process.state not in "ZX"]
@@ -224,6 +236,15 @@ def variable_of(pid: int, name: bytes) -> bytes:
             return parse_environment(file.read()).get(name, b"")
     except OSError:
         return b""
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed a process of this machine because it, or a control group, was out of memory."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
 
 
 def run_of(pid: int) -> str:

@@ -8,10 +8,10 @@ import shutil
 import signal
 import time
 
-from . import doors
+from . import cgroups, doors
 from .checks import facts
 from .processes import all_processes, run_of, send_signal, variable_of
-from .state import machine_directory
+from .state import machine_directory, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ LOOK = 0.05  # seconds between two looks whether stopped runs are gone
 MARGIN = 10.0  # seconds beyond a run's grace, for SIGKILL to take effect and for a look that all is gone
 # What a run keeps in the machine's directory, and removes at its end.
 OF_A_RUN = re.compile(r"(?:spool|share|bin)-(.+)-([0-9]+)")
+
+OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
@@ -79,6 +81,10 @@ def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
         found.append({"what": f"{process.told()} of run {run}", "bytes": 0})
         if not dry_run:
             send_signal([process], signal.SIGKILL)
+    for path in _groups(live):
+        found.append({"what": path, "bytes": 0})
+        if not dry_run:
+            cgroups.remove(path)
     workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
     for path in [*_leftovers(machine, live), *_stagings(workspaces)]:
         found.append({"what": path, "bytes": _size(path)})
@@ -95,6 +101,16 @@ def _leftovers(machine: str, live: set[tuple[str, str]]) -> list[str]:
         dead_pack = kind == "pack" and not os.path.exists("/proc/" + pid)
         if dead_pack or (of_run and of_run.groups() not in live):
             found.append(os.path.join(machine, name))
+    return found
+
+
+def _groups(live: set[tuple[str, str]]) -> list[str]:
+    """Control groups of runs that have no agent any more; their processes have been named before."""
+    place, found = cgroups.own(), []
+    for name in sorted(os.listdir(place)) if place else []:
+        of_run = OF_A_GROUP.fullmatch(name)
+        if of_run and of_run.group(3) == machine_id() and of_run.groups()[:2] not in live:
+            found.append(os.path.join(place, name))
     return found
 
 

@@ -1,0 +1,88 @@
+"""Control groups (version 2): what is in the group of a run belongs to it, whatever became of its parents.
+
+Only where we may make a group below our own (as root, or in one that was delegated to us). On other systemd hosts a
+login has a scope of its own, session-N.scope, which at least tells what has come of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SCOPE = re.compile(r"session-[A-Za-z0-9]+\.scope")
+
+
+def own() -> str:
+    """The directory of the group that we are in; "" if there is none of version 2."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            (path,) = [line.rstrip("\n")[3:] for line in file if line.startswith("0::")]
+        with open("/proc/self/mountinfo") as file:
+            for line in file:
+                before, _, after = line.partition(" - ")
+                if after.split()[0] == "cgroup2":
+                    root, place = before.split()[3:5]
+                    if root == "/" or path == root or path.startswith(root + "/"):
+                        return os.path.normpath(place + "/" + (path[len(root) :] if root != "/" else path))
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def make(name: str) -> str:
+    """Make a group below our own, and return its directory; "" where that cannot be."""
+    place = own()
+    path = os.path.join(place, name)
+    try:
+        if place:
+            os.mkdir(path)
+            if os.access(os.path.join(path, "cgroup.procs"), os.W_OK):
+                return path
+            os.rmdir(path)
+    except OSError:
+        pass
+    return ""
+
+
+def enter(path: str) -> None:
+    """Be in a group from now on, with all our children to come."""
+    try:
+        with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as file:
+            file.write(b"0")
+    except OSError:  # it was removed: the walk over /proc finds us as well
+        pass
+
+
+def members(path: str) -> set[int]:
+    """The processes in a group and those below it, as far as we can see them."""
+    found: set[int] = set()
+    for place in _groups(path):
+        try:
+            with open(os.path.join(place, "cgroup.procs")) as file:
+                found.update(int(line) for line in file)
+        except OSError:
+            pass
+    return found - {0}
+
+
+def remove(path: str) -> None:
+    """Remove a group in which nothing is left, with those below it."""
+    for place in _groups(path):
+        try:
+            os.rmdir(place)
+        except OSError:
+            pass
+
+
+def _groups(path: str) -> Iterable[str]:
+    """A group and all below it, the deepest first."""
+    return [place for place, _, _ in os.walk(path, topdown=False)] if path else []
+
+
+def scope_of(path: str) -> str:
+    """The group itself if it is that of one login, else ""."""
+    return path if SCOPE.fullmatch(os.path.basename(path)) else ""

@@ -1,0 +1,1 @@
+"""What dies, and what ranks do meanwhile: python -m tests.chaos --help."""

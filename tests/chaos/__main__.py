@@ -1,0 +1,68 @@
+"""What dies, and what ranks do meanwhile; needs root.
+
+python -m tests.chaos --all [--write]                          every cell of the matrix
+python -m tests.chaos --seed 1 [--rounds 100] [--minutes 30]   random faults at random moments
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.chaos import page
+from tests.chaos.crew import Crew
+from tests.chaos.faults import BEHAVIOURS, FAULTS
+from tests.chaos.schedule import carry_out, schedule
+from tests.chaos.trial import Cell, attempt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="every cell of the matrix")
+    parser.add_argument("--only", default="", help="of the matrix, only what dies of this name")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed; each round has the next one")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no other run after so many")
+    parser.add_argument("--workers", type=int, default=3, help="labs of four hosts at a time")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/reliability.md")
+    chosen = parser.parse_args()
+    if chosen.write and chosen.only:
+        parser.error("a part of the matrix is no table")
+    wrong = run_matrix(chosen) if chosen.all else run_schedules(chosen)
+    sys.exit(1 if wrong else 0)
+
+
+def run_matrix(chosen: argparse.Namespace) -> int:
+    began = time.monotonic()
+    faults = [name for name in FAULTS if chosen.only in name]
+    # What takes longest comes first.
+    faults.sort(key=lambda name: "30 s" not in name)
+    cells = [Cell(fault=fault, ranks=ranks) for fault in faults for ranks in BEHAVIOURS]
+    results = {}
+    for cell, result in Crew(chosen.workers, attempt).do(cells, began + 60 * chosen.minutes):
+        results[cell] = result
+        told = "; ".join(result.problems) or "as promised"
+        print(f"{len(results)}/{len(cells)} {cell.fault}, {cell.ranks}: {result.seconds:.1f} s: {told}", flush=True)
+    if chosen.write:
+        page.write("matrix", page.matrix(results, time.monotonic() - began))
+    return len(cells) - sum(not result.problems for result in results.values())
+
+
+def run_schedules(chosen: argparse.Namespace) -> int:
+    began = time.monotonic()
+    plans = [schedule(chosen.seed + number) for number in range(chosen.rounds)]
+    verdicts = {}
+    for plan, verdict in Crew(chosen.workers, carry_out).do(plans, began + 60 * chosen.minutes):
+        verdicts[plan.seed] = verdict
+        told = "\n    ".join(verdict.problems) or "as promised"
+        print(f"{len(verdicts)}/{len(plans)} {plan.told()}: status {verdict.status}: {told}", flush=True)
+    done = [(plan, verdicts[plan.seed]) for plan in plans if plan.seed in verdicts]
+    print(f"{len(done)} runs, {sum(bool(verdict.problems) for _, verdict in done)} not as promised")
+    if chosen.write:
+        page.write("schedules", page.schedules(chosen.seed, done, time.monotonic() - began))
+    return len(plans) - sum(not verdict.problems for _, verdict in done)
+
+
+if __name__ == "__main__":
+    main()

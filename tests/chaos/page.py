@@ -1,0 +1,144 @@
+"""docs/reliability.md: written by the programs that measure, one section each."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.chaos.faults import BEHAVIOURS, FAULTS
+from tests.chaos.schedule import Schedule, Verdict
+from tests.chaos.trial import Cell, Result
+
+PAGE = Path(__file__).parent.parent.parent / "docs/reliability.md"
+INTRODUCTION = """\
+# What is left when something dies
+
+The promise: **when a run has ended, however it ended, no process of it is left on any host**, and as long as it goes
+on, no line of its output gets lost or comes twice. Whatever dies, a rule says what happens next:
+
+| what happens | rule |
+| --- | --- |
+| Ctrl-C, SIGTERM, SIGHUP, a closed terminal | signal, `--grace`, SIGKILL; mesh leaves when all are gone |
+| the client is killed | the hosts wait 5 s for it to come back, then SIGTERM, `--grace`, SIGKILL |
+| the client falls silent (stopped, asleep, network) | the hosts keep the run for `--lease`, then the same |
+| a host falls silent | lost after `--host-grace`, status 76; it ends its part when its lease runs out |
+| an agent or its guardian is killed | the other one ends the ranks; the host is lost, status 76 |
+| a rank fails | the others may speak for 2 s, then SIGTERM, `--grace`, SIGKILL; the rank decides the status |
+| a connection ends, and its host answers | mesh connects again and goes on where the output stopped |
+
+Everything below was measured by the programs that wrote it, on test hosts that are namespaces of one machine (network,
+processes, files of their own), each with a real sshd. Processes are counted from outside, in the hosts' PID namespaces,
+and not by asking mesh. Every rank prints lines that anybody can compute, and notes on its host how many they were, so
+that what the client's log files hold is compared to the byte.
+"""
+SECTIONS = ("matrix", "schedules", "orphans")
+
+
+def today() -> str:
+    return time.strftime("%Y-%m-%d")
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def write(section: str, text: str) -> None:
+    """Put one section in its place; the others stay."""
+    old = PAGE.read_text() if PAGE.exists() else ""
+    parts = []
+    for name in SECTIONS:
+        found = re.search(_mark(name) + r"\n(.*?)(?=\n<!-- |\Z)", old, re.S)
+        body = text if name == section else found.group(1) if found else ""
+        parts.append(f"{_mark(name)}\n{body.strip()}\n")
+    PAGE.write_text("\n".join([INTRODUCTION, *parts]))
+
+
+def _mark(name: str) -> str:
+    return f"<!-- {name} -->"
+
+
+def matrix(results: Mapping[Cell, Result], seconds: float) -> str:
+    """The table of all cells, and what was wrong with any of them."""
+    head = ["what dies", "status", "output in the log files", "gone after, s (allowed)", *BEHAVIOURS]
+    rows = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    wrong = []
+    for name, fault in FAULTS.items():
+        found = {ranks: results[cell] for ranks in BEHAVIOURS if (cell := Cell(fault=name, ranks=ranks)) in results}
+        if not found:
+            continue
+        slowest = max(result.seconds for result in found.values())
+        gone = "the run goes on" if fault.goes_on else f"{slowest:.1f} ({fault.allowed - 5:g} + 5)"
+        cells = [_cell(found.get(ranks)) for ranks in BEHAVIOURS]
+        told = [_counted(result.status for result in found.values()), _counted(r.output for r in found.values())]
+        rows.append(f"| {' | '.join([name, *told, gone, *cells])} |")
+        for ranks, result in found.items():
+            wrong += [f"* {name}, {ranks}: {_short(problem)}" for problem in result.problems]
+    good = sum(not result.problems for result in results.values())
+    failed = "\n".join(["", "What was not as promised:", "", *wrong]) if wrong else ""
+    return f"""\
+## What dies, and what ranks do
+
+Written by `inv dev.chaos --all --write` on {today()}: {len(results)} runs on 4 hosts each, {seconds / 60:.0f} minutes,
+{good} as promised. Machine: {machine()}, shared with other work.
+
+The last columns say what ranks do, and count the processes that were left on all hosts once the time that the rule
+gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for two busy cores and four hosts on them).
+"gone after": the slowest of the row, from the fault until no process was left, agents included. "output": `all`: every
+byte that the ranks had printed; `a beginning`: what had come before the client or the host was lost, without a gap, a
+line twice or a wrong byte; `less what was counted`: what is missing is what mesh counted as left out, to the byte.
+`--grace 1` everywhere; `--lease 6 --host-grace 6` where something is gone for good, else the defaults. Status -9: the
+client was killed. OpenSSH 9.2 times out only who it has nothing to tell: where ranks print, the suite ended those
+connections itself. A number in bold: not all was as promised.
+
+{chr(10).join(rows)}
+{failed}"""
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return f"**{result.survivors}**" if result.problems else str(result.survivors)
+
+
+def _short(text: str) -> str:
+    """One line, without the paths and addresses of one run."""
+    return " ".join(text.split())[:300].replace("|", "/")
+
+
+def _counted(values: object) -> str:
+    """`76`, or `all (8), a beginning (1)`."""
+    listed = [str(value) for value in values]  # type: ignore[attr-defined]
+    counts = {value: listed.count(value) for value in sorted(set(listed))}
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{value} ({n})" for value, n in counts.items())
+
+
+def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds: float) -> str:
+    """What became of random schedules."""
+    survivors = sum(verdict.survivors for _, verdict in verdicts)
+    lost = sum(verdict.lost for _, verdict in verdicts)
+    hung = sum(verdict.hung for _, verdict in verdicts)
+    strange = sum(verdict.status not in plan.status for plan, verdict in verdicts)
+    strikes = sum(len(plan.strikes) for plan, _ in verdicts)
+    ended = sum(plan.ends for plan, _ in verdicts)
+    wrong = [f"* {plan.told()}: {_short(verdict.problems[0])}" for plan, verdict in verdicts if verdict.problems]
+    failed = "\n".join(["", "Not as promised:", "", *wrong]) if wrong else ""
+    return f"""\
+## Random faults at random moments
+
+Written by `inv dev.chaos --seed {first} --rounds {len(verdicts)} --write` on {today()}: {len(verdicts)} runs on 4 hosts
+each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen
+at random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
+had ended before did not meet. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
+guardian are not killed together here. Machine: {machine()}, shared with other work.
+
+| | |
+| --- | --- |
+| processes left | {survivors} |
+| runs with a line lost, doubled or torn | {lost} |
+| runs that hung | {hung} |
+| runs with a status that no fault of theirs explains | {strange} |
+{failed}"""

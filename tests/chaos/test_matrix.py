@@ -1,0 +1,39 @@
+"""A fixed sample of the matrix. MESH_CHAOS=all runs all of it; ``inv dev.chaos --all`` also writes its table."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.chaos.faults import BEHAVIOURS, FAULTS
+from tests.chaos.trial import Cell, attempt
+from tests.lab import Lab
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+WORST = "all of these"
+SAMPLE = [
+    Cell(fault=fault, ranks=WORST)
+    for fault in (
+        "client: SIGINT",
+        "client: SIGKILL",
+        "terminal closed",
+        "agent killed",
+        "guardian killed",
+        "one rank fails",
+        "disk full, client stopped for 4 s",
+        "connections reset, a link cut for 2 s, client stopped for 1 s",
+        "client and agent killed, connection reset, link cut for good",
+    )
+]
+SAMPLE.append(Cell(fault="sshd times out a stopped client", ranks="print nothing"))  # sshd counts only silence
+EVERY = [Cell(fault=fault, ranks=ranks) for fault in FAULTS for ranks in BEHAVIOURS]
+
+
+@pytest.mark.parametrize(
+    "cell", EVERY if os.environ.get("MESH_CHAOS") == "all" else SAMPLE, ids=lambda cell: f"{cell.fault}-{cell.ranks}"
+)
+def test_what_dies_and_what_ranks_do(lab: Lab, cell: Cell) -> None:
+    result = attempt(lab, cell)
+    assert not result.problems
