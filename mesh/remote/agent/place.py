@@ -1,0 +1,158 @@
+"""Changes a workspace, path by path. No link in it is ever followed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from .manifest import DIRECTORY, KIND, LINK, MODE, MTIME, PATH, mode_of, status_of
+from .store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    from .manifest import Entry, Status
+
+
+class Place:
+    """The workspace while it is being changed. All that it does may raise OSError."""
+
+    def __init__(self, root: bytes, store: Store, unchanged: Mapping[bytes, str], step: Callable[[str], None]) -> None:
+        """unchanged: files that the store keeps if they must make room, with their contents."""
+        self._root, self._store, self._unchanged, self._step = root, store, unchanged, step
+        self._entered: dict[bytes, int] = {}  # directories that we changed: their modes before; -1: there is none
+
+    def remove(self, path: bytes) -> None:
+        """Delete what an earlier sync put there; a directory only if nothing else is in it."""
+        if not self._enter(os.path.dirname(path)):  # the host put something else there: not ours
+            return
+        full = os.path.join(self._root, path)
+        kind = _kind(full)
+        if not kind:
+            return
+        self._step("remove")
+        if kind != DIRECTORY:
+            self._unlink(path)
+            return
+        try:
+            os.rmdir(full)
+        except OSError:  # the host made something in it
+            pass
+
+    def make_directory(self, path: bytes) -> None:
+        """Have a directory there, whatever was there before."""
+        self._enter(os.path.dirname(path))
+        full = os.path.join(self._root, path)
+        kind = _kind(full)
+        if kind != DIRECTORY:
+            if kind:
+                self._step("unlink")
+                self._unlink(path)
+            self._step("mkdir")
+            os.mkdir(full, 0o700)
+        self._entered.pop(path, None)
+        self._enter(path)
+
+    def put(self, staged: bytes, path: bytes) -> Status:
+        """Move a file or link to its place."""
+        self._enter(os.path.dirname(path))
+        full = os.path.join(self._root, path)
+        if _kind(full) == DIRECTORY:
+            self._step("rmtree")
+            _remove_tree(full)
+        elif path in self._unchanged:
+            self._step("unlink")
+            self._unlink(path)
+        self._step("replace")
+        os.replace(staged, full)
+        return status_of(os.lstat(full))
+
+    def touch(self, entry: Entry) -> Status:
+        """Give a file its mode and time."""
+        full = os.path.join(self._root, entry[PATH].encode("latin-1"))
+        if entry[KIND] != LINK:
+            self._finish(full, entry)
+        return status_of(os.lstat(full))
+
+    def clear(self, kinds: Mapping[bytes, str]) -> None:
+        """Remove everything that is not among these paths."""
+        for directory in [b"", *(path for path, kind in kinds.items() if kind == DIRECTORY)]:
+            for name in os.listdir(os.path.join(self._root, directory)):
+                path = os.path.join(directory, name)
+                if path not in kinds:
+                    self._enter(directory)
+                    self._step("remove")
+                    full = os.path.join(self._root, path)
+                    if _kind(full) == DIRECTORY:
+                        _remove_tree(full)
+                    else:
+                        os.unlink(full)
+
+    def finish(self, entries: Iterable[Entry], changed: Container[str]) -> dict[str, Status]:
+        """Give directories their own modes and times, once nothing is put into them any more.
+
+        changed: paths of those that had others
+        """
+        statuses = {}
+        directories = [entry for entry in entries if entry[KIND] == DIRECTORY]
+        for entry in reversed(directories):
+            path = entry[PATH].encode("latin-1")
+            if self._entered.pop(path, -1) >= 0 or entry[PATH] in changed:
+                full = os.path.join(self._root, path)
+                status = self._finish(full, entry)
+                statuses[entry[PATH]] = status_of(status)
+        for path in sorted(self._entered, reverse=True):  # not of the manifest
+            full, mode = os.path.join(self._root, path), self._entered[path]
+            if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
+                os.chmod(full, mode)
+        return statuses
+
+    def _finish(self, full: bytes, entry: Entry) -> os.stat_result:
+        """Give a file or directory its mode and time; return what lstat says then."""
+        status = os.lstat(full)
+        if mode_of(status) != entry[MODE] or status.st_mtime_ns != entry[MTIME]:
+            self._step("touch")
+            os.utime(full, ns=(entry[MTIME], entry[MTIME]))
+            os.chmod(full, entry[MODE])
+            status = os.lstat(full)
+        return status
+
+    def _enter(self, directory: bytes) -> bool:
+        """Be able to change what is in a directory; False if there is none, but perhaps a link to one."""
+        if directory not in self._entered:
+            self._entered[directory] = -1
+            if directory and not self._enter(os.path.dirname(directory)):
+                return False
+            full = os.path.join(self._root, directory)
+            if _kind(full) == DIRECTORY:
+                mode = self._entered[directory] = mode_of(os.lstat(full))
+                if mode & stat.S_IRWXU != stat.S_IRWXU:
+                    self._step("chmod")
+                    os.chmod(full, mode | stat.S_IRWXU)
+        return self._entered[directory] >= 0
+
+    def _unlink(self, path: bytes) -> None:
+        full = os.path.join(self._root, path)
+        if path not in self._unchanged or not self._store.keep(full, self._unchanged[path]):
+            os.unlink(full)
+
+
+def _kind(path: bytes) -> str:
+    """What is there: DIRECTORY, LINK (which stands for everything else as well), or ""."""
+    try:
+        return DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else LINK
+    except FileNotFoundError:
+        return ""
+
+
+def _remove_tree(path: bytes) -> None:
+    """Delete a directory, also one that holds directories that cannot be read or written."""
+    os.chmod(path, stat.S_IRWXU)
+    for where, directories, _ in os.walk(path):
+        for name in directories:
+            full = os.path.join(where, name)
+            if not os.path.islink(full):
+                os.chmod(full, stat.S_IRWXU)
+    shutil.rmtree(path)
