@@ -12,11 +12,17 @@ from .store import hash_of, is_hash
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any, Final
 
     Entry = tuple[str, str, int, int, int, str]  # path, kind, mode, mtime_ns, size, content
     Status = tuple[int, int, int, int, int]  # inode, size, mtime_ns, ctime_ns, mode with kind
 
-PATH, KIND, MODE, MTIME, SIZE, CONTENT = range(6)  # of an entry
+PATH: Final = 0  # places in an entry
+KIND: Final = 1
+MODE: Final = 2
+MTIME: Final = 3
+SIZE: Final = 4
+CONTENT: Final = 5
 FILE, DIRECTORY, LINK = "f", "d", "l"
 CLEAN, DIRTY = "clean", "dirty"
 MOST = 1 << 29  # bytes of changes, unpacked; some millions of entries
@@ -154,9 +160,9 @@ def is_path(path: object) -> bool:
     return not any(part in ("", ".", "..") for part in path.split("/"))
 
 
-def _is_entry(entry: object) -> bool:
+def _is_entry(entry: Any) -> bool:
     """Whether it is one, by itself. Raises TypeError and ValueError for some that are none."""
-    path, kind, mode, mtime_ns, size, content = entry  # type: ignore[misc]
+    path, kind, mode, mtime_ns, size, content = entry
     numbers = type(mode) is type(mtime_ns) is type(size) is int  # True is none: it would change the tree's hash
     if not numbers or not 0 <= mode <= 0o7777 or abs(mtime_ns) >> 63 or size < 0 or not is_path(path):
         return False

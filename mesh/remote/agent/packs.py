@@ -66,7 +66,7 @@ def unpack(path: str, wanted: Container[str], take: Callable[[Content], None]) -
                 raise BadPack("the index is too long")
             rows: list[Row] = json.loads(pack.read(INDEX))
             stream, member = _Stream(None), ""
-            for row in sorted(_checked(rows), key=lambda row: (row[1], row[2])):
+            for row in sorted(_checked(rows), key=lambda row: row[1:4]):
                 if row[0] in wanted:
                     if row[1] != member:
                         stream.close()

@@ -96,17 +96,15 @@ class Place:
         changed: paths of those that had others
         """
         statuses = {}
-        directories = [entry for entry in entries if entry[KIND] == DIRECTORY]
-        for entry in reversed(directories):
-            path = entry[PATH].encode("latin-1")
-            if self._entered.pop(path, -1) >= 0 or entry[PATH] in changed:
-                full = os.path.join(self._root, path)
-                status = self._finish(full, entry)
-                statuses[entry[PATH]] = status_of(status)
-        for path in sorted(self._entered, reverse=True):  # not of the manifest
+        directories = {entry[PATH].encode("latin-1"): entry for entry in entries if entry[KIND] == DIRECTORY}
+        for path in sorted(self._entered.keys() - directories.keys(), reverse=True):
             full, mode = os.path.join(self._root, path), self._entered[path]
             if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
                 os.chmod(full, mode)
+        for path in reversed(list(directories)):  # what is in a directory comes before it: some cannot be entered then
+            name = directories[path][PATH]
+            if path in self._entered or name in changed:
+                statuses[name] = status_of(self._finish(os.path.join(self._root, path), directories[path]))
         return statuses
 
     def _finish(self, full: bytes, entry: Entry) -> os.stat_result:

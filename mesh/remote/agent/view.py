@@ -79,7 +79,7 @@ class View:
         return {}
 
     def find(self, name: str, at: list[Entry]) -> bytes:
-        """The full path of a file of the workspace with this content, perhaps that of an entry; b"" if there is none."""
+        """The full path of a file of the workspace with this content, perhaps at one of these; or b""."""
         for path in self.statuses:
             entry = self.old[path]
             if entry[CONTENT] == name and entry[KIND] == FILE:
@@ -115,7 +115,7 @@ class View:
 
     def _sort(self, entry: Entry) -> None:
         """Decide what is to be done about one entry; those of its directories were sorted before."""
-        path, kind, _, _, size, content = entry
+        path, kind, _, _, _, content = entry
         status = None
         if parent_of(path) not in self._no_directory:
             try:
@@ -132,7 +132,8 @@ class View:
         # What belongs to somebody else cannot be given its mode and time.
         if status is not None and status.st_uid == os.geteuid() and self._right(entry, status):
             self.touch.append(entry)
-            self.have[content] = path
+            if kind == FILE:
+                self.have[content] = path
             return
         self.put.append(entry)
         if kind == FILE:
