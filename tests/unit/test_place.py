@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesh.remote import agent
-from mesh.remote.agent.manifest import BadChanges, known_tree
+from mesh.remote.agent.manifest import BadChanges, OtherBase, known_tree
 from mesh.remote.agent.packs import BadPack
 from mesh.remote.agent.store import Store
 from mesh.remote.agent.workspace import Workspace
@@ -172,7 +172,11 @@ class Place:
     def sync(self, step: Callable[[str], None] = lambda what: None, *, fresh: bool = False) -> dict[str, Any]:
         """Sync, as two processes or as one; return the answer, and the hashes that were asked for."""
         workspace = self.open()
-        lacks = self.plan(workspace)
+        try:
+            lacks = self.plan(workspace)
+        except OtherBase:  # the record was damaged, which nobody saw in its first line
+            assert not known_tree(str(self.record))
+            lacks = self.plan(workspace)
         asked, packs = [lack["hash"] for lack in lacks], []
         for _ in range(3):
             if lacks:
@@ -520,7 +524,7 @@ def test_a_file_that_was_only_touched_there_travels_nothing(place: Place) -> Non
     assert seen(place.there) == seen(place.here)
 
 
-@pytest.mark.parametrize("damage", [b"", b"xxx", b"\0" * 99])
+@pytest.mark.parametrize("damage", [b"", b"xxx", b"longer"])
 def test_a_damaged_store_is_found_out(place: Place, damage: bytes) -> None:
     place.set({b"a": b"old"})
     place.sync()
@@ -833,7 +837,8 @@ from agent.manifest import known_tree
 from agent.workspace import Workspace
 there, record, store, changes, pack = sys.argv[2:]
 workspace = Workspace(there, record, store)
-lacks = workspace.plan(open(changes, "rb").read())["lacks"]
+with open(changes, "rb") as file:
+    lacks = workspace.plan(file.read())["lacks"]
 answer = Workspace(there, record, store).apply([pack])
 print(json.dumps([len(lacks), answer["files"], answer["tree"] == known_tree(record)]))
 """

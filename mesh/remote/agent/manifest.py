@@ -32,6 +32,10 @@ class BadChanges(Exception):
     """Changes that do not fit to what is here, or that would lead outside the workspace."""
 
 
+class OtherBase(BadChanges):
+    """Changes of another tree than the one that is here: ``known_tree`` tells now which one that is."""
+
+
 class Manifest:
     """A tree: entries, sorted by path, and the text that its hash is of."""
 
@@ -70,9 +74,9 @@ def known_tree(record_path: str) -> str:
 
 
 def read_record(path: str) -> Record:
-    """The record; an empty one, that is not clean, if there is none.
+    """Read the record: an empty one, that is not clean, if there is none. Raises OSError.
 
-    So also if somebody wrote into it: what was sent before then counts as made by the host.
+    One that somebody wrote into is deleted: what was sent before then counts as made by the host.
     """
     try:
         with open(path, "rb") as file:
@@ -81,13 +85,20 @@ def read_record(path: str) -> Record:
         entries, rest = json.loads(text), json.loads(more)
         if tree != hash_of(text) or (mark == CLEAN and len(rest) != 5 * len(entries)):
             raise ValueError
-    except (OSError, ValueError, TypeError):
-        empty = Manifest([])
-        return Record([], empty.text, empty.tree, clean=False)
+    except FileNotFoundError:
+        return _no_record()
+    except (ValueError, TypeError):
+        os.unlink(path)
+        return _no_record()
     if mark != CLEAN:
         return Record(entries, text, tree, extra=rest, clean=False)
     numbers = iter(rest)
     return Record(entries, text, tree, zip(numbers, numbers, numbers, numbers, numbers), clean=True)
+
+
+def _no_record() -> Record:
+    empty = Manifest([])
+    return Record([], empty.text, empty.tree, clean=False)
 
 
 def write_record(path: str, manifest: Manifest, mark: str, rest: Sequence[object]) -> None:
@@ -128,7 +139,7 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
         return Manifest(record.entries, record.text, tree)
     if base:
         if not record.clean or record.tree != base:
-            raise BadChanges("the changes are those of another tree")
+            raise OtherBase("the changes are those of another tree")
         old = {entry[PATH]: entry for entry in record.entries}
         for path in drop:
             if old.pop(path, None) is None:

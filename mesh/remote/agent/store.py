@@ -106,11 +106,15 @@ class Store:
         return os.path.join(self._directory, name)
 
     def has(self, name: str, size: int) -> bool:
-        """Whether a content seems to be there: nothing of it is read."""
+        """Whether a content seems to be there: nothing of it is read. One of another size is damaged, and deleted."""
+        path = self.path(name)
         try:
-            return os.lstat(self.path(name)).st_size == size
+            if os.lstat(path).st_size == size:
+                return True
         except OSError:
             return False
+        _quietly(os.unlink, path)
+        return False
 
     def take(self, name: str, to_path: str | bytes) -> bool:
         """Copy a content to a new file; False if it is not there. A damaged one is deleted. Raises OSError."""
