@@ -458,6 +458,18 @@ def test_a_link_that_the_host_made_is_not_followed(place: Place, tmp_path: Path)
     assert (outside / "precious").read_text() == "stay"
 
 
+def test_a_link_in_the_place_of_a_directory_is_not_followed(place: Place) -> None:
+    outside = place.directory / "outside"
+    (outside / "in").mkdir(parents=True, mode=0o700)
+    place.set({b"dir": {b"in": {b"x": b"1"}}})
+    (place.here / "dir/in").chmod(0o555)
+    place.sync()
+    place.set({b"dir": ("link", os.fsencode(outside))})
+    place.sync()
+    assert seen(place.there) == seen(place.here)
+    assert (outside / "in").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_directory_moved_away_and_linked_is_made_anew(place: Place) -> None:
     """What is behind the link has the same inodes as what we put there."""
     place.set({b"dir": {b"x": b"1", b"in": {b"y": b"2"}}})

@@ -41,6 +41,15 @@ class Place:
         except OSError:  # the host made something in it
             pass
 
+    def leave(self, kinds: Container[bytes]) -> None:
+        """All is removed: directories that are not among these paths, but stay, get their modes back.
+
+        Now, as later a link may stand on the way to them.
+        """
+        for path in sorted(self._entered, reverse=True):
+            if path and path not in kinds:
+                self._give_back(path)
+
     def make_directory(self, path: bytes) -> None:
         """Have a directory there, whatever was there before."""
         self._enter(os.path.dirname(path))
@@ -97,14 +106,11 @@ class Place:
         """
         statuses = {}
         directories = {entry[PATH].encode("latin-1"): entry for entry in entries if entry[KIND] == DIRECTORY}
-        for path in sorted(self._entered.keys() - directories.keys(), reverse=True):
-            full, mode = os.path.join(self._root, path), self._entered[path]
-            if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
-                os.chmod(full, mode)
         for path in reversed(list(directories)):  # what is in a directory comes before it: some cannot be entered then
             name = directories[path][PATH]
             if path in self._entered or name in changed:
                 statuses[name] = status_of(self._finish(os.path.join(self._root, path), directories[path]))
+        self._give_back(b"")
         return statuses
 
     def _finish(self, full: bytes, entry: Entry) -> os.stat_result:
@@ -131,6 +137,13 @@ class Place:
                     os.chmod(full, mode | stat.S_IRWXU)
         return self._entered[directory] >= 0
 
+    def _give_back(self, directory: bytes) -> None:
+        """Undo what ``_enter`` did."""
+        mode = self._entered.pop(directory, -1)
+        full = os.path.join(self._root, directory)
+        if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
+            os.chmod(full, mode)
+
     def _unlink(self, path: bytes) -> None:
         full = os.path.join(self._root, path)
         if path not in self._unchanged or not self._store.keep(full, self._unchanged[path]):
@@ -141,7 +154,7 @@ def _kind(path: bytes) -> str:
     """What is there: DIRECTORY, LINK (which stands for everything else as well), or ""."""
     try:
         return DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else LINK
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 

@@ -127,6 +127,8 @@ class Workspace:
         place = Place(self._root, self._store, view.unchanged(), step)
         for path in gone:
             place.remove(path.encode("latin-1"))
+        kinds = {entry[PATH].encode("latin-1"): entry[KIND] for entry in manifest.entries}
+        place.leave(kinds)
         for entry in view.make:
             place.make_directory(entry[PATH].encode("latin-1"))
         statuses = view.statuses
@@ -135,7 +137,7 @@ class Workspace:
         for entry in view.touch:
             statuses[entry[PATH]] = place.touch(entry)
         if fresh:
-            place.clear({entry[PATH].encode("latin-1"): entry[KIND] for entry in manifest.entries})
+            place.clear(kinds)
         statuses.update(place.finish(manifest.entries, {entry[PATH] for entry in view.todo}))
         step("record")
         rest = [number for entry in manifest.entries for number in statuses[entry[PATH]]]
