@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 
-from .manifest import DIRECTORY, KIND, LINK, MODE, MTIME, PATH, mode_of, status_of
+from .manifest import DIRECTORY, KIND, LINK, MODE, MTIME, PATH, mode_of, parent_of, status_of
 from .store import Store
 
 TYPE_CHECKING = False
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 class Place:
     """The workspace while it is being changed. All that it does may raise OSError."""
 
-    def __init__(self, root: bytes, store: Store, unchanged: Mapping[bytes, str], step: Callable[[str], None]) -> None:
-        """unchanged: files that the store keeps if they must make room, with their contents."""
+    def __init__(self, root: bytes, store: Store, unchanged: Callable[[str], str], step: Callable[[str], None]) -> None:
+        """unchanged: tells the content of a file that the store keeps if it must make room; "" for all others."""
         self._root, self._store, self._unchanged, self._step = root, store, unchanged, step
-        self._entered: dict[bytes, int] = {}  # directories that we changed: their modes before; -1: there is none
+        self._entered: dict[str, int] = {}  # directories that we changed: their modes before; -1: there is none
 
-    def remove(self, path: bytes) -> None:
+    def remove(self, path: str) -> None:
         """Delete what an earlier sync put there; a directory only if nothing else is in it."""
-        if not self._enter(os.path.dirname(path)):  # the host put something else there: not ours
+        if not self._enter(parent_of(path)):  # the host put something else there: not ours
             return
-        full = os.path.join(self._root, path)
+        full = self._full(path)
         kind = _kind(full)
         if not kind:
             return
@@ -41,7 +41,7 @@ class Place:
         except OSError:  # the host made something in it
             pass
 
-    def leave(self, kinds: Container[bytes]) -> None:
+    def leave(self, kinds: Container[str]) -> None:
         """All is removed: directories that are not among these paths, but stay, get their modes back.
 
         Now, as later a link may stand on the way to them.
@@ -50,10 +50,10 @@ class Place:
             if path and path not in kinds:
                 self._give_back(path)
 
-    def make_directory(self, path: bytes) -> None:
+    def make_directory(self, path: str) -> None:
         """Have a directory there, whatever was there before."""
-        self._enter(os.path.dirname(path))
-        full = os.path.join(self._root, path)
+        self._enter(parent_of(path))
+        full = self._full(path)
         kind = _kind(full)
         if kind != DIRECTORY:
             if kind:
@@ -64,14 +64,14 @@ class Place:
         self._entered.pop(path, None)
         self._enter(path)
 
-    def put(self, staged: bytes, path: bytes) -> Status:
+    def put(self, staged: bytes, path: str) -> Status:
         """Move a file or link to its place."""
-        self._enter(os.path.dirname(path))
-        full = os.path.join(self._root, path)
+        self._enter(parent_of(path))
+        full = self._full(path)
         if _kind(full) == DIRECTORY:
             self._step("rmtree")
             _remove_tree(full)
-        elif path in self._unchanged:
+        elif self._unchanged(path):
             self._step("unlink")
             self._unlink(path)
         self._step("replace")
@@ -80,20 +80,20 @@ class Place:
 
     def touch(self, entry: Entry) -> Status:
         """Give a file its mode and time."""
-        full = os.path.join(self._root, entry[PATH].encode("latin-1"))
+        full = self._full(entry[PATH])
         if entry[KIND] != LINK:
             self._finish(full, entry)
         return status_of(os.lstat(full))
 
-    def clear(self, kinds: Mapping[bytes, str]) -> None:
+    def clear(self, kinds: Mapping[str, str]) -> None:
         """Remove everything that is not among these paths."""
-        for directory in [b"", *(path for path, kind in kinds.items() if kind == DIRECTORY)]:
-            for name in os.listdir(os.path.join(self._root, directory)):
-                path = os.path.join(directory, name)
+        for directory in ["", *(path for path, kind in kinds.items() if kind == DIRECTORY)]:
+            for name in os.listdir(self._full(directory)):
+                path = (directory and directory + "/") + name.decode("latin-1")
                 if path not in kinds:
                     self._enter(directory)
                     self._step("remove")
-                    full = os.path.join(self._root, path)
+                    full = self._full(path)
                     if _kind(full) == DIRECTORY:
                         _remove_tree(full)
                     else:
@@ -105,12 +105,11 @@ class Place:
         changed: paths of those that had others
         """
         statuses = {}
-        directories = {entry[PATH].encode("latin-1"): entry for entry in entries if entry[KIND] == DIRECTORY}
-        for path in reversed(list(directories)):  # what is in a directory comes before it: some cannot be entered then
-            name = directories[path][PATH]
-            if path in self._entered or name in changed:
-                statuses[name] = status_of(self._finish(os.path.join(self._root, path), directories[path]))
-        self._give_back(b"")
+        for entry in reversed([entry for entry in entries if entry[KIND] == DIRECTORY]):
+            path = entry[PATH]  # what is in a directory comes before it: some cannot be entered then
+            if path in self._entered or path in changed:
+                statuses[path] = status_of(self._finish(self._full(path), entry))
+        self._give_back("")
         return statuses
 
     def _finish(self, full: bytes, entry: Entry) -> os.stat_result:
@@ -123,13 +122,13 @@ class Place:
             status = os.lstat(full)
         return status
 
-    def _enter(self, directory: bytes) -> bool:
+    def _enter(self, directory: str) -> bool:
         """Be able to change what is in a directory; False if there is none, but perhaps a link to one."""
         if directory not in self._entered:
             self._entered[directory] = -1
-            if directory and not self._enter(os.path.dirname(directory)):
+            if directory and not self._enter(parent_of(directory)):
                 return False
-            full = os.path.join(self._root, directory)
+            full = self._full(directory)
             if _kind(full) == DIRECTORY:
                 mode = self._entered[directory] = mode_of(os.lstat(full))
                 if mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -137,17 +136,20 @@ class Place:
                     os.chmod(full, mode | stat.S_IRWXU)
         return self._entered[directory] >= 0
 
-    def _give_back(self, directory: bytes) -> None:
+    def _give_back(self, directory: str) -> None:
         """Undo what ``_enter`` did."""
         mode = self._entered.pop(directory, -1)
-        full = os.path.join(self._root, directory)
+        full = self._full(directory)
         if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
             os.chmod(full, mode)
 
-    def _unlink(self, path: bytes) -> None:
-        full = os.path.join(self._root, path)
-        if path not in self._unchanged or not self._store.keep(full, self._unchanged[path]):
+    def _unlink(self, path: str) -> None:
+        full, content = self._full(path), self._unchanged(path)
+        if not content or not self._store.keep(full, content):
             os.unlink(full)
+
+    def _full(self, path: str) -> bytes:
+        return self._root + b"/" + path.encode("latin-1")
 
 
 def _kind(path: bytes) -> str:

@@ -45,14 +45,9 @@ class View:
         new = {entry[PATH] for entry in self.manifest.entries}
         return sorted(filter(is_path, set(self.old).union(self.record.extra).difference(new)), reverse=True)
 
-    def unchanged(self) -> dict[bytes, str]:
-        """The files that may go to the store if they must make room, with their contents."""
-        keep = {entry[PATH] for entry in self.touch}  # changed only in mode and time
-        return {
-            path.encode("latin-1"): entry[CONTENT]
-            for path, entry in self.old.items()
-            if entry[KIND] == FILE and path in self.statuses and path not in keep
-        }
+    def unchanged(self, path: str) -> str:
+        """The content of a file that is still as the last sync has left it; "" of others."""
+        return self.old[path][CONTENT] if path in self.statuses and self.old[path][KIND] == FILE else ""
 
     def lacking(self, store: Store) -> list[str]:
         return [
@@ -73,8 +68,7 @@ class View:
                 head = _blocks(file, 0, size)
                 tail = _blocks(file, size % BLOCK, size) if size % BLOCK else head
             if head:
-                known = path in self.statuses and self.old[path][KIND] == FILE
-                base = self.old[path][CONTENT] if known else hash_file(self.full(path))
+                base = self.unchanged(path) or hash_file(self.full(path))
                 return {"base": base, "base_size": size, "head": head, "tail": tail[::-1]}
         return {}
 
@@ -147,9 +141,7 @@ class View:
             return link and os.readlink(self.full(path)) == content.encode("latin-1")
         if not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
-        if path in self.statuses and self.old[path][KIND] == FILE:
-            return self.old[path][CONTENT] == content
-        return hash_file(self.full(path)) == content
+        return (self.unchanged(path) or hash_file(self.full(path))) == content
 
     def _find(self) -> None:
         """Look at other paths for contents that are wanted."""

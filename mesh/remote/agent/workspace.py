@@ -124,16 +124,16 @@ class Workspace:
         step("record")
         write_record(self._record, record, DIRTY, sorted(extra.difference(view.old)))
         os.makedirs(self._root, exist_ok=True)
-        place = Place(self._root, self._store, view.unchanged(), step)
+        place = Place(self._root, self._store, view.unchanged, step)
         for path in gone:
-            place.remove(path.encode("latin-1"))
-        kinds = {entry[PATH].encode("latin-1"): entry[KIND] for entry in manifest.entries}
+            place.remove(path)
+        kinds = {entry[PATH]: entry[KIND] for entry in manifest.entries}
         place.leave(kinds)
         for entry in view.make:
-            place.make_directory(entry[PATH].encode("latin-1"))
-        statuses = view.statuses
+            place.make_directory(entry[PATH])
+        statuses = view.statuses.copy()
         for number, entry in enumerate(view.put):
-            statuses[entry[PATH]] = place.put(staging + b"/%d" % number, entry[PATH].encode("latin-1"))
+            statuses[entry[PATH]] = place.put(staging + b"/%d" % number, entry[PATH])
         for entry in view.touch:
             statuses[entry[PATH]] = place.touch(entry)
         if fresh:
