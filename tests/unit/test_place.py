@@ -42,6 +42,7 @@ TREES = st.recursive(
 )
 BLOCK = 1 << 17
 RSYNC_CASES = int(os.environ.get("MESH_RSYNC_CASES", "15"))
+KILL_CASES = int(os.environ.get("MESH_KILL_CASES", "10"))
 
 
 def hash_of(data: bytes) -> str:
@@ -426,6 +427,26 @@ def test_a_kill_at_every_step_is_completed_by_the_next_sync(tmp_path: Path) -> N
         assert not [name for name in place.beside() if ".new" in name]
         steps += 1
     assert steps > 25
+
+
+@pytest.mark.parametrize("seed", range(KILL_CASES))
+def test_kills_and_edits_by_turns(place: Place, seed: int) -> None:
+    editor = Editor(place.here, seed)
+    for _ in range(6):
+        for _ in range(10):
+            editor.edit()
+        pid = os.fork()
+        if not pid:
+            left = iter(range(editor.random.randrange(40)))
+            place.sync(lambda what, left=left: next(left, -1) >= 0 or os._exit(9))  # type: ignore[misc]
+            os._exit(0)
+        editor.random.random()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (0, 9)
+        if editor.random.randrange(2):
+            place.sync()
+            assert seen(place.there) == seen(place.here)
+    place.sync()
+    assert seen(place.there) == seen(place.here)
 
 
 def test_a_staging_that_a_killed_sync_left_is_removed(place: Place) -> None:
