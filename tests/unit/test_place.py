@@ -381,6 +381,17 @@ def test_read_only_directories_and_unreadable_files_for_a_plain_user(place: Plac
     as_nobody(place, work)
 
 
+def test_a_tree_as_deep_as_paths_may_be_long(place: Place) -> None:
+    deep = "/".join("d" * ((4000 - len(os.fsencode(place.there))) // 2 - 60))
+    entries = [[deep[: n + 1], "d", 0o755, 0, 0, ""] for n in range(0, len(deep), 2)]
+    place.open().plan(changes([], entries))
+    assert place.open().apply([])["changed"] == len(entries)
+    assert (place.there / deep).is_dir()
+    place.open().plan(changes([], []))
+    place.open().apply([])
+    assert seen(place.there) == {}
+
+
 def test_a_running_program_keeps_its_file(place: Place) -> None:
     place.set({b"program": b"old"})
     place.sync()
@@ -451,11 +462,14 @@ def test_kills_and_edits_by_turns(place: Place, seed: int) -> None:
 
 def test_a_staging_that_a_killed_sync_left_is_removed(place: Place) -> None:
     place.set({b"a": b"1"})
+    other = place.directory / ".there.new-another.new-999"  # that of the workspace there.new-another
+    other.mkdir()
     stale = place.directory / ".there.new-999"
     stale.mkdir()
     (stale / "1").write_text("half")
     place.sync()
     assert not stale.exists()
+    assert other.exists()
 
 
 def test_a_link_that_the_host_made_is_not_followed(place: Place, tmp_path: Path) -> None:

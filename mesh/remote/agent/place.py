@@ -124,17 +124,24 @@ class Place:
 
     def _enter(self, directory: str) -> bool:
         """Be able to change what is in a directory; False if there is none, but perhaps a link to one."""
-        if directory not in self._entered:
-            self._entered[directory] = -1
-            if directory and not self._enter(parent_of(directory)):
+        way = [directory]
+        while directory not in self._entered and way[-1]:
+            way.append(parent_of(way[-1]))
+        for path in reversed(way):
+            if path not in self._entered:
+                self._entered[path] = self._open(self._full(path))
+            if self._entered[path] < 0:
                 return False
-            full = self._full(directory)
-            if _kind(full) == DIRECTORY:
-                mode = self._entered[directory] = mode_of(os.lstat(full))
-                if mode & stat.S_IRWXU != stat.S_IRWXU:
-                    self._step("chmod")
-                    os.chmod(full, mode | stat.S_IRWXU)
-        return self._entered[directory] >= 0
+        return True
+
+    def _open(self, full: bytes) -> int:
+        if _kind(full) != DIRECTORY:
+            return -1
+        mode = mode_of(os.lstat(full))
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            self._step("chmod")
+            os.chmod(full, mode | stat.S_IRWXU)
+        return mode
 
     def _give_back(self, directory: str) -> None:
         """Undo what ``_enter`` did."""

@@ -83,7 +83,7 @@ class Workspace:
             return _done(view, 0)
         folder, name = os.path.split(self._staging)
         for stale in os.listdir(folder):
-            if stale.startswith(name):
+            if stale.startswith(name) and stale[len(name) :].isdigit():
                 shutil.rmtree(os.path.join(folder, stale), ignore_errors=True)
         staging = self._staging + b"%d" % os.getpid()
         try:
