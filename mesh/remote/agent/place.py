@@ -125,7 +125,7 @@ class Place:
     def _enter(self, directory: str) -> bool:
         """Be able to change what is in a directory; False if there is none, but perhaps a link to one."""
         way = [directory]
-        while directory not in self._entered and way[-1]:
+        while way[-1] and way[-1] not in self._entered:
             way.append(parent_of(way[-1]))
         for path in reversed(way):
             if path not in self._entered:
