@@ -26,7 +26,6 @@ MODULES = (
     "spool",
     "outbox",
     "errand",
-    "store",
     "fanout",
     "sync",
     "ending",

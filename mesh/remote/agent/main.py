@@ -26,6 +26,7 @@ from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
+from .manifest import known_tree
 from .outbox import Outbox
 from .processes import (
     Process,
@@ -43,7 +44,6 @@ from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
 from .sync import Sync
-from .workspace import known_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import signal
 import time
 
 from . import fanout
+from .manifest import known_tree
 from .state import State
-from .workspace import Workspace, known_tree
+from .workspace import Workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
