@@ -23,6 +23,7 @@ SMALL = 1 << 18  # bytes; so much of a file, and less, shares a member with othe
 BUNDLE = 1 << 20  # bytes of such a member
 SAMPLES, SAMPLE = 8, 1 << 13  # pieces and bytes of each that tell whether compressing pays
 WORTH = 0.9  # of its size
+ZIP64 = 1 << 30  # bytes of a member that may need more than 32 bits
 NEW = -1  # in place of an offset: the bytes come from the pack
 
 Operation = tuple[int, int]  # offset in the base, or NEW; length
@@ -106,7 +107,7 @@ def make(
         if entry.kind == "f" and entry.content in missing:
             places[entry.content].append(entry)
     if len(places) < len(missing):
-        raise MeshError("a host asks for what the workspace does not have", hint="this is a bug in mesh; please report it")
+        raise MeshError("a host asks for a content that the workspace does not have")
     changed: list[str] = []
     with zipfile.ZipFile(into, "w", compresslevel=1) as pack:
         writer = _Writer(root, pack, compress, step)
@@ -189,7 +190,7 @@ class _Writer:
     def _open(self, name: str, deflated: bool, size: int = 0) -> IO[bytes]:
         # Given as a name and not as a ZipInfo, so that the pack's level holds.
         self._pack.compression = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
-        return self._pack.open(name, "w", force_zip64=size > zipfile.ZIP64_LIMIT // 2)
+        return self._pack.open(name, "w", force_zip64=size > ZIP64)
 
 
 def _new(file: IO[bytes], operations: Sequence[Operation], see: Callable[[bytes], None]) -> Iterator[bytes]:
@@ -209,10 +210,14 @@ def find_operations(file: IO[bytes], size: int, want: Want) -> list[Operation]:
     Blocks that lie as they did from the start, or from the end, are found: a change in place, something appended, one
     insertion or one deletion anywhere cost what has changed and up to two blocks.
     """
-    matches = [*_matches(file, _head_blocks(size, 0, size), _known(want.head, want.base_size, from_end=False))]
-    from_end = _known(want.tail, want.base_size, from_end=True)
-    for start, end in _gaps(matches, size) if from_end else ():
-        for offset, length, source in _matches(file, _tail_blocks(size, start, end), from_end):
+    if not want.base:
+        return [(NEW, size)]
+    matches = list(_matches(file, _head_blocks(size), want.head, lambda number: number * BLOCK))
+    for start, end in _gaps(matches, size):
+        blocks = _tail_blocks(size, start, end)
+        for offset, length, source in _matches(
+            file, blocks, want.tail, lambda number: max(0, want.base_size - (number + 1) * BLOCK)
+        ):
             cut = max(0, start - offset)
             matches.append((offset + cut, min(end, offset + length) - offset - cut, source + cut))
     operations: list[Operation] = []
@@ -232,9 +237,9 @@ _Blocks = Iterator[tuple[int, int, int]]  # number, offset, length
 _Match = tuple[int, int, int]  # offset, length, offset in the base
 
 
-def _head_blocks(size: int, start: int, end: int) -> _Blocks:
-    for number in range(start // BLOCK, -(-end // BLOCK)):
-        yield number, number * BLOCK, min(BLOCK, size - number * BLOCK)
+def _head_blocks(size: int) -> _Blocks:
+    for number, offset in enumerate(range(0, size, BLOCK)):
+        yield number, offset, min(BLOCK, size - offset)
 
 
 def _tail_blocks(size: int, start: int, end: int) -> _Blocks:
@@ -244,21 +249,15 @@ def _tail_blocks(size: int, start: int, end: int) -> _Blocks:
         yield number, max(0, offset), min(BLOCK, BLOCK + offset)
 
 
-def _known(hashes: Sequence[str], base_size: int, *, from_end: bool) -> dict[str, tuple[set[int], int]]:
-    """For each hash of a block: the numbers of such blocks, and the offset of one of them in the base."""
-    known: dict[str, tuple[set[int], int]] = {}
-    for number, content in enumerate(hashes):
-        offset = max(0, base_size - (number + 1) * BLOCK) if from_end else number * BLOCK
-        known.setdefault(content, (set(), offset))[0].add(number)
-    return known
-
-
-def _matches(file: IO[bytes], blocks: _Blocks, known: Mapping[str, tuple[set[int], int]]) -> Iterator[_Match]:
+def _matches(file: IO[bytes], blocks: _Blocks, hashes: Sequence[str], source: Callable[[int], int]) -> Iterator[_Match]:
+    """The blocks whose hashes are known; source: where a block of this number lies in the base."""
+    known = {content: number for number, content in enumerate(hashes)}
     for number, offset, length in blocks if known else ():
-        data = os.pread(file.fileno(), length, offset)
-        found = known.get(hash_of(data))
-        if found and len(data) == length:
-            yield offset, length, found[1]
+        content = hash_of(os.pread(file.fileno(), length, offset))
+        # Of equal blocks (of zeros, say) the one at the same place: pieces that lie together become one.
+        same = number < len(hashes) and hashes[number] == content
+        if same or content in known:
+            yield offset, length, source(number if same else known[content])
 
 
 def _gaps(matches: Sequence[_Match], size: int) -> list[tuple[int, int]]:

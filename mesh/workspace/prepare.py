@@ -15,12 +15,14 @@ from mesh.workspace import listing as listed
 from mesh.workspace import pack
 from mesh.workspace.hashes import HashCache, Row, Stamp
 from mesh.workspace.listing import Listing, list_workspace, told, unreadable
-from mesh.workspace.manifest import Entry, Manifest, hash_of, manifest_of, new_hash
+from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
 
 TRIES = 3  # for a file that changes while it is read
 RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may change again and show the same times
 PIECE = 1 << 18  # bytes read at a time
-LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, while with small ones they are in each other's way
+LARGE = (
+    1 << 20
+)  # bytes; hashing such a file lets other threads work, while with small ones they are in each other's way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +65,7 @@ def prepare(workspace: Path, ignore: Sequence[str], cache: HashCache, *, include
     )
 
 
-def make_manifest(
-    listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None
-) -> Manifest:
+def make_manifest(listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None) -> Manifest:
     """The manifest of what was listed; a file that is gone by now is left out.
 
     step: called with each file's path while it is read, for tests
@@ -135,19 +135,13 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None]) -> Ha
                 if not stat.S_ISREG(before.st_mode):
                     return None
                 step(found.path)
-                data = file.read(PIECE)
-                if len(data) < PIECE:
-                    content = hash_of(data)
-                else:
-                    digest = new_hash()
-                    while data:
-                        digest.update(data)
-                        data = file.read(PIECE)
-                    content = digest.hexdigest()
+                digest = new_hash()
+                while data := file.read(min(PIECE, before.st_size + 1)):
+                    digest.update(data)
                 stamp = _stamp(os.fstat(descriptor))
             if _stamp(before) == stamp:
                 path, mode = found.path.decode("latin-1"), stat.S_IMODE(before.st_mode)
-                return Entry(path, "f", mode, before.st_mtime_ns, before.st_size, content), stamp
+                return Entry(path, "f", mode, before.st_mtime_ns, before.st_size, digest.hexdigest()), stamp
     except OSError as error:
         return error
     return None
