@@ -91,10 +91,12 @@ class _Walk:
             self._cannot_read(path, error)
             return
         rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
+        prefix = path + b"/" if path else b""
+        inside = self._inside + prefix
         for child in children:
-            below = path + b"/" + child.name if path else child.name
+            below = prefix + child.name
             try:
-                if not rules.excludes(self._inside + below, child.is_dir(follow_symlinks=False)):
+                if not rules.excludes(inside + child.name, child.is_dir(follow_symlinks=False)):
                     self._take(below, child, rules)
             except FileNotFoundError:  # it has just been deleted
                 continue

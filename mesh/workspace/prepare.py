@@ -20,9 +20,7 @@ from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
 TRIES = 3  # for a file that changes while it is read
 RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may change again and show the same times
 PIECE = 1 << 18  # bytes read at a time
-LARGE = (
-    1 << 20
-)  # bytes; hashing such a file lets other threads work, while with small ones they are in each other's way
+LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,10 @@ class Prepared:
 
 
 def prepare(workspace: Path, ignore: Sequence[str], cache: HashCache, *, include_git: bool = False) -> Prepared:
-    """List a workspace and hash what is not known. Raises MeshError naming what cannot be read or will not hold still."""
+    """List a workspace and hash what is not known.
+
+    Raises MeshError naming what cannot be read, or changes faster than it is read.
+    """
     listing = list_workspace(workspace, ignore, include_git=include_git)
     manifest = make_manifest(listing, cache)
     return Prepared(
