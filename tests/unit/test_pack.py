@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.core.errors import MeshError
 from mesh.remote.agent.workspace import BadPack, put_in_place
 from mesh.workspace.listing import list_workspace
 from mesh.workspace.pack import make
@@ -234,53 +232,3 @@ def test_hostile_packs_are_refused_before_anything_is_written(place: Place, entr
         place.hostile(*entries)
     assert seen(place.there) == {}
     assert not list(place.there.parent.glob("there.new-*"))
-
-
-def test_a_file_that_changes_while_it_is_read_is_read_again_or_named(place: Place) -> None:
-    place.set({b"log": b"x" * 1000, b"other": b""})
-    listing = list_workspace(place.here, ())
-    changes = 0
-
-    def write(path: bytes) -> None:
-        nonlocal changes
-        if path == b"log" and changes:
-            changes -= 1
-            with (place.here / "log").open("ab") as file:
-                file.write(b"more")
-
-    changes = 2
-    assert make(listing, io.BytesIO(), write).files == 2
-    changes = 3
-    with pytest.raises(MeshError, match="log: changes while it is read"):
-        make(listing, io.BytesIO(), write)
-
-
-def test_a_file_that_vanished_does_not_belong(place: Place) -> None:
-    place.set({b"a": b"1", b"b": b"2"})
-    listing = list_workspace(place.here, ())
-    (place.here / "b").unlink()
-    assert make(listing, io.BytesIO()).files == 1
-
-
-def test_what_cannot_be_read_is_named(place: Place) -> None:
-    """In a process that is not root: root may read everything."""
-    place.set({b"secret": b"1", b"dir": {b"x": b""}})
-    (place.here / "secret").chmod(0)
-    (place.here / "dir").chmod(0)
-    for directory in (place.here, place.here.parent, place.here.parent.parent, place.here.parent.parent.parent):
-        directory.chmod(0o755)
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            if not os.geteuid():
-                os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
-            list_workspace(place.here, ())
-        except MeshError as error:
-            status = 0 if "secret: Permission denied" in str(error) and "dir: Permission denied" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    (place.here / "dir").chmod(0o755)

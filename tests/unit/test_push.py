@@ -26,7 +26,7 @@ def project(home: Home) -> Home:
 def test_what_would_be_sent(project: Home) -> None:
     assert project.mesh("push", "--list").out.decode() == (
         "2.0 kB  keep/keep.log\n"
-        "  59 B  mesh.yaml\n"
+        "  50 B  mesh.yaml\n"
         "  16 B  .gitignore\n"
         "   5 B  a.py\n"
         "   0 B  link\n"
