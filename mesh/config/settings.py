@@ -42,6 +42,7 @@ class Options:
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
     evict: bool = False  # end other processes of our user that hold a device
+    fresh: bool = False  # remove from the workspace what hosts have made in it
 
 
 def read_options(
@@ -62,6 +63,7 @@ def read_options(
     wait: str | bool | None = None,
     share: bool = False,
     evict: bool = False,
+    fresh: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
@@ -84,6 +86,7 @@ def read_options(
         wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
         share=share,
         evict=evict,
+        fresh=fresh,
     )
 
 
@@ -204,6 +207,7 @@ def run_spec(
         workspace=project.workspace,
         command=tuple(command),
         ignore=project.ignore,
+        include_git=project.include_git,
         prerun=project.prerun,
         env=_environment(project, options.env, environ),
         nproc=options.nproc,
@@ -217,6 +221,7 @@ def run_spec(
         wait=options.wait,
         share=options.share,
         evict=options.evict,
+        fresh=options.fresh,
         spool=project.spool,
     )
 

@@ -46,6 +46,7 @@ class RunSpec:
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
     force: bool = False  # setup: run also what ``unless`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
+    include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
     nproc: int = 1  # ranks on each host, at least 1
