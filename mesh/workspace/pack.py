@@ -8,7 +8,7 @@ import stat
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -181,7 +181,7 @@ class _Writer:
 
     def _flush(self) -> None:
         if self._bundle:
-            pays = self._compress and _pays(b"".join(_spread(len(self._bundle), self._bundle.__getitem__)))
+            pays = self._compress and _pays(_spread(len(self._bundle), self._bundle.__getitem__))
             with self._open(self._bundled, pays) as member:
                 member.write(self._bundle)
         self._members += 1
@@ -267,16 +267,14 @@ def _gaps(matches: Sequence[_Match], size: int) -> list[tuple[int, int]]:
     return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
 
 
-def _samples(file: IO[bytes], operations: Sequence[Operation]) -> bytes:
+def _samples(file: IO[bytes], operations: Sequence[Operation]) -> Iterator[bytes | bytearray]:
     """Some of the new bytes of a file."""
     position, longest = 0, (0, 0)
     for offset, length in operations:
         if offset == NEW and length > longest[1]:
             longest = position, length
         position += length
-    return b"".join(
-        _spread(longest[1], lambda part: os.pread(file.fileno(), part.stop - part.start, longest[0] + part.start))
-    )
+    return _spread(longest[1], lambda part: os.pread(file.fileno(), part.stop - part.start, longest[0] + part.start))
 
 
 def _spread(length: int, take: Callable[[slice], bytes | bytearray]) -> Iterator[bytes | bytearray]:
@@ -285,5 +283,7 @@ def _spread(length: int, take: Callable[[slice], bytes | bytearray]) -> Iterator
         yield take(slice(start, min(length, start + SAMPLE)))
 
 
-def _pays(sample: bytes) -> bool:
-    return len(zlib.compress(sample, 1)) < WORTH * len(sample)
+def _pays(samples: Iterable[bytes | bytearray]) -> bool:
+    # Each for itself: what repeats only far away in a file does not shrink it.
+    sizes = [(len(zlib.compress(sample, 1)), len(sample)) for sample in samples]
+    return sum(after for after, _ in sizes) < WORTH * sum(before for _, before in sizes)
