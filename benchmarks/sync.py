@@ -52,12 +52,13 @@ class Bench:
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(REPOSITORY)}
         ssh = f"-i {lab.identity} -o UserKnownHostsFile={lab.known_hosts} -o BatchMode=yes -o LogLevel=ERROR"
         addresses = [host.address for host in lab.hosts]
+        there = "mkdir -p copy; tar -C copy -xf -"
         each = f"printf '%s\\n' {' '.join(addresses)} | xargs -P {len(addresses)} -I@"
         here = self.project
         self.tools = {
             "mesh": f"{sys.executable} -m mesh push pod",
             "rsync -a": f"{each} rsync -a --delete -e 'ssh {ssh}' {here}/ root@@:copy/",
-            "tar over ssh": f"{each} sh -c 'tar -C {here} -cf - . | ssh {ssh} root@@ \"mkdir -p copy; tar -C copy -xf -\"'",
+            "tar over ssh": f"{each} sh -c 'tar -C {here} -cf - . | ssh {ssh} root@@ \"{there}\"'",
         }
         if shutil.which("clush"):
             width = f"-l root -f {len(addresses)} -w {','.join(addresses)}"
@@ -165,9 +166,10 @@ def cases(hosts: int, rounds: int, scratch: Path) -> list[str]:
 PAGE = """\
 # How fast the workspace travels
 
-Written by `python benchmarks/sync.py --write`: whole commands, medians of {rounds} rounds in which the tools took turns, on test
-hosts of one machine, each with its own sshd. "MB sent" is what left the client's network interface, everything included. mesh
-(`mesh push`) also takes every host's lock and checks on every host that each path is as it should be.
+Written by `python benchmarks/sync.py --write`: whole commands, medians of {rounds} rounds in which the tools took
+turns, on test hosts of one machine, each with its own sshd. "MB sent" is what left the client's network interface,
+everything included. mesh (`mesh push`) also takes every host's lock and checks on every host that each path is as it
+should be.
 
 Machine: {machine}.
 {tables}

@@ -53,6 +53,7 @@ OPTIONS = {
     "wait": "wait for busy hosts, at most so many seconds (or 10m); without a value: however long",
     "share": "run beside others, in a copy of the workspace that is removed afterwards",
     "evict": "end your own processes that hold a device which the run needs",
+    "no-fanout": "send to every host from here: hosts hand nothing on among themselves",
     "fresh": "remove from the workspace what the hosts have made in it",
 }
 
@@ -85,6 +86,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         share: bool = False,
         evict: bool = False,
         fresh: bool = False,
+        no_fanout: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -104,6 +106,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             share=share,
             evict=evict,
             fresh=fresh,
+            no_fanout=no_fanout,
         )
         command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
@@ -161,7 +164,7 @@ def setup(
     auto_shortflags=False,
     optional=["wait"],
     help={
-        **{name: OPTIONS[name] for name in (*PICK, "json", "wait", "fresh")},
+        **{name: OPTIONS[name] for name in (*PICK, "json", "wait", "fresh", "no-fanout")},
         "list": "list what would be sent, the biggest first, and do nothing; needs no cluster",
         "explain": "tell which rule decides whether this path is sent; needs no cluster",
     },
@@ -177,11 +180,12 @@ def push(
     json: bool = False,
     wait: str | bool | None = None,
     fresh: bool = False,
+    no_fanout: bool = False,
     list: bool = False,  # noqa: A002  (the option's name)
     explain: str = "",
 ) -> None:
     """Bring the working directory to every host, and start nothing."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh)
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh, no_fanout=no_fanout)
     if explain:
         found = api.explain(explain)
         show([dumps(asdict(found))] if json else explained(explain, found))

@@ -43,6 +43,7 @@ class Options:
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
     evict: bool = False  # end other processes of our user that hold a device
     fresh: bool = False  # remove from the workspace what hosts have made in it
+    fan_out: bool = True  # hosts may hand on among themselves what they all lack
 
 
 def read_options(
@@ -64,6 +65,7 @@ def read_options(
     share: bool = False,
     evict: bool = False,
     fresh: bool = False,
+    no_fanout: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
@@ -87,6 +89,7 @@ def read_options(
         share=share,
         evict=evict,
         fresh=fresh,
+        fan_out=not no_fanout,
     )
 
 
@@ -222,6 +225,7 @@ def run_spec(
         share=options.share,
         evict=options.evict,
         fresh=options.fresh,
+        fan_out=options.fan_out,
         spool=project.spool,
     )
 

@@ -28,6 +28,7 @@ Want = Mapping[str, Any]  # a content that a host lacks, as docs/sync.md has it
 FORESEEN = 256 << 10  # bytes of contents that are sent along without being asked for
 HANDED_ON = 1 << 20  # bytes of a pack from which on hosts hand it on
 LOOK = 0.1  # seconds
+TRIES = 3  # for files that change between being listed and being packed
 NEAR = 0.002  # seconds for a round trip in a local network
 FEW = 3  # hosts; with fewer of them handing on saves nothing worth the trouble
 
@@ -38,6 +39,9 @@ class Luggage(Protocol):
     tree: str
     """Its tree hash."""
 
+    env: Mapping[str, str]
+    """What the ranks are to know of it."""
+
     def changes(self, base: str) -> bytes:
         """What has changed since another tree; everything, if we do not know that one."""
 
@@ -47,13 +51,14 @@ class Luggage(Protocol):
     def pack(self, wants: Sequence[Want], *, compress: bool) -> int:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
 
+    def has_changed(self, error: Exception) -> bool:
+        """Whether an error of ``pack`` says that a file is another one now. Then ``renew`` lists it anew."""
 
-@dataclass
-class _Group:
-    """Hosts that lack the same."""
+    def renew(self) -> None:
+        """List the workspace again; ``tree`` is another one then. Raises MeshError."""
 
-    wants: Sequence[Want]
-    nodes: list[int] = field(default_factory=list)  # that have not been served yet
+    def sent(self) -> None:
+        """A host has it now."""
 
 
 @dataclass
@@ -62,7 +67,7 @@ class _Tree:
 
     pack: int  # descriptor
     size: int
-    nodes: list[int]
+    nodes: list[int] = field(default_factory=list)  # as they came
     ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
     waiting: set[int] = field(default_factory=set)  # that have not been told where to fetch
     open: set[int] = field(default_factory=set)  # that have not got it
@@ -78,22 +83,25 @@ class Courier:
         spawn: Callable[[str, Callable[[], None]], object],
         failed: Callable[[Exception], None],
         *,
+        count: int,
         fresh: bool,
         fan_out: bool,
     ) -> None:
         """address_of: a node's address for the other hosts; spawn: starts a thread by name and function.
 
+        count: how many hosts there are
         failed: called with a MeshError or an OSError if the workspace cannot be packed
         """
         self._luggage, self._address_of, self._spawn, self._failed = luggage, address_of, spawn, failed
-        self._fresh, self._fan_out = fresh, fan_out
+        self._count, self._fresh, self._fan_out = count, fresh, fan_out
         self._happened: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._sessions: dict[int, Session] = {}
-        self._unanswered: set[int] = set()  # nodes that have not said what they lack
-        self._groups: dict[str, _Group] = {}
+        self._had: dict[int, str] = {}  # tree hashes of what they had before, by node
+        self._synced_nodes: set[int] = set()
+        self._renewed = 0  # how often the workspace was listed again
         self._packs: dict[str, int] = {}  # by what they hold
-        self._trees: list[_Tree] = []
+        self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._credentials = ""
 
     def start(self) -> None:
@@ -124,8 +132,10 @@ class Courier:
     def _work(self) -> None:
         try:
             while (happened := self._happened.get()) is not None and self._is_listed():
-                happened()
-                self._dispatch()
+                try:
+                    happened()
+                except MeshError as error:
+                    self._begin_again(error)
         except (MeshError, OSError) as error:
             self._failed(error)
 
@@ -138,30 +148,31 @@ class Courier:
 
     def _begin(self, node: int, session: Session, tree: str) -> None:
         luggage = self._luggage.result()
-        self._sessions[node] = session
-        self._unanswered.add(node)
+        self._sessions[node], self._had[node] = session, tree
         foreseen = luggage.foreseen(tree)
         pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
         changes = luggage.changes(tree)
         self._send(node, partial(session.send_changes, changes, fresh=self._fresh, pack=pack))
 
-    def _lacks(self, node: int, wants: Sequence[Want]) -> None:
-        self._unanswered.discard(node)
-        self._groups.setdefault(_key(wants), _Group(wants)).nodes.append(node)
+    def _begin_again(self, error: MeshError) -> None:
+        """A file is another one than it was when the workspace was listed. Raises the error if that is too late."""
+        luggage = self._luggage.result()
+        if not luggage.has_changed(error) or self._renewed == TRIES or self._synced_nodes:
+            raise error
+        self._renewed += 1
+        luggage.renew()
+        self._packs, self._trees = {}, {}
+        for node, session in list(self._sessions.items()):
+            self._begin(node, session, self._had[node])
 
-    def _dispatch(self) -> None:
-        """Serve those that lack something, as soon as it is known how many of them lack the same."""
-        for group in self._groups.values():
-            small = sum(want["size"] for want in group.wants) < HANDED_ON
-            if group.nodes and (small or not self._fan_out or not self._unanswered):
-                nodes, group.nodes = group.nodes, []
-                pack = self._pack(group.wants)
-                size = os.fstat(pack).st_size
-                if self._fan_out and len(nodes) >= FEW and size >= HANDED_ON:
-                    self._plant(_Tree(pack, size, nodes))
-                else:
-                    for node in nodes:
-                        self._send(node, partial(self._sessions[node].send_pack, pack))
+    def _lacks(self, node: int, wants: Sequence[Want]) -> None:
+        """Have a host get what it lacks, from us or from hosts that lack the same and were faster."""
+        pack = self._pack(wants)
+        size = os.fstat(pack).st_size
+        if self._fan_out and self._count >= FEW and size >= HANDED_ON:
+            self._plant(node, self._trees.setdefault(_key(wants), _Tree(pack, size)))
+        else:
+            self._send(node, partial(self._sessions[node].send_pack, pack))
 
     def _pack(self, wants: Sequence[Want]) -> int:
         key = _key(wants)
@@ -176,16 +187,17 @@ class Courier:
 
     # ---- handing on
 
-    def _plant(self, tree: _Tree) -> None:
-        self._trees.append(tree)
+    def _plant(self, node: int, tree: _Tree) -> None:
+        """Put a host into a tree, as the last one."""
         self._credentials = self._credentials or make_credentials()
-        tree.open = set(tree.nodes)
-        tree.waiting = set(tree.nodes[1:])
-        for node in tree.nodes:
-            self._sessions[node].serve(tree.size, self._credentials)
+        tree.nodes.append(node)
+        tree.open.add(node)
+        if len(tree.nodes) > 1:
+            tree.waiting.add(node)
+        self._sessions[node].serve(tree.size, self._credentials)
 
     def _serving(self, node: int, port: int) -> None:
-        for tree in self._trees:
+        for tree in self._trees.values():
             if node in tree.open:
                 tree.ports[node] = port
                 if node == tree.nodes[0]:
@@ -202,7 +214,7 @@ class Courier:
 
     def _unfetched(self, node: int) -> None:
         """It gets the pack from us; its own children have been told where it serves, or are told by another failure."""
-        for tree in self._trees:
+        for tree in self._trees.values():
             if node in tree.open:
                 tree.waiting.discard(node)
                 self._send(node, partial(self._sessions[node].send_pack, tree.pack))
@@ -213,13 +225,15 @@ class Courier:
                             self._unfetched(child)
 
     def _synced(self, node: int) -> None:
-        self._unanswered.discard(node)
-        for tree in self._trees:
+        if not self._synced_nodes:
+            self._luggage.result().sent()
+        self._synced_nodes.add(node)
+        for tree in self._trees.values():
             tree.open.discard(node)
-            if not tree.open and tree.ports:
+        if len(self._synced_nodes) == self._count:  # nobody fetches any more
+            for tree in self._trees.values():
                 for server in tree.ports:
                     self._sessions[server].settle()
-                tree.ports = {}
 
 
 def _key(wants: Sequence[Want]) -> str:

@@ -131,6 +131,7 @@ class Launcher:
             self._address_of,
             self._spawn,
             self._workspace_failed,
+            count=len(placement.hosts),
             fresh=spec.fresh,
             fan_out=spec.fan_out,
         )
@@ -265,7 +266,8 @@ class Launcher:
     def _environment(self, node: int) -> dict[str, str]:
         hosts = self._placement.hosts
         addresses = [self._address_of(node) for node in range(len(hosts))]
-        return host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+        found = host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+        return {**self._luggage.result().env, **found} if self._spec.sync else found
 
     def _address_of(self, node: int) -> str:
         """By which the other hosts reach it."""

@@ -204,11 +204,11 @@ class Session:
 
     def serve(self, size: int, credentials: str) -> None:
         """Have the host hand on the next pack that it gets, of so many bytes."""
-        self._send(encode({"type": "serve", "size": size, "credentials": credentials}))
+        self._send(encode({"type": "serve", "bytes": size, "credentials": credentials}))
 
     def fetch(self, address: str, port: int, size: int, credentials: str) -> None:
         """Have the host get the pack from another one."""
-        given = {"address": address, "port": port, "size": size, "credentials": credentials}
+        given = {"address": address, "port": port, "bytes": size, "credentials": credentials}
         self._send(encode({"type": "fetch", **given}))
 
     def prepare(self, env: Mapping[str, str], prerun: Sequence[str], *, claim: bool, evict: bool) -> None:

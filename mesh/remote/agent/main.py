@@ -375,7 +375,7 @@ class Agent:
         if self.is_over() or self.sync is None:
             return
         try:
-            port = self.sync.serve(header["size"], header["credentials"])
+            port = self.sync.serve(header["bytes"], header["credentials"])
         except Exception as error:  # no ssl in this Python, no socket to be had
             self.out.send({"type": "unfetched", "reason": str(error)})
         else:
@@ -384,7 +384,7 @@ class Agent:
     def do_fetch(self, header: dict[str, Any], data: bytes) -> None:
         """Take the pack from another host."""
         if not self.is_over() and self.sync is not None:
-            given = (header["address"], header["port"], header["size"], header["credentials"])
+            given = (header["address"], header["port"], header["bytes"], header["credentials"])
             self.work(partial(self.sync.fetch_and_work, *given))
 
     def do_settled(self, header: dict[str, Any], data: bytes) -> None:
