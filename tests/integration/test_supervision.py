@@ -53,9 +53,10 @@ def gone(*hosts: TestHost, within: float = 10.0) -> bool:
     return eventually(lambda: not any(host.processes() for host in hosts), within)
 
 
-def groups(lab: Lab) -> list[Path]:
-    """Control groups of runs; all hosts share this machine's."""
-    return [path for host in lab.hosts for path in host.path("/sys/fs/cgroup").glob("**/mesh-*-h0*")]
+def groups(pod: Home) -> list[Path]:
+    """Control groups of this user's runs; all hosts have this machine's."""
+    runs = [path.name for path in pod.path.glob(".local/state/mesh/runs/*")]
+    return [path for run in runs for path in Path("/sys/fs/cgroup").glob(f"*/mesh-{run}-*")]
 
 
 def logs(pod: Home) -> list[bytes]:
@@ -100,7 +101,7 @@ def test_a_killed_agent_or_guardian_is_a_lost_host_at_once(pod: Home, lab: Lab, 
     assert f"host {host.address} (rank 1) was lost first".encode() in err
     assert b"not verified" not in err
     assert gone(*lab.hosts)
-    assert groups(lab) == []
+    assert groups(pod) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
