@@ -78,6 +78,7 @@ class Synced(HostEvent):
     bytes: int  # that we have sent to this host
     seconds: float  # from the first byte sent to the last file in place
     tree: str = ""  # the tree hash of what is there now
+    attempt: int = 0  # as in Lacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,7 @@ class Lacks(HostEvent):
     """Contents that the host needs for its workspace."""
 
     wants: tuple[Mapping[str, Any], ...]  # as docs/sync.md has them
+    attempt: int  # how often the workspace had been listed again when it was told what has changed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,9 @@ class Courier:
         self._sessions: dict[int, Session] = {}
         self._had: dict[int, str] = {}  # tree hashes of what they had before, by node
         self._synced_nodes: set[int] = set()
-        self._renewed = 0  # how often the workspace was listed again
+        self._lock = threading.Lock()
+        self._attempt = 0  # how often the workspace was listed again
+        self._is_final = False  # a host that has the tree was accepted
         self._packs: dict[str, int] = {}  # by what they hold
         self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._credentials = ""
@@ -115,11 +117,17 @@ class Courier:
         """Sync a host that has this tree. From any thread, as the next one."""
         self._happened.put(partial(self._begin, node, session, tree))
 
+    def accepts(self, event: Synced) -> bool:
+        """Whether a host has the tree as it was listed last; from now on that is the tree."""
+        with self._lock:
+            self._is_final = self._is_final or event.attempt == self._attempt
+            return event.attempt == self._attempt
+
     def handle(self, event: Event) -> None:
         """Take note of what a host tells."""
         match event:
-            case Lacks(node=node, wants=wants):
-                self._happened.put(partial(self._lacks, node, wants))
+            case Lacks(node=node):
+                self._happened.put(partial(self._lacks, node, event))
             case Serving(node=node, port=port):
                 self._happened.put(partial(self._serving, node, port))
             case Unfetched(node=node):
@@ -152,21 +160,25 @@ class Courier:
         foreseen = luggage.foreseen(tree)
         pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
         changes = luggage.changes(tree)
-        self._send(node, partial(session.send_changes, changes, fresh=self._fresh, pack=pack))
+        self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
 
     def _begin_again(self, error: MeshError) -> None:
         """A file is another one than it was when the workspace was listed. Raises the error if that is too late."""
         luggage = self._luggage.result()
-        if not luggage.has_changed(error) or self._renewed == TRIES or self._synced_nodes:
-            raise error
-        self._renewed += 1
+        with self._lock:
+            if not luggage.has_changed(error) or self._attempt == TRIES or self._is_final:
+                raise error
+            self._attempt += 1
         luggage.renew()
         self._packs, self._trees = {}, {}
         for node, session in list(self._sessions.items()):
             self._begin(node, session, self._had[node])
 
-    def _lacks(self, node: int, wants: Sequence[Want]) -> None:
+    def _lacks(self, node: int, lacks: Lacks) -> None:
         """Have a host get what it lacks, from us or from hosts that lack the same and were faster."""
+        if lacks.attempt != self._attempt:
+            return
+        wants = lacks.wants
         pack = self._pack(wants)
         size = os.fstat(pack).st_size
         if self._fan_out and self._count >= FEW and size >= HANDED_ON:

@@ -201,6 +201,8 @@ class Launcher:
         elif isinstance(event, Locked):
             self._trees[event.node] = event.tree
         elif isinstance(event, Lacks | Serving | Synced | Unfetched):
+            if isinstance(event, Synced) and not self._courier.accepts(event):
+                return  # a file has changed meanwhile: it is synced once more
             self._courier.handle(event)
             event = self._checked(event)
         elif isinstance(event, AsksPassword):

@@ -165,14 +165,15 @@ class Session:
         """Let go of the host's lock."""
         self._send(encode({"type": "unlock"}))
 
-    def send_changes(self, changes: bytes, *, fresh: bool, pack: int = -1) -> None:
+    def send_changes(self, changes: bytes, *, attempt: int, fresh: bool, pack: int = -1) -> None:
         """Send the changes of the manifest, and a pack with what the host will lack, if that is known.
 
+        attempt: comes back with what the host answers
         pack: an open file; -1: the host is to tell what it lacks
         """
         pieces = [changes[place : place + PIECE] for place in range(0, len(changes), PIECE)]
         headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
-        headers[0] |= {"first": True, "fresh": fresh}
+        headers[0] |= {"first": True, "fresh": fresh, "attempt": attempt}
         headers[-1] |= {"last": pack < 0}
         self._send_pieces(zip(headers, pieces, strict=True), _pack_frames(pack) if pack >= 0 else ())
 
@@ -435,7 +436,8 @@ class Session:
             case "stopped":
                 yield Stopped(time=self._ours(header["time"]), node=node)
             case "lacks":
-                yield Lacks(time=now, node=node, wants=tuple(json.loads(zlib.decompress(data))))
+                wants = tuple(json.loads(zlib.decompress(data)))
+                yield Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
             case "no-door":
                 self._may_come_back = False
             case "no-agent":
@@ -484,7 +486,15 @@ class Session:
                 return Busy(time=now, node=node, owner=_told(header["owner"]))
             case "synced":
                 files, seconds, tree = header["files"], header["seconds"], header["tree"]
-                return Synced(time=now, node=node, files=files, bytes=self._sent, seconds=seconds, tree=tree)
+                return Synced(
+                    time=now,
+                    node=node,
+                    files=files,
+                    bytes=self._sent,
+                    seconds=seconds,
+                    tree=tree,
+                    attempt=header["attempt"],
+                )
             case "ready":
                 return Ready(time=now, node=node)
             case "failed":

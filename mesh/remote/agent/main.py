@@ -83,6 +83,7 @@ class Agent:
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.sync: Sync | None = None
+        self.attempt = 0  # which listing of the workspace it is about
         self.prerun: Prerun | None = None
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
@@ -353,6 +354,7 @@ class Agent:
         if header.get("first"):
             self.drop_sync()
             self.sync = Sync(self.state, self.begin["run"], header["fresh"])
+            self.attempt = header["attempt"]
         assert self.sync is not None
         self.sync.add_changes(data)
         if header.get("last"):
@@ -418,11 +420,12 @@ class Agent:
         elif "lacks" in answer:
             assert self.sync is not None
             self.sync.complete()
-            self.out.send({"type": "lacks"}, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
+            told = {"type": "lacks", "attempt": self.attempt}
+            self.out.send(told, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
         else:
             if self.sync is not None and not self.sync.is_serving:
                 self.drop_sync()
-            self.out.send({"type": "synced", **answer})
+            self.out.send({"type": "synced", "attempt": self.attempt, **answer})
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
         """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
