@@ -1,10 +1,11 @@
 """A stand-in for docker: a daemon whose containers are its own children, and the program that talks to it.
 
     python -m tests.docker SOCKET              the daemon
-    python -m tests.docker SOCKET docker ...   the program: run [-d], create, start, ps -q, stop -t, as docker has them
+    python -m tests.docker SOCKET docker ...   the program: run [-d], create, start, ps, stop, kill as docker has them
 
 What matters of docker is here: a container is no descendant of whoever runs it, ``run`` without -d waits for it and
-hands signals on, labels select, stop is SIGTERM and then SIGKILL.
+hands signals on, labels select, stop is SIGTERM and then SIGKILL, and a start goes on when its client is killed: until
+it is over, the container is "created", and stop waits for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,28 @@ class Daemon:
         self.running: dict[str, tuple[subprocess.Popen[bytes], list[str]]] = {}
         self.created: dict[str, tuple[list[str], list[str]]] = {}
         self.lock = threading.Lock()
+        self.starting: dict[str, threading.Lock] = {}
+        self.slow = 0.0  # seconds that a start takes
 
     def answer(self, request: dict[str, Any]) -> Any:
+        if request["do"] == "slow":
+            self.slow = request["seconds"]
+            return None
+        if request["do"] in ("start", "stop"):
+            with self.starting[request["name"]]:
+                if request["do"] == "start":
+                    time.sleep(self.slow)
+                    return self.act(request)
+                if request["name"] not in self.running:
+                    return None
+        return self.act(request)
+
+    def act(self, request: dict[str, Any]) -> Any:
         with self.lock:
             if request["do"] == "create":
                 name = f"c{len(self.created):011d}"
                 self.created[name] = request["argv"], request["labels"]
+                self.starting[name] = threading.Lock()
                 return name
             if request["do"] == "start":
                 argv, labels = self.created[request["name"]]
@@ -41,6 +59,9 @@ class Daemon:
                 return child.pid
             if request["do"] == "ps":
                 wanted = set(request["labels"])
+                if "status=created" in wanted:
+                    waiting = self.created.keys() - self.running.keys()
+                    return [name for name in waiting if wanted - {"status=created"} <= set(self.created[name][1])]
                 return [
                     n for n, (child, labels) in self.running.items() if child.poll() is None and wanted <= set(labels)
                 ]
@@ -105,6 +126,9 @@ def program(path: str, words: list[str]) -> int:
     elif command == "stop":
         for name in rest:
             ask(path, do="stop", name=name, seconds=seconds)
+    elif command in ("kill", "rm"):
+        for name in rest:
+            ask(path, do="signal", name=name, number=signal.SIGKILL)
     elif command == "create":
         print(ask(path, do="create", argv=rest[1:], labels=labels))
     elif command == "start":

@@ -10,6 +10,7 @@ from importlib import resources
 MODULES = (
     "frames",
     "cgroups",
+    "oom",
     "processes",
     "containers",
     "state",

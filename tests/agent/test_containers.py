@@ -68,6 +68,69 @@ def test_no_container_outlives_the_run(run: Run, sock: str, remote_dir: Path, ho
     assert scripts(remote_dir) == []
 
 
+def test_one_that_is_being_started_when_its_client_is_killed(run: Run, sock: str) -> None:
+    docker.ask(sock, do="slow", seconds=1.0)
+    run.start("sh", "-c", "docker run image sleep 1000 & sleep 1000")
+    assert eventually(lambda: docker.ask(sock, do="ps", labels=["status=created"]))
+    assert run.finish(grace=0.0).left == ()
+    assert running(sock) == []
+    assert docker.ask(sock, do="ps", labels=["status=created"]) == []
+
+
+def test_a_script_that_prerun_hides_stands_in_front_again(
+    opener: Open, any_python: str, tmp_path: Path, sock: str
+) -> None:
+    (tmp_path / "programs").mkdir()
+    docker.install(tmp_path / "programs", Path(sock))
+    run = opener(any_python)
+    assert isinstance(run.prepare([f"PATH={tmp_path}/programs:$PATH"]), Ready)
+    run.start("sh", "-c", "docker run -d image sleep 1000; sleep 1000")
+    assert eventually(lambda: len(running(sock)) == 1)
+    assert run.finish(grace=0.0).left == ()
+    assert running(sock) == []
+
+
+@pytest.mark.parametrize("shell", [["sh"], ["bash", "--posix"]], ids=lambda shell: shell[0])
+@pytest.mark.parametrize(
+    ("words", "marked"),
+    {
+        ("run",): 1,
+        ("create", "a"): 1,
+        ("container", "run", "-it", "a"): 2,
+        ("-H", "tcp://h:1", "--tls", "-D", "run", "a"): 5,
+        ("--host=tcp://h:1", "create", "a b"): 2,
+        ("--context", "run", "create", "a"): 3,
+        ("--config", "create", "ps"): 0,
+        ("run", "-e", "X=a\nb", "", "'q\"$x`*\\", "\udcff"): 1,
+        (): 0,
+        ("ps", "run"): 0,
+        ("image", "create"): 0,
+        ("container", "ls", "run"): 0,
+        ("--version",): 0,
+    }.items(),
+)
+def test_only_run_and_create_are_labelled(
+    tmp_path: Path, shell: list[str], words: tuple[str, ...], marked: int
+) -> None:
+    """marked: after that many words comes the label; 0: nothing does, and nothing is noted."""
+    place = tmp_path / "the real one's"
+    place.mkdir()
+    real = place / "docker"
+    told = "import os, sys; print(ascii(sys.argv[1:]), os.environ['n'], os.environ['word'])"
+    real.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{told}" "$@"\n')
+    real.chmod(0o755)
+    containers = Containers(str(tmp_path / "it's ours"), "R-1")
+    path = containers.cover(os.fsencode(f"{place}:{os.environ['PATH']}"))
+    assert containers.cover(path) == path
+    script = os.fsdecode(path).split(":")[0] + "/docker"
+    environment = {**os.environ, "n": "5", "word": "w"}
+    done = subprocess.run([*shell, script, *words], env=environment, capture_output=True, text=True, check=True)
+    label = ["--label", "mesh.run=R-1"] if marked else []
+    assert done.stdout == ascii([*words[:marked], *label, *words[marked:]]) + " 5 w\n"
+    assert done.stderr == ""
+    assert containers.used() == bool(marked)
+
+
 def test_a_container_of_somebody_else_stays(run: Run, sock: str) -> None:
     other = docker.ask(sock, do="create", argv=["sleep", "1000"], labels=["mesh.run=other"])
     docker.ask(sock, do="start", name=other)

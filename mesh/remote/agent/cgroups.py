@@ -69,6 +69,15 @@ def members(path: str) -> set[int]:
     return found - {0}
 
 
+def kill(path: str) -> None:
+    """Kill all in a group of ours and below it in one step, which no fork escapes; older kernels have no way to."""
+    try:
+        with open(os.path.join(path, "cgroup.kill"), "wb", buffering=0) as file:
+            file.write(b"1")
+    except OSError:  # each of them is killed by itself then
+        pass
+
+
 def remove(path: str) -> None:
     """Remove a group in which nothing is left, with those below it."""
     for place in _groups(path):

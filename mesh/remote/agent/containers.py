@@ -1,42 +1,58 @@
 """Containers that ranks start with docker or podman: children of a daemon, so that only a label tells whose they are.
 
-A small script stands in front of the real program on PATH. It labels what is run or created, and leaves a mark that it
-was used at all, so that a run without containers asks no daemon anything.
+A small script stands in front of the real program on PATH. It labels what is run or created, and takes a note of the
+engine that was meant, so that a run without containers asks no daemon anything.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import time
 
 from .processes import find_program
 
 TOOLS = ("docker", "podman")
 LABEL = "mesh.run"
 ANSWER = 10.0  # seconds for the daemon to answer
-# Options of the program itself that take a value, as two words. Others hold it after "=", or have none.
+SAID = 200  # characters of its complaint that are told
+# Which engine is meant depends on these, beside the options.
+VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")
+# Options before the subcommand whose value is the next word: docker(1), podman(1).
+VALUED = (
+    "-H|-c|-l|-D[Hcl]|--config|--context|--host|--log-level|--tlscacert|--tlscert|--tlskey|--cdi-spec-dir|"
+    "--cgroup-manager|--connection|--conmon|--db-backend|--default-mounts-file|--events-backend|--hooks-dir|--identity|"
+    "--imagestore|--module|--namespace|--network-cmd-path|--network-config-dir|--out|--root|--runroot|--runtime|"
+    "--runtime-flag|--ssh|--storage-driver|--storage-opt|--tmpdir|--url|--volumepath"
+)
+# The words go through variables, as "$@" can only be cut at its beginning; with odd names, since what the user exports
+# must reach the real program as it was. A note is one write, so that those of several ranks do not mix.
 SCRIPT = r"""#!/bin/sh
 # Labels the containers of a run of mesh, so that none of them is left when it ends.
-: >%(mark)s
-done= value=
-for word do
+_mesh_real={real} _mesh_n=0 _mesh_all= _mesh_before= _mesh_valued= _mesh_label=
+while [ $# -gt 0 ]; do
+    _mesh_n=$((_mesh_n + 1))
+    eval "_mesh_$_mesh_n=\$1"
+    _mesh_all="$_mesh_all \"\$_mesh_$_mesh_n\""
+    case $_mesh_valued$1 in
+    run | create) _mesh_label='--label {label}'; shift; break ;;
+    container) shift; continue ;;
+    esac
+    _mesh_before="$_mesh_before \"\$_mesh_$_mesh_n\""
+    case $_mesh_valued$1 in
+    =*) _mesh_valued= ;;
+    {valued}) _mesh_valued== ;;
+    -*) ;;
+    *) shift; break ;;
+    esac
     shift
-    if [ -n "$value" ]; then value=
-    elif [ -z "$done" ]; then
-        case $word in
-        -c | --config | --context | -H | --host | -l | --log-level | --tlscacert | --tlscert | --tlskey | --url | \
-            --connection | --identity | --root | --runroot | --runtime | --storage-driver | --storage-opt | --tmpdir | \
-            --cgroup-manager | --conmon | --events-backend | --hooks-dir | --imagestore | --module | --namespace | \
-            --network-cmd-path | --network-config-dir | --out | --ssh | --volumepath) value=1 ;;
-        -* | container) ;;
-        run | create) set -- "$@" "$word"; word=--label=%(label)s; done=1 ;;
-        *) done=1 ;;
-        esac
-    fi
-    set -- "$@" "$word"
 done
-exec %(real)s "$@"
+[ -z "$_mesh_label" ] ||
+    eval "printf '%s\\t' \"\$_mesh_real\" {variables} $_mesh_before '
+'" >>{note} || echo "mesh: this container is not noted, and does not end with the run" >&2
+eval "exec \"\$_mesh_real\" $_mesh_all $_mesh_label \"\$@\""
 """
 
 
@@ -46,59 +62,93 @@ class Containers:
     def __init__(self, directory: str, run: str) -> None:
         """directory: where the scripts are, or will be."""
         self._directory, self._label = directory, f"{LABEL}={run}"
+        self._note = os.path.join(directory, "note")
 
     def cover(self, path: bytes) -> bytes:
-        """Put the scripts in front of a PATH on which the real programs are. Raises OSError."""
+        """Put the scripts in front of a PATH on which the real programs are. Raises OSError.
+
+        What was covered may be covered again: another program may be the first one now.
+        """
+        ours = os.fsencode(os.path.join(self._directory, "bin"))
+        others = b":".join(place for place in path.split(b":") if place != ours)
+        covered = others
         for tool in TOOLS:
             try:
-                real = os.fsdecode(find_program(tool.encode(), path))
+                real = os.path.abspath(os.fsdecode(find_program(tool.encode(), others)))
             except FileNotFoundError:
                 continue
-            os.makedirs(os.path.join(self._directory, "bin"), 0o700, exist_ok=True)
-            script = os.path.join(self._directory, "bin", tool)
-            given = {"mark": _quote(self._mark(tool)), "real": _quote(real), "label": _quote(self._label)}
-            with open(script, "w") as file:
-                file.write(SCRIPT % given)
-            os.chmod(script, 0o700)
-            with open(os.path.join(self._directory, tool + ".path"), "w") as file:
-                file.write(real)
-        if os.path.isdir(self._directory):
-            return os.path.join(self._directory, "bin").encode() + b":" + path
-        return path
+            os.makedirs(ours, 0o700, exist_ok=True)
+            self._write(os.path.join(self._directory, "bin", tool), real)
+            covered = ours + b":" + others
+        return covered
+
+    def _write(self, path: str, real: str) -> None:
+        given = {
+            "label": self._label,
+            "valued": VALUED,
+            "note": shlex.quote(self._note),
+            "real": shlex.quote(real),
+            "variables": " ".join(f'\\"\\${name}\\"' for name in VARIABLES),
+        }
+        text = SCRIPT
+        for name, value in given.items():
+            text = text.replace("{" + name + "}", value)
+        with open(path + ".new", "w", errors="surrogateescape") as file:
+            file.write(text)
+        os.chmod(path + ".new", 0o700)
+        os.replace(path + ".new", path)  # a shell may be reading the one that is there
 
     def used(self) -> bool:
-        return any(os.path.exists(self._mark(tool)) for tool in TOOLS)
+        return os.path.exists(self._note)
 
     def stop(self, grace: float) -> list[str]:
         """Stop what runs, and remove the scripts; return what is left, one line each. Takes long."""
         left = []
-        for tool in TOOLS:
-            if os.path.exists(self._mark(tool)):
-                try:
-                    left += self._stop(tool, grace)
-                except (OSError, subprocess.SubprocessError) as error:
-                    left.append(f"cannot see whether containers are left: {tool}: {error}")
+        deadline = time.monotonic() + grace
+        for real, environment, options in self._engines():
+            try:
+                left += self._stop([real, *options], environment, deadline)
+            except (OSError, subprocess.SubprocessError) as error:
+                said = (getattr(error, "stderr", None) or b"").decode("utf-8", "replace").strip()[:SAID]
+                name = os.path.basename(real)
+                left.append(f"cannot see whether containers are left: {name}: {said or error}")
         if not left:
             shutil.rmtree(self._directory, ignore_errors=True)
         return left
 
-    def _stop(self, tool: str, grace: float) -> list[str]:
-        with open(os.path.join(self._directory, tool + ".path")) as file:
-            real = file.read()
-        running = self._running(real)
-        if running:
-            stop = [real, "stop", "-t", str(int(grace)), *running]
-            subprocess.run(stop, stdin=-3, stdout=-3, stderr=-3, timeout=grace + ANSWER, check=False)  # -3: DEVNULL
-        return [f"{tool} container {name} is left" for name in self._running(real)]
+    def _engines(self) -> list[tuple[str, dict[str, str], list[str]]]:
+        """Program, environment and options of each engine that was used."""
+        if not self.used():
+            return []
+        with open(self._note, errors="surrogateescape") as file:
+            lines = {line.lstrip("\t") for line in file.read().split("\n")}
+        found = []
+        for line in sorted(lines):
+            real, *fields = line.split("\t")[:-1] or [""]
+            if real and len(fields) >= len(VARIABLES):
+                given = {name: value for name, value in zip(VARIABLES, fields) if value}
+                found.append((real, {**os.environ, **given}, fields[len(VARIABLES) :]))
+        return found
 
-    def _running(self, real: str) -> list[str]:
-        ask = [real, "ps", "-q", "--filter", f"label={self._label}"]
-        done = subprocess.run(ask, stdin=-3, capture_output=True, timeout=ANSWER, check=True)
+    def _stop(self, engine: list[str], environment: dict[str, str], deadline: float) -> list[str]:
+        """Stop what carries our label; return what is left."""
+        # One that is being started goes on to run though its client was killed. Only "stop" waits for that; it does
+        # nothing to one that was never started.
+        found = self._list(engine, environment, "-aq", "--filter", "status=created")
+        for verb in ("stop", "kill", "rm"):
+            found += self._list(engine, environment, "-q")
+            if not found:
+                return []
+            patience = max(0.0, deadline - time.monotonic()) if verb == "stop" else 0.0
+            how = {"stop": ["-t", str(int(patience))], "rm": ["-f"]}.get(verb, [])
+            end = [*engine, verb, *how, *found]
+            limit = patience + ANSWER
+            subprocess.run(end, env=environment, stdin=-3, stdout=-3, stderr=-3, timeout=limit, check=False)  # DEVNULL
+            found = []
+        name = os.path.basename(engine[0])
+        return [f"{name} container {container} is left" for container in self._list(engine, environment, "-q")]
+
+    def _list(self, engine: list[str], environment: dict[str, str], *which: str) -> list[str]:
+        ask = [*engine, "ps", *which, "--filter", f"label={self._label}"]
+        done = subprocess.run(ask, env=environment, stdin=-3, capture_output=True, timeout=ANSWER, check=True)
         return done.stdout.decode("ascii", "replace").split()
-
-    def _mark(self, tool: str) -> str:
-        return os.path.join(self._directory, tool + ".used")
-
-
-def _quote(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"

@@ -83,6 +83,8 @@ class Ending:
         """Kill until a look finds nobody new: a process may fork while we look."""
         if self._killed_at is None:
             self._killed_at = time.monotonic()
+        if self.cgroup:
+            cgroups.kill(self.cgroup)
         seen: set[tuple[int, int]] = set()
         while True:
             found = [p for p in self.family() if (p.pid, p.start) not in seen]

@@ -27,6 +27,7 @@ from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .manifest import known_tree
+from .oom import Memory
 from .outbox import Outbox
 from .processes import (
     Process,
@@ -35,7 +36,6 @@ from .processes import (
     close_inherited,
     descendants,
     first_environment,
-    oom_kills,
 )
 from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
@@ -91,7 +91,7 @@ class Agent:
         self.read_again = 0.0  # when the ranks' pipes are looked at next
         self.claimed_devices = False
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
-        self.oom = 0  # how often the kernel had run out of memory before the ranks were started
+        self.memory: Memory | None = None  # once something is started
         self.ending = Ending()
         self.is_clear = False  # every process of the run is gone, or named
 
@@ -440,7 +440,7 @@ class Agent:
             self.fail("home", why(error), hint(error))
             return
         self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
-        self.oom = oom_kills()
+        self.memory = Memory(self.ending.cgroup or cgroups.own())
         try:
             if header["claim"] and devices.find(self.begin["devices"]):
                 work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
@@ -502,6 +502,12 @@ class Agent:
             return
         self.drop_sync()
         self.make_door()
+        try:  # once more: prerun may have brought another docker, or hidden the script
+            path = self.setting.environment.get(b"PATH", os.defpath.encode())
+            self.setting.environment[b"PATH"] = self.containers.cover(path)
+        except OSError as error:
+            self.fail("start", why(error), hint(error))
+            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
@@ -590,7 +596,8 @@ class Agent:
             if rank.all_relayed() and not rank.told:
                 rank.told = True
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
-                if rank.status and not self.signalled and not self.ending.ordered and oom_kills() > self.oom:
+                ours = self.signalled or self.ending.ordered
+                if not ours and self.memory is not None and self.memory.explains(rank.pid, rank.status):
                     ended["oom"] = True
                 self.out.send({**ended, **_how(rank.status)})
                 self.flush()

@@ -238,15 +238,6 @@ def variable_of(pid: int, name: bytes) -> bytes:
         return b""
 
 
-def oom_kills() -> int:
-    """How often the kernel has killed a process of this machine because it, or a control group, was out of memory."""
-    try:
-        with open("/proc/vmstat") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0
-
-
 def run_of(pid: int) -> str:
     """The run that a process of this machine was started for; "" if for none, or in a container of its own."""
     try:

@@ -1,0 +1,90 @@
+"""Whether the kernel has killed a process for lack of memory. Looked at only when one has failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+INIT_PIDS = 0xEFFFFFFC  # linux/proc_ns.h: the first PID namespace; the kernel's log names processes as that one does
+RECORD, RECORDS = 8192, 5000  # bytes of one at most; how many of them are read
+VICTIM = re.compile(rb"Killed process (\d+) |oom-kill:.*[, ]pid=(\d+)")
+MACHINE = "/proc/vmstat"  # counts for the whole machine
+
+
+class Memory:
+    """What the kernel tells about its OOM killer since this was made."""
+
+    def __init__(self, place: str) -> None:
+        """place: the directory of the control group that the processes are in; "" if there is none."""
+        self._counter = _counter_above(place) or MACHINE
+        self._before = self._count()
+        self._log = -1
+        self._named: set[int] = set()  # whom the log tells to be killed
+        self._told: set[int] = set()  # whom we told to be killed
+        try:
+            if os.stat("/proc/self/ns/pid").st_ino == INIT_PIDS:
+                self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+                os.lseek(self._log, 0, os.SEEK_END)
+        except OSError:  # only root may read it, as a rule
+            pass
+
+    def explains(self, pid: int, status: int) -> bool:
+        """Whether the OOM killer ended this process; or, if it failed, another one of which nobody has told.
+
+        status: from waitpid
+        """
+        kills = self._count() - self._before if status else 0
+        if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+            return kills > len(self._told)
+        self._read_log()
+        # Somebody else may have killed it: kills that are known to be of others do not count.
+        if pid not in self._named and kills <= len(self._named | self._told):
+            return False
+        self._told.add(pid)
+        return True
+
+    def _count(self) -> int:
+        try:
+            with open(self._counter) as file:
+                return count_in(file.read())
+        except OSError:
+            return 0
+
+    def _read_log(self) -> None:
+        for _ in range(RECORDS if self._log >= 0 else 0):
+            try:
+                self._named |= victims_in(os.read(self._log, RECORD))
+            except BrokenPipeError:  # some were overwritten
+                pass
+            except OSError:  # there is no more
+                break
+
+
+def count_in(text: str) -> int:
+    """How many processes were killed, from memory.events of a control group or /proc/vmstat.
+
+    >>> count_in("low 0\\noom 3\\noom_kill 2\\noom_group_kill 0\\n"), count_in("pgfree 7\\n")
+    (2, 0)
+    """
+    return next((int(line.split()[1]) for line in text.split("\n") if line.startswith("oom_kill ")), 0)
+
+
+def victims_in(record: bytes) -> set[int]:
+    """The processes that a record of the kernel's log tells to be killed.
+
+    >>> victims_in(b"3,1,9,-;Memory cgroup out of memory: Killed process 412 (python3) total-vm:1kB")
+    {412}
+    >>> victims_in(b"6,2,9,-;oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/a,task=python3,pid=412,uid=0")
+    {412}
+    """
+    return {int(first or second) for first, second in VICTIM.findall(record)}
+
+
+def _counter_above(place: str) -> str:
+    """The next memory.events at or above a group: it counts what is below as well. "" if there is none."""
+    while len(place) > 1:
+        if os.path.exists(place + "/memory.events"):
+            return place + "/memory.events"
+        place = os.path.dirname(place)
+    return ""
