@@ -195,7 +195,10 @@ def test_out_of_memory_is_recognised(home: Home, tmp_path: Path) -> None:
     limit = "memory.limit_in_bytes"
     if not group.parent.is_dir():
         group, limit = Path("/sys/fs/cgroup/mesh-test"), "memory.max"
-    group.mkdir()
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no memory cgroup is ours")
     try:
         (group / limit).write_text(str(100 << 20))
         eat = f"echo $$ >{group}/cgroup.procs; exec python3 -c 'b = bytearray(400 << 20); print(len(b))'"
