@@ -90,6 +90,14 @@ class Lacks(HostEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherTree(HostEvent):
+    """The host has another tree than it had told: the changes were for nothing."""
+
+    tree: str  # its tree hash
+    attempt: int  # as in Lacks
+
+
+@dataclass(frozen=True, kw_only=True)
 class Serving(HostEvent):
     """The host hands on the next pack that it gets."""
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from mesh.core.errors import MeshError
-from mesh.core.events import Event, Lacks, Serving, Synced, Unfetched
+from mesh.core.events import Event, Lacks, OtherTree, Serving, Synced, Unfetched
 from mesh.remote.session import Session
 
 Want = Mapping[str, Any]  # a content that a host lacks, as docs/sync.md has it
@@ -98,6 +98,7 @@ class Courier:
         self._stopped = threading.Event()
         self._sessions: dict[int, Session] = {}
         self._had: dict[int, str] = {}  # tree hashes of what they had before, by node
+        self._told_again: set[int] = set()  # hosts that had another tree than they had told
         self._synced_nodes: set[int] = set()
         self._lock = threading.Lock()
         self._attempt = 0  # how often the workspace was listed again
@@ -128,6 +129,8 @@ class Courier:
         match event:
             case Lacks(node=node):
                 self._happened.put(partial(self._lacks, node, event))
+            case OtherTree(node=node):
+                self._happened.put(partial(self._other_tree, node, event))
             case Serving(node=node, port=port):
                 self._happened.put(partial(self._serving, node, port))
             case Unfetched(node=node):
@@ -185,6 +188,15 @@ class Courier:
             self._plant(node, self._trees.setdefault(_key(wants), _Tree(pack, size)))
         else:
             self._send(node, partial(self._sessions[node].send_pack, pack))
+
+    def _other_tree(self, node: int, other: OtherTree) -> None:
+        """Tell a host again what has changed, since the tree that it really has. Raises MeshError the second time."""
+        if other.attempt != self._attempt:
+            return
+        if node in self._told_again:
+            raise MeshError("a host does not know which tree it has", hint="is another program changing ~/.mesh there?")
+        self._told_again.add(node)
+        self._begin(node, self._sessions[node], other.tree)
 
     def _pack(self, wants: Sequence[Want]) -> int:
         key = _key(wants)

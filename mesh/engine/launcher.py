@@ -34,6 +34,7 @@ from mesh.core.events import (
     Lacks,
     Locked,
     Notice,
+    OtherTree,
     PrepareFailed,
     Serving,
     Silent,
@@ -200,7 +201,7 @@ class Launcher:
             self._connected[event.node] = event
         elif isinstance(event, Locked):
             self._trees[event.node] = event.tree
-        elif isinstance(event, Lacks | Serving | Synced | Unfetched):
+        elif isinstance(event, Lacks | OtherTree | Serving | Synced | Unfetched):
             if isinstance(event, Synced) and not self._courier.accepts(event):
                 return  # a file has changed meanwhile: it is synced once more
             self._courier.handle(event)

@@ -30,6 +30,7 @@ MODULES = (
     "errand",
     "fanout",
     "sync",
+    "delivery",
     "ending",
     "client",
     "doors",

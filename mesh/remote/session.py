@@ -31,6 +31,7 @@ from mesh.core.events import (
     LeftOut,
     Locked,
     Lost,
+    OtherTree,
     Output,
     PrepareFailed,
     Ready,
@@ -438,6 +439,8 @@ class Session:
             case "lacks":
                 wants = tuple(json.loads(zlib.decompress(data)))
                 yield Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
+            case "other-tree":
+                yield OtherTree(time=now, node=node, tree=header["tree"], attempt=header["attempt"])
             case "no-door":
                 self._may_come_back = False
             case "no-agent":

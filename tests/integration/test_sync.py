@@ -159,6 +159,17 @@ def test_a_damaged_store_is_found_out(pod: Home, lab: Lab) -> None:
     assert same_everywhere(lab, pod.project)
 
 
+def test_a_damaged_record_is_no_obstacle(pod: Home, lab: Lab) -> None:
+    pod.files(a="one", b="two")
+    pushed(pod)
+    (record,) = lab.hosts[0].path("/root/.mesh/workspaces").glob(".*.record")
+    first, _, rest = record.read_bytes().partition(b"\n")
+    record.write_bytes(first + b"\n" + rest[: len(rest) // 2])
+    pod.files(a="three")
+    pushed(pod)
+    assert same_everywhere(lab, pod.project)
+
+
 def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
     """Nobody starts; what was there is as it was; the next sync completes it."""
     pod.files(a="old")

@@ -15,12 +15,12 @@ import signal
 import socket
 import sys
 import time
-import zlib
 from collections import deque
 from functools import partial
 
 from . import cgroups, devices
 from .client import Client, release
+from .delivery import Delivery
 from .doors import Door, bring_channel, containers_of, stop_runs, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
@@ -43,7 +43,6 @@ from .setup import Setup
 from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
-from .sync import Sync
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +81,7 @@ class Agent:
         self.guardian_has_lock = False
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
-        self.sync: Sync | None = None
-        self.attempt = 0  # which listing of the workspace it is about
+        self.delivery = Delivery(self, self.state, begin["run"])
         self.prerun: Prerun | None = None
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
@@ -262,7 +260,8 @@ class Agent:
         return "preparing" if self.has_lock else "waiting"
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
-        getattr(self, "do_" + header["type"])(header, data)
+        name = "do_" + header["type"]
+        (getattr(self, name, None) or getattr(self.delivery, name))(header, data)
 
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """Have something done that takes long; then is called with the answer. Raises OSError."""
@@ -347,86 +346,6 @@ class Agent:
         self.has_lock = False
         self.state.unlock()
 
-    def do_changes(self, header: dict[str, Any], data: bytes) -> None:
-        """A piece of the manifest's changes; with the last one the sync can begin, unless a pack follows."""
-        if self.is_over():
-            return
-        if header.get("first"):
-            self.drop_sync()
-            self.sync = Sync(self.state, self.begin["run"], header["fresh"])
-            self.attempt = header["attempt"]
-        assert self.sync is not None
-        self.sync.add_changes(data)
-        if header.get("last"):
-            self.work(self.sync.work)
-
-    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
-        """A piece of a pack of the workspace."""
-        if self.is_over() or self.sync is None:
-            return
-        try:
-            self.sync.add(data)
-        except OSError as error:
-            self.sync_failed(error)
-        else:
-            if header.get("last"):
-                self.work(self.sync.work)
-
-    def do_serve(self, header: dict[str, Any], data: bytes) -> None:
-        """Hand on the next pack to other hosts."""
-        if self.is_over() or self.sync is None:
-            return
-        try:
-            port = self.sync.serve(header["bytes"], header["credentials"])
-        except Exception as error:  # no ssl in this Python, no socket to be had
-            self.out.send({"type": "unfetched", "reason": str(error)})
-        else:
-            self.out.send({"type": "serving", "port": port})
-
-    def do_fetch(self, header: dict[str, Any], data: bytes) -> None:
-        """Take the pack from another host."""
-        if not self.is_over() and self.sync is not None:
-            given = (header["address"], header["port"], header["bytes"], header["credentials"])
-            self.work(partial(self.sync.fetch_and_work, *given))
-
-    def do_settled(self, header: dict[str, Any], data: bytes) -> None:
-        """Nobody fetches from us any more."""
-        self.drop_sync()
-
-    def work(self, work: Callable[[], dict[str, Any]]) -> None:
-        try:
-            self.send_on_errand(work, self.worked)
-        except OSError as error:
-            self.sync_failed(error)
-
-    def sync_failed(self, error: OSError) -> None:
-        self.drop_sync()
-        self.fail("sync", why(error), hint(error))
-
-    def drop_sync(self) -> None:
-        if self.sync is not None:
-            self.sync.drop()
-            self.sync = None
-
-    def worked(self, answer: dict[str, Any]) -> None:
-        """The workspace is in place, or something for it is lacking."""
-        if self.is_over():
-            self.drop_sync()
-        elif "error" in answer:
-            self.drop_sync()
-            self.fail("sync", answer["error"], answer["hint"])
-        elif "unfetched" in answer:
-            self.out.send({"type": "unfetched", "reason": answer["unfetched"]})
-        elif "lacks" in answer:
-            assert self.sync is not None
-            self.sync.complete()
-            told = {"type": "lacks", "attempt": self.attempt}
-            self.out.send(told, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
-        else:
-            if self.sync is not None and not self.sync.is_serving:
-                self.drop_sync()
-            self.out.send({"type": "synced", "attempt": self.attempt, **answer})
-
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
         """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
         if self.is_over():
@@ -500,7 +419,7 @@ class Agent:
     def do_start(self, header: dict[str, Any], data: bytes) -> None:
         if self.is_over():
             return
-        self.drop_sync()
+        self.delivery.drop()
         self.make_door()
         try:  # once more: prerun may have brought another docker, or hidden the script
             path = self.setting.environment.get(b"PATH", os.defpath.encode())
@@ -670,7 +589,7 @@ class Agent:
         elif not self.ending.ordered:
             self.requests.clear()
             if self.errand is None:  # otherwise it ends like all other processes
-                self.drop_sync()
+                self.delivery.drop()
             if self.prerun is not None:
                 self.prerun.release()
             self.ending.order(number, grace)

@@ -8,7 +8,7 @@ import signal
 import time
 
 from . import fanout
-from .manifest import known_tree
+from .manifest import OtherBase, known_tree
 from .state import State
 from .workspace import Workspace
 
@@ -70,7 +70,9 @@ class Sync:
         return self.work()
 
     def work(self) -> dict[str, Any]:
-        """Do with what has come all that can be done: "lacks", or "tree", "files" and "seconds". Takes long.
+        """Do with what has come all that can be done. Takes long.
+
+        Returns "lacks"; or "tree", "files" and "seconds"; or "base", the tree that is here and not what was said.
 
         Only once where several hosts of a run share the workspace's file system.
         """
@@ -83,7 +85,10 @@ class Sync:
                 files, tree = int(done[1]), done[2].decode()
             else:
                 workspace = Workspace(self._state.workspace, self._record, self._state.store)
-                answer = workspace.plan(changes)
+                try:
+                    answer = workspace.plan(changes)
+                except OtherBase:  # the record was damaged, or another run was faster: the client is to begin anew
+                    return {"base": known_tree(self._record)}
                 if not answer["lacks"] or self._paths:
                     answer = workspace.apply(self._paths, self._fresh)
                 if answer.get("lacks"):
