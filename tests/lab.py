@@ -216,7 +216,7 @@ class Lab:
         self.known_hosts = self.directory / "known_hosts"
         self.hosts: list[TestHost] = []
         self._started: list[subprocess.Popen[bytes]] = []
-        self._link = f"ml{os.getpid() % 1000000}x{len(self.directory.name) and self.directory.name[-4:]}"[:15]
+        self.link = f"ml{os.getpid() % 1000000}x{len(self.directory.name) and self.directory.name[-4:]}"[:15]
 
     def __enter__(self) -> Lab:
         try:
@@ -269,7 +269,7 @@ class Lab:
         for host in self.hosts:
             if host.pid:
                 eventually(lambda pid=host.pid: not Path(f"/proc/{pid}").exists())
-        sh("ip", "link", "del", self._link, check=False)
+        sh("ip", "link", "del", self.link, check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- making them
@@ -324,8 +324,8 @@ class Lab:
             raise LabError("unshare -n did not start")
         sh(
             *("ip", "-batch", "-"),
-            text=f"link add {self._link} type veth peer name up0 netns {self._switch}\n"
-            f"addr add {net}.0.1/16 dev {self._link}\nlink set {self._link} up\n",
+            text=f"link add {self.link} type veth peer name up0 netns {self._switch}\n"
+            f"addr add {net}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
         )
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
         for host in self.hosts:

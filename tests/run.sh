@@ -13,6 +13,7 @@ need ssh openssh-client
 need ip iproute2
 need unshare util-linux
 need git git
+need rsync rsync
 need sudo sudo
 need useradd passwd
 need zsh zsh

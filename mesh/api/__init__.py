@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_
 __all__ = [
     "Answers",
     "ClusterLine",
+    "Explanation",
     "HostReport",
     "Leftover",
+    "Listed",
     "Options",
     "RankResult",
     "RunLine",
@@ -34,8 +37,10 @@ __all__ = [
     "check",
     "clean",
     "exec",
+    "explain",
     "init",
     "list_clusters",
+    "list_workspace",
     "plan",
     "ps",
     "run",
@@ -55,6 +60,25 @@ class ClusterLine:
     name: str
     hosts: tuple[str, ...]  # their names; none if the cluster cannot be used
     problem: str  # why it cannot; "" if it can
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A file or link of the workspace."""
+
+    path: str  # relative to the workspace
+    size: int  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a path belongs to the workspace, or does not."""
+
+    belongs: bool
+    path: str  # relative to the workspace
+    above: str  # the directory above it that is left out, relative to the workspace; "": none is
+    rule: str  # the pattern that decides; "": none is about it
+    place: str  # its file and line
 
 
 def run(
@@ -104,21 +128,77 @@ def exec(  # noqa: A001  (the command's name)
     return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
 
 
-def sync(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", quiet: bool = False) -> SyncResult:
-    """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError."""
+def sync(
+    *, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", json: bool = False, quiet: bool = False
+) -> SyncResult:
+    """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError.
+
+    json, quiet: as with run
+    """
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = dataclasses.replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=()
     )
     collected = _Synced()
-    outcome, placement, _ = launch(spec, found, Showing(quiet=quiet), collected)
+    outcome, placement, _ = launch(spec, found, Showing(json=json, quiet=quiet), collected)
     return SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),
         sent=sum(event.bytes for event in collected.events),
         failures=failures(outcome, placement),
     )
+
+
+def list_workspace() -> list[Listed]:
+    """What a run would send, the biggest first. Raises MeshError."""
+    from mesh.workspace import listing
+
+    project = project_here()
+    check_workspace(project, Path.home())
+    found = listing.list_workspace(project.workspace, project.ignore, include_git=project.include_git)
+    listed = [
+        Listed(path=os.fsdecode(entry.path), size=entry.size)
+        for entry in found.entries
+        if entry.kind is not listing.Kind.DIRECTORY
+    ]
+    return sorted(listed, key=lambda one: (-one.size, one.path))
+
+
+def explain(path: str) -> Explanation:
+    """Whether a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
+    from mesh.workspace.ignore import explain as decide
+
+    project = project_here()
+    inside = _inside(project.workspace, path)
+    decision = decide(
+        project.workspace,
+        inside,
+        project.ignore,
+        include_git=project.include_git,
+        places=project.ignore_places,
+    )
+    rule = decision.rule
+    return Explanation(
+        belongs=decision.belongs,
+        path=os.fsdecode(inside),
+        above="" if decision.path == inside.strip(b"/") else os.fsdecode(decision.path),
+        rule=os.fsdecode(rule.text) if rule else "",
+        place=rule.place if rule else "",
+    )
+
+
+def _inside(workspace: Path, path: str) -> bytes:
+    """A path as it is relative to the workspace; a slash at its end stays. Raises UsageError."""
+    given = os.path.normpath(here() / path)
+    # A link in it is not followed, unless the way to the workspace leads over one.
+    for place in (given, os.path.join(os.path.realpath(os.path.dirname(given)), os.path.basename(given))):
+        inside = os.path.relpath(place, workspace)
+        if inside == os.curdir:
+            raise UsageError(f"{path} is the workspace itself")
+        if inside.split(os.sep)[0] != os.pardir:
+            return os.fsencode(inside + "/" * path.endswith("/"))
+    raise UsageError(f"{path} is not in the workspace, {workspace}")
 
 
 def setup(
@@ -246,7 +326,7 @@ def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     """What --dry-run tells."""
-    from mesh.workspace.listing import Kind, list_workspace
+    from mesh.workspace import listing
 
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
     yield f"cluster    {cluster.name} ({cluster.backend})"
@@ -255,8 +335,8 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
         login = f"{host.user}@{host.address}" if host.user else host.address
         where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
         yield f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5} {host.name}{where}"
-    listing = list_workspace(spec.workspace, spec.ignore)
-    files = [entry for entry in listing.entries if entry.kind is not Kind.DIRECTORY]
+    found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
+    files = [entry for entry in found.entries if entry.kind is not listing.Kind.DIRECTORY]
     yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
     places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
     for place in places:

@@ -209,7 +209,8 @@ def _gather(gathered: dict[str, dict[str, Any]], host: str, answer: Mapping[str,
 def _line(run: str, told: Mapping[str, Any]) -> RunLine:
     about, nodes = told["about"], [told["nodes"][node] for node in sorted(told["nodes"])]
     orphans = told["orphans"]
-    states = dict.fromkeys([*(node["state"] for node in nodes), *("orphaned" for _ in orphans)])
+    # An agent of another version of mesh may tell less.
+    states = dict.fromkeys([*(node.get("state", "running") for node in nodes), *("orphaned" for _ in orphans)])
     return RunLine(
         run=run,
         cluster=str(about.get("cluster", "")),
@@ -220,7 +221,7 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
         ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
         state=",".join(states),
         attached=any(node["attached"] for node in nodes),
-        devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node["devices"]),
+        devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node.get("devices", ())),
     )
 
 

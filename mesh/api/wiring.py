@@ -6,12 +6,11 @@ import contextlib
 import os
 import resource
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from mesh.api.owner import is_dead, owner_of
 from mesh.config.project import FILE as PROJECT_FILE
@@ -24,6 +23,7 @@ from mesh.core.run import Kind, RunSpec
 if TYPE_CHECKING:
     from mesh.backends.passwords import Passwords
     from mesh.core.interfaces import Backend, Sink
+    from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
@@ -87,12 +87,12 @@ def launch(
         if not spec.commands:
             terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
     passwords = Passwords(cluster.password_env, os.environ)
-    with tempfile.TemporaryFile() as pack:  # it has no name: nothing of it stays, whatever becomes of us
+    with contextlib.ExitStack() as files:
         local = Local(
             owner=owner_of(spec, cluster),
             is_dead=is_dead,
             password=passwords.of,
-            pack=lambda: _pack(spec, pack, terminal),
+            luggage=lambda: _luggage(spec, files, terminal),
         )
         backend = BACKENDS[cluster.backend](cluster, passwords)
         try:
@@ -125,18 +125,14 @@ def _conclude(
         terminal.complain(f"not all output could be shown: {terminal.problem}")
 
 
-def _pack(spec: RunSpec, into: IO[bytes], terminal: TerminalSink | None) -> int:
-    """Pack the workspace, and return the descriptor of what came of it."""
-    from mesh.workspace.listing import list_workspace
-    from mesh.workspace.pack import make
+def _luggage(spec: RunSpec, files: contextlib.ExitStack, terminal: TerminalSink | None) -> Luggage:
+    from mesh.api.luggage import WorkspaceLuggage
 
-    listing = list_workspace(spec.workspace, spec.ignore)
-    if terminal:
-        for skipped in listing.skipped:
-            terminal.handle(Notice(time=time.time(), text=f"not sent: {skipped}"))
-    make(listing, into)
-    into.flush()
-    return into.fileno()
+    def tell(text: str) -> None:
+        if terminal:
+            terminal.handle(Notice(time=time.time(), text=text))
+
+    return WorkspaceLuggage(spec, files, tell)
 
 
 def _allow_descriptors() -> None:

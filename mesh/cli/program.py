@@ -27,6 +27,11 @@ EXAMPLES = {
   mesh exec pod nvidia-smi                    on every host, whatever runs there
   mesh exec pod 'df -h / | tail -1'           one word with spaces is for bash
 """,
+    "push": """\
+  mesh push pod                               the working directory on every host, and nothing started
+  mesh push --list                            what that is, the biggest first
+  mesh push --explain data/x.bin              why a path is sent or not
+""",
     "setup": """\
   mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
   mesh setup --hosts tpu-3 --force pod
@@ -45,6 +50,7 @@ WORDS = {
     "run": "CLUSTER COMMAND [ARG ...]",
     "exec": "CLUSTER COMMAND [ARG ...]",
     "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
+    "push": "CLUSTER | --list | --explain PATH",
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",

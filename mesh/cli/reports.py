@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mesh.api import HostReport, Leftover, RunLine
+from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
 from mesh.sinks.terminal import told_bytes
+from mesh.workspace import listing
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
@@ -68,6 +70,30 @@ def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
         yield f"{item.host}: {item.what}{size}"
     done = "would be removed" if dry_run else "removed"
     yield f"{done}: {len(found)}, {told_bytes(sum(item.bytes for item in found))}" if found else "nothing is left there"
+
+
+def listed(files: Sequence[Listed]) -> Iterator[str]:
+    """One line for each file, and the total."""
+    sizes = [told_bytes(file.size) for file in files]
+    total = told_bytes(sum(file.size for file in files))
+    width = max(map(len, (*sizes, total)))
+    for file, size in zip(files, sizes, strict=True):
+        yield f"{size:>{width}}  {_text(file.path)}"
+    yield f"{total:>{width}}  {len(files)} file{'s' * (len(files) != 1)} in all"
+
+
+def explained(path: str, found: Explanation) -> Iterator[str]:
+    """Why a path is sent or not, in one line."""
+    rule = f"{_text(found.rule)} ({_text(found.place)})"
+    if found.belongs:
+        yield f"{path} is sent: {rule if found.rule else 'no rule leaves it out'}"
+    else:
+        above = f"{_text(found.above)}/ is left out by " if found.above else ""
+        yield f"{path} is not sent: {above}{rule}"
+
+
+def _text(path: str) -> str:
+    return listing.told(os.fsencode(path))
 
 
 def _age(seconds: float) -> str:

@@ -16,7 +16,7 @@ from invoke.tasks import Task, task
 
 from mesh import api
 from mesh.cli.completion import script
-from mesh.cli.reports import leftovers, report_as_dict, runs_table, table
+from mesh.cli.reports import explained, leftovers, listed, report_as_dict, runs_table, table
 from mesh.cli.speech import show
 from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
@@ -53,6 +53,8 @@ OPTIONS = {
     "wait": "wait for busy hosts, at most so many seconds (or 10m); without a value: however long",
     "share": "run beside others, in a copy of the workspace that is removed afterwards",
     "evict": "end your own processes that hold a device which the run needs",
+    "no-fanout": "send to every host from here: hosts hand nothing on among themselves",
+    "fresh": "remove from the workspace what the hosts have made in it",
 }
 
 
@@ -83,6 +85,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         wait: str | bool | None = None,
         share: bool = False,
         evict: bool = False,
+        fresh: bool = False,
+        no_fanout: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -101,6 +105,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             wait=wait,
             share=share,
             evict=evict,
+            fresh=fresh,
+            no_fanout=no_fanout,
         )
         command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
@@ -152,6 +158,43 @@ def setup(
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, grace=grace, timeout=timeout, wait=wait)
     result = api.setup(cluster=cluster, options=options, force=force, clusters_file=clusters, json=json)
     raise Exit(code=result.exit_code)
+
+
+@task(
+    auto_shortflags=False,
+    optional=["wait"],
+    help={
+        **{name: OPTIONS[name] for name in (*PICK, "json", "wait", "fresh", "no-fanout")},
+        "list": "list what would be sent, the biggest first, and do nothing; needs no cluster",
+        "explain": "tell which rule decides whether this path is sent; needs no cluster",
+    },
+)
+@telling
+def push(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    json: bool = False,
+    wait: str | bool | None = None,
+    fresh: bool = False,
+    no_fanout: bool = False,
+    list: bool = False,  # noqa: A002  (the option's name)
+    explain: str = "",
+) -> None:
+    """Bring the working directory to every host, and start nothing."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh, no_fanout=no_fanout)
+    if explain:
+        found = api.explain(explain)
+        show([dumps(asdict(found))] if json else explained(explain, found))
+    elif list:
+        files = api.list_workspace()
+        show([dumps([asdict(file) for file in files])] if json else listed(files))
+    else:
+        result = api.sync(cluster=cluster, options=options, clusters_file=clusters, json=json)
+        raise Exit(code=result.exit_code)
 
 
 @task(auto_shortflags=False, help={**PICK, "json": "print what was found as one JSON list"})
@@ -287,4 +330,4 @@ def completion(context: Context, shell: str = "") -> None:
     show([script(shell).rstrip("\n")])
 
 
-namespace = Collection(run, execute, setup, check, ps, stop, clean, ssh, clusters, init, completion)
+namespace = Collection(run, execute, push, setup, check, ps, stop, clean, ssh, clusters, init, completion)

@@ -17,7 +17,7 @@ from mesh.core.errors import UsageError
 from mesh.core.run import DEFAULT_GRACE, DEFAULT_SPOOL, SetupCommand
 
 FILE = "mesh.yaml"
-KEYS = ("commands", "ignore", "prerun", "env", "pass", "workspace", "grace", "spool")
+KEYS = ("commands", "ignore", "include_git", "prerun", "env", "pass", "workspace", "grace", "spool")
 COMMAND_KEYS = ("run", "unless", "sudo")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
@@ -34,11 +34,14 @@ commands:
   # - run: apt-get install -y libgl1
   #   sudo: true
 
-# What is not sent, by git's rules; .gitignore, .meshignore and .git are left out as well.
+# What is not sent, by git's rules; what .gitignore and .meshignore name is left out as well, and .git.
 ignore:
   - "*.pyc"
   - ".env"
   # - "/data"
+
+# Send .git as well; without it, ranks learn from MESH_GIT_COMMIT and MESH_GIT_DIRTY what they run.
+# include_git: true
 
 # Before each run, in one bash session per host: what it exports or activates holds for the command.
 prerun:
@@ -73,6 +76,8 @@ class Project:
     named: bool  # a mesh.yaml says so; otherwise it is just the directory that we are in
     commands: tuple[SetupCommand, ...] = ()
     ignore: tuple[str, ...] = ()
+    ignore_places: tuple[str, ...] = ()  # FILE:LINE of each
+    include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
@@ -105,6 +110,8 @@ def _read(path: Path) -> Project:
         named=True,
         commands=_commands(keys, problems),
         ignore=lists["ignore"],
+        ignore_places=_places(path, keys, problems),
+        include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
         prerun=lists["prerun"],
         env=_env(keys, problems),
         passed=lists["pass"],
@@ -113,6 +120,14 @@ def _read(path: Path) -> Project:
     )
     problems.check()
     return project
+
+
+def _places(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[str, ...]:
+    """The file and line of each pattern under ignore:."""
+    if "ignore" not in keys or problems.lines or yamlfile.found(keys["ignore"][1]) == "nothing":
+        return ()
+    listed = yamlfile.items(keys["ignore"][1], "ignore", problems, "a list")
+    return tuple(f"{path}:{node.start_mark.line + 1}" for _, node in listed)
 
 
 def _commands(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[SetupCommand, ...]:

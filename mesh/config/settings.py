@@ -42,6 +42,8 @@ class Options:
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
     evict: bool = False  # end other processes of our user that hold a device
+    fresh: bool = False  # remove from the workspace what hosts have made in it
+    fan_out: bool = True  # hosts may hand on among themselves what they all lack
 
 
 def read_options(
@@ -62,6 +64,8 @@ def read_options(
     wait: str | bool | None = None,
     share: bool = False,
     evict: bool = False,
+    fresh: bool = False,
+    no_fanout: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
@@ -84,6 +88,8 @@ def read_options(
         wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
         share=share,
         evict=evict,
+        fresh=fresh,
+        fan_out=not no_fanout,
     )
 
 
@@ -204,6 +210,7 @@ def run_spec(
         workspace=project.workspace,
         command=tuple(command),
         ignore=project.ignore,
+        include_git=project.include_git,
         prerun=project.prerun,
         env=_environment(project, options.env, environ),
         nproc=options.nproc,
@@ -217,6 +224,8 @@ def run_spec(
         wait=options.wait,
         share=options.share,
         evict=options.evict,
+        fresh=options.fresh,
+        fan_out=options.fan_out,
         spool=project.spool,
     )
 

@@ -60,6 +60,8 @@ class Connected(HostEvent):
 class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
+    tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
+
 
 @dataclass(frozen=True, kw_only=True)
 class Busy(HostEvent):
@@ -73,8 +75,40 @@ class Synced(HostEvent):
     """The workspace on the host equals the local one."""
 
     files: int
-    bytes: int  # that were sent to this host
+    bytes: int  # that we have sent to this host
     seconds: float  # from the first byte sent to the last file in place
+    tree: str = ""  # the tree hash of what is there now
+    attempt: int = 0  # as in Lacks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacks(HostEvent):
+    """Contents that the host needs for its workspace."""
+
+    wants: tuple[Mapping[str, Any], ...]  # as docs/sync.md has them
+    attempt: int  # how often the workspace had been listed again when it was told what has changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherTree(HostEvent):
+    """The host has another tree than it had told: the changes were for nothing."""
+
+    tree: str  # its tree hash
+    attempt: int  # as in Lacks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving(HostEvent):
+    """The host hands on the next pack that it gets."""
+
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfetched(HostEvent):
+    """The host cannot get the pack from another one, or cannot hand it on."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

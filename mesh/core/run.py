@@ -46,6 +46,7 @@ class RunSpec:
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
     force: bool = False  # setup: run also what ``unless`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
+    include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
     nproc: int = 1  # ranks on each host, at least 1
@@ -58,6 +59,8 @@ class RunSpec:
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     sync: bool = True  # send the workspace before the start
+    fresh: bool = False  # remove from the workspaces on hosts what was made there
+    fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host
     wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
     share: bool = False  # work in a copy of the workspace that is removed afterwards

@@ -31,18 +31,25 @@ from mesh.core.events import (
     Event,
     Finished,
     Interrupted,
+    Lacks,
+    Locked,
     Notice,
+    OtherTree,
     PrepareFailed,
+    Serving,
     Silent,
     StdoutClosed,
     Stopped,
+    Synced,
     Tick,
+    Unfetched,
     WorkspaceFailed,
 )
 from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
 from mesh.engine import orders
+from mesh.engine.courier import Courier, Luggage
 from mesh.engine.environment import host_environment, rank_environment
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
@@ -68,7 +75,7 @@ class Local:
 
     owner: dict[str, object]  # what the lock, and the agent, tell others
     is_dead: Callable[[Mapping[str, Any]], bool]  # whether an owner is known to live no more
-    pack: Callable[[], int]  # packs the workspace into a file, and returns its descriptor; raises MeshError or OSError
+    luggage: Callable[[], Luggage]  # lists the workspace; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
 
@@ -118,7 +125,17 @@ class Launcher:
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
         self._connected: dict[int, Connected] = {}
-        self._pack: Future[int] = Future()
+        self._trees: dict[int, str] = {}  # tree hashes of the workspaces, as the hosts have told them
+        self._luggage: Future[Luggage] = Future()
+        self._courier = Courier(
+            self._luggage,
+            self._address_of,
+            self._spawn,
+            self._workspace_failed,
+            count=len(placement.hosts),
+            fresh=spec.fresh,
+            fan_out=spec.fan_out,
+        )
         self._showers: list[Shower] = []
         self._stdin = _StdinCredit()
         self._threads: list[threading.Thread] = []
@@ -136,7 +153,8 @@ class Launcher:
                 self._spawn("mesh-connect", self._connect)
                 self._spawn("mesh-watchdog", self._watch)
                 if self._spec.sync:
-                    self._spawn("mesh-pack", self._make_pack)
+                    self._spawn("mesh-pack", self._list_workspace)
+                    self._courier.start()
                 self._drive()
                 outcome = self._supervisor.outcome(time.time())
                 end = outcome.ended
@@ -181,12 +199,26 @@ class Launcher:
         event = arrival.event
         if isinstance(event, Connected):
             self._connected[event.node] = event
+        elif isinstance(event, Locked):
+            self._trees[event.node] = event.tree
+        elif isinstance(event, Lacks | OtherTree | Serving | Synced | Unfetched):
+            if isinstance(event, Synced) and not self._courier.accepts(event):
+                return  # a file has changed meanwhile: it is synced once more
+            self._courier.handle(event)
+            event = self._checked(event)
         elif isinstance(event, AsksPassword):
             self._spawn(f"mesh-password-{event.node}", partial(self._give_password, event))
         self._decide(event)
         self._show(event)
         if arrival.session is not None:
             arrival.session.acknowledge(arrival.place)
+
+    def _checked(self, event: Event) -> Event:
+        """No rank starts on a tree that is not ours."""
+        if isinstance(event, Synced) and event.tree != self._luggage.result().tree:
+            message = "what is there now is not what was sent"
+            return PrepareFailed(time=event.time, node=event.node, step="sync", message=message)
+        return event
 
     def _decide(self, event: Event) -> None:
         ordered = self._supervisor.handle(event)
@@ -208,7 +240,7 @@ class Launcher:
             case orders.Unlock():
                 session.unlock()
             case orders.Sync(node=node):
-                self._spawn(f"mesh-sync-{self._placement.hosts[node].name}", partial(self._send_workspace, session))
+                self._courier.begin(node, session, self._trees[node])
             case orders.Prepare(node=node):
                 spec = self._spec
                 session.prepare(self._environment(node), spec.prerun, claim=spec.claim, evict=spec.evict)
@@ -236,8 +268,13 @@ class Launcher:
 
     def _environment(self, node: int) -> dict[str, str]:
         hosts = self._placement.hosts
-        addresses = [host.internal_ip or self._connected[i].address for i, host in enumerate(hosts)]
-        return host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+        addresses = [self._address_of(node) for node in range(len(hosts))]
+        found = host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+        return {**self._luggage.result().env, **found} if self._spec.sync else found
+
+    def _address_of(self, node: int) -> str:
+        """By which the other hosts reach it."""
+        return self._placement.hosts[node].internal_ip or self._connected[node].address
 
     def _ranks(self, node: int) -> list[Rank]:
         ranks = []
@@ -252,6 +289,7 @@ class Launcher:
         """Close every channel and end every thread but those that show."""
         self._over.set()
         self._stdin.close()
+        self._courier.stop()
         # Where an agent has not taken its leave; a dead connection may block whoever sends.
         self._spawn("mesh-bye", self._say_good_bye).join(GOOD_BYE)
         for session in list(self._sessions.values()):
@@ -361,20 +399,19 @@ class Launcher:
     def _give_password(self, event: AsksPassword) -> None:
         self._sessions[event.node].password(self._local.password(event.user))
 
-    def _make_pack(self) -> None:
+    def _list_workspace(self) -> None:
         try:
-            self._pack.set_result(self._local.pack())
+            self._luggage.set_result(self._local.luggage())
         except (MeshError, OSError) as error:
-            hint = error.hint if isinstance(error, MeshError) else ""
-            self._put(WorkspaceFailed(time=time.time(), message=str(error), hint=hint))
-            self._pack.set_exception(error)
+            self._workspace_failed(error)
+            self._luggage.set_exception(error)
         except BaseException as error:
-            self._pack.set_exception(error)
+            self._luggage.set_exception(error)
             raise
 
-    def _send_workspace(self, session: Session) -> None:
-        if self._pack.exception() is None:  # waits for it; the thread that makes it tells what went wrong
-            session.send_workspace(self._pack.result())
+    def _workspace_failed(self, error: Exception) -> None:
+        hint = error.hint if isinstance(error, MeshError) else ""
+        self._put(WorkspaceFailed(time=time.time(), message=str(error), hint=hint))
 
     def _watch(self) -> None:
         """Renew the leases; tell who is silent; hang up when the main thread is no more."""

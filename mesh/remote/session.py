@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +27,22 @@ from mesh.core.events import (
     Gone,
     HostEvent,
     HostNotice,
+    Lacks,
     LeftOut,
     Locked,
     Lost,
+    OtherTree,
     Output,
     PrepareFailed,
     Ready,
     Reconnected,
     Reconnecting,
+    Serving,
     Started,
     Stopped,
     Stream,
     Synced,
+    Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import SetupCommand
@@ -117,7 +124,7 @@ class Session:
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
         self._offset = 0.0  # the host's clock minus ours, in seconds
-        self._round_trip = float("inf")  # of the beat that told the offset
+        self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
         self._sent = 0  # bytes of the workspace
         self._ended = False
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
@@ -159,16 +166,33 @@ class Session:
         """Let go of the host's lock."""
         self._send(encode({"type": "unlock"}))
 
-    def send_workspace(self, pack: int) -> None:
-        """Send the packed workspace from an open file, which other threads read as well.
+    def send_changes(self, changes: bytes, *, attempt: int, fresh: bool, pack: int = -1) -> None:
+        """Send the changes of the manifest, and a pack with what the host will lack, if that is known.
 
-        Orders given meanwhile go out between two pieces. For a thread of its own.
+        attempt: comes back with what the host answers
+        pack: an open file; -1: the host is to tell what it lacks
         """
+        pieces = [changes[place : place + PIECE] for place in range(0, len(changes), PIECE)]
+        headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
+        headers[0] |= {"first": True, "fresh": fresh, "attempt": attempt}
+        headers[-1] |= {"last": pack < 0}
+        self._send_pieces(zip(headers, pieces, strict=True), _pack_frames(pack) if pack >= 0 else ())
+
+    def send_pack(self, pack: int) -> None:
+        """Send a pack from an open file, which other threads read as well."""
+        self._send_pieces(_pack_frames(pack))
+
+    def settle(self) -> None:
+        """Nobody gets the pack from this host any more."""
+        self._send(encode({"type": "settled"}))
+
+    def _send_pieces(self, *frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:
+        """Send much; orders that are given meanwhile go out between two pieces. For a thread of its own."""
         with self._lock:
             self._held_back = []
-        while piece := os.pread(pack, PIECE, self._sent):
+        for header, piece in itertools.chain(*frames):
             self.heard = time.monotonic()
-            self._send_at_once(encode({"type": "pack"}, piece))
+            self._send_at_once(encode(header, piece))
             self._sent += len(piece)
             with self._lock:
                 orders, self._held_back = self._held_back, []
@@ -176,10 +200,18 @@ class Session:
                 self._send_at_once(b"".join(orders))
             if self._ended or self._given_up or self._over:
                 break
-        self._send_at_once(encode({"type": "pack", "last": True}))
         with self._lock:
             orders, self._held_back = self._held_back, None
             self._send_at_once(b"".join(orders))
+
+    def serve(self, size: int, credentials: str) -> None:
+        """Have the host hand on the next pack that it gets, of so many bytes."""
+        self._send(encode({"type": "serve", "bytes": size, "credentials": credentials}))
+
+    def fetch(self, address: str, port: int, size: int, credentials: str) -> None:
+        """Have the host get the pack from another one."""
+        given = {"address": address, "port": port, "bytes": size, "credentials": credentials}
+        self._send(encode({"type": "fetch", **given}))
 
     def prepare(self, env: Mapping[str, str], prerun: Sequence[str], *, claim: bool, evict: bool) -> None:
         """Run prerun with the environment of the host's first rank.
@@ -404,6 +436,11 @@ class Session:
                 yield HostNotice(time=now, node=node, text=header["text"], seconds=header["seconds"])
             case "stopped":
                 yield Stopped(time=self._ours(header["time"]), node=node)
+            case "lacks":
+                wants = tuple(json.loads(zlib.decompress(data)))
+                yield Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
+            case "other-tree":
+                yield OtherTree(time=now, node=node, tree=header["tree"], attempt=header["attempt"])
             case "no-door":
                 self._may_come_back = False
             case "no-agent":
@@ -443,12 +480,24 @@ class Session:
                 )
             case "locked":
                 self._cgroup = header["cgroup"]
-                return Locked(time=now, node=node)
+                return Locked(time=now, node=node, tree=header["tree"])
+            case "serving":
+                return Serving(time=now, node=node, port=header["port"])
+            case "unfetched":
+                return Unfetched(time=now, node=node, reason=header["reason"])
             case "busy":
                 return Busy(time=now, node=node, owner=_told(header["owner"]))
             case "synced":
-                files, seconds = header["files"], header["seconds"]
-                return Synced(time=now, node=node, files=files, bytes=self._sent, seconds=seconds)
+                files, seconds, tree = header["files"], header["seconds"], header["tree"]
+                return Synced(
+                    time=now,
+                    node=node,
+                    files=files,
+                    bytes=self._sent,
+                    seconds=seconds,
+                    tree=tree,
+                    attempt=header["attempt"],
+                )
             case "ready":
                 return Ready(time=now, node=node)
             case "failed":
@@ -483,8 +532,8 @@ class Session:
     def _set_clock(self, now: float, *, sent: float, there: float) -> None:
         """Of all beats, the one that was back first tells the other clock best."""
         round_trip = now - sent
-        if 0 <= round_trip < self._round_trip:
-            self._round_trip = round_trip
+        if 0 <= round_trip < self.round_trip:
+            self.round_trip = round_trip
             self._offset = there - (sent + round_trip / 2)
 
     def _ours(self, there: float) -> float:
@@ -508,6 +557,14 @@ class Session:
             message = f"the login shell ended before our agent started{status}" + (f": {said}" if said else "")
             hint = "try `ssh HOST true`: what do its start-up files (.bashrc, .cshrc, config.fish) do?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
+
+
+def _pack_frames(pack: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    place = 0
+    while piece := os.pread(pack, PIECE, place):
+        yield {"type": "pack"}, piece
+        place += len(piece)
+    yield {"type": "pack", "last": True}, b""
 
 
 def _last_words(farewell: Farewell) -> str:

@@ -3,7 +3,8 @@
 In the order of their weight: ``ignore:`` of mesh.yaml; then, from the file's own directory upwards, ``.meshignore``
 and ``.gitignore``, up to the root of the repository also above the workspace; then ``.git/info/exclude``. A user's
 global excludes (core.excludesFile) are not read: two people with one project would send different trees. ``.git``
-never belongs. A repository within the workspace is an ordinary directory; its .gitignore counts.
+belongs only with ``include_git: true``. A repository within the workspace is an ordinary directory; its .gitignore
+counts.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mesh.workspace.patterns import Pattern, read_lines, read_ours
+from mesh.workspace.patterns import NEVER, Pattern, read_lines, read_ours
 
 FILES = (b".gitignore", b".meshignore")  # the later one wins
-ALWAYS = b".git"
+GIT = b".git"
+LEFT_OUT = Pattern(GIT, "mesh leaves it out unless mesh.yaml says include_git: true", False, False, NEVER)
 
 
 class Layer:
@@ -57,15 +59,22 @@ class Rules:
     layers: tuple[Layer, ...]  # the later one weighs more
     ours: Layer  # weighs most
 
+    keeps_git: bool = False
+
     def excludes(self, path: bytes, is_directory: bool) -> bool:
         """Whether a path relative to top does not belong; its parent directory must belong."""
-        if path.endswith(ALWAYS) and path[: -len(ALWAYS)][-1:] in (b"", b"/"):
-            return True
+        pattern = self.decide(path, is_directory)
+        return pattern is not None and not pattern.negated
+
+    def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
+        """The rule that decides about a path relative to top, if any does."""
+        if path.endswith(GIT) and path[: -len(GIT)][-1:] in (b"", b"/") and not self.keeps_git:
+            return LEFT_OUT
         for layer in (self.ours, *reversed(self.layers)):
             pattern = layer.decide(path, is_directory)
             if pattern is not None:
-                return not pattern.negated
-        return False
+                return pattern
+        return None
 
     def below(self, path: bytes, names: Sequence[bytes]) -> Rules:
         """The rules for a directory (relative to top; b"" for top) in which these names are."""
@@ -74,7 +83,7 @@ class Rules:
         for name in FILES:
             if name in names:
                 patterns += _read_file(os.path.join(self.top, base + name))
-        return Rules(self.top, (*self.layers, Layer(base, patterns)), self.ours) if patterns else self
+        return replace(self, layers=(*self.layers, Layer(base, patterns))) if patterns else self
 
 
 def _read_file(path: bytes) -> list[Pattern]:
@@ -87,18 +96,54 @@ def _read_file(path: bytes) -> list[Pattern]:
         return []
 
 
-def load_rules(workspace: Path, ignore: Sequence[str]) -> tuple[Rules, bytes]:
-    """The rules for a workspace's own directory, and its path relative to their top (b"" if it is the top)."""
+def load_rules(
+    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, places: Sequence[str] = ()
+) -> tuple[Rules, bytes]:
+    """The rules for a workspace's own directory, and its path relative to their top (b"" if it is the top).
+
+    places: where each pattern of ignore was written, for people
+    """
     here = os.fsencode(workspace.resolve())
     top = next(
         (os.fsencode(d) for d in (workspace.resolve(), *workspace.resolve().parents) if (d / ".git").exists()), here
     )
     inside = here[len(top) :].strip(b"/")
     exclude = _read_file(os.path.join(top, b".git/info/exclude"))
-    ours = Layer(inside + b"/" if inside else b"", read_ours(ignore, "mesh.yaml: ignore"))
-    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours)
+    ours = Layer(inside + b"/" if inside else b"", read_ours(ignore, places))
+    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours, include_git)
     above = inside.split(b"/")[:-1] if inside else []
     if inside:  # the workspace's own directory is read by the walk
         for depth in range(len(above) + 1):
             rules = rules.below(b"/".join(above[:depth]), FILES)
     return rules, inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Why a path belongs, or does not."""
+
+    belongs: bool
+    path: bytes  # relative to the workspace: the path that was asked about, or a directory above it that is left out
+    rule: Pattern | None  # None: no rule is about it
+
+
+def explain(
+    workspace: Path, path: bytes, ignore: Sequence[str], *, include_git: bool = False, places: Sequence[str] = ()
+) -> Decision:
+    """Which rule decides about a path, relative to the workspace; with a slash at its end, a directory.
+
+    The path need not exist. As with git, nothing below a directory that is left out can belong.
+    """
+    rules, inside = load_rules(workspace, ignore, include_git=include_git, places=places)
+    parts = path.strip(b"/").split(b"/")
+    above = inside + b"/" if inside else b""
+    rule = None
+    for depth in range(1, len(parts) + 1):
+        asked = b"/".join(parts[:depth])
+        place = os.path.join(os.fsencode(workspace.resolve()), asked)
+        is_directory = depth < len(parts) or path.endswith(b"/") or (os.path.isdir(place) and not os.path.islink(place))
+        rules = rules.below((above + b"/".join(parts[: depth - 1])).rstrip(b"/"), FILES)
+        rule = rules.decide(above + asked, is_directory)
+        if rule is not None and not rule.negated:
+            return Decision(belongs=False, path=asked, rule=rule)
+    return Decision(belongs=True, path=path.strip(b"/"), rule=rule)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from mesh.core.errors import MeshError
 from mesh.workspace.ignore import Rules, load_rules
@@ -16,22 +18,25 @@ MOST_NAMED = 10  # paths in one message
 
 
 class Kind(Enum):
-    """What an entry is; its value stands in the pack."""
+    """What an entry is; its value stands in the manifest."""
 
     FILE = "f"
     DIRECTORY = "d"
     LINK = "l"  # kept as a link, wherever it points to
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One path of the workspace."""
+class Entry(NamedTuple):
+    """One path of the workspace, and what lstat says of it. A tuple, as there may be 100,000."""
 
     path: bytes  # relative, with slashes; any bytes but zero
     kind: Kind
     mode: int  # permission bits
     size: int  # bytes, of a file
     mtime_ns: int
+    ctime_ns: int
+    device: int
+    inode: int
+    names: int  # hard links, of a file
     target: bytes = b""  # of a link
 
 
@@ -42,24 +47,31 @@ class Listing:
     root: bytes
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
+    started_ns: int  # nanoseconds since the epoch: when the walk began
 
 
-def list_workspace(workspace: Path, ignore: Sequence[str]) -> Listing:
+def list_workspace(workspace: Path, ignore: Sequence[str], *, include_git: bool = False) -> Listing:
     """List a workspace by its ignore files and the patterns of mesh.yaml.
 
-    Raises MeshError naming what cannot be read: no rank may start on a tree that lacks it.
+    Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Whether a file
+    can be read shows when it is.
     """
-    rules, inside = load_rules(workspace, ignore)
+    started_ns = time.time_ns()
+    rules, inside = load_rules(workspace, ignore, include_git=include_git)
     walk = _Walk(os.fsencode(workspace.resolve()), inside)
     walk.directory(b"", rules)
     if walk.unreadable:
-        paths = "\n".join(walk.unreadable[:MOST_NAMED])
-        more = f"\nand {len(walk.unreadable) - MOST_NAMED} more" if len(walk.unreadable) > MOST_NAMED else ""
-        raise MeshError(
-            f"cannot read what belongs to the workspace:\n{paths}{more}",
-            hint="make it readable, or name it under ignore: in mesh.yaml",
-        )
-    return Listing(walk.root, tuple(sorted(walk.entries, key=lambda entry: entry.path)), tuple(walk.skipped))
+        raise unreadable(walk.unreadable)
+    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns)
+
+
+def unreadable(lines: Sequence[str]) -> MeshError:
+    """The error for paths that belong and cannot be read; lines: each with the reason."""
+    more = f"\nand {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
+    return MeshError(
+        "cannot read what belongs to the workspace:\n" + "\n".join(lines[:MOST_NAMED]) + more,
+        hint="make it readable, or name it under ignore: in mesh.yaml",
+    )
 
 
 class _Walk:
@@ -79,10 +91,12 @@ class _Walk:
             self._cannot_read(path, error)
             return
         rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
+        prefix = path + b"/" if path else b""
+        inside = self._inside + prefix
         for child in children:
-            below = path + b"/" + child.name if path else child.name
+            below = prefix + child.name
             try:
-                if not rules.excludes(self._inside + below, child.is_dir(follow_symlinks=False)):
+                if not rules.excludes(inside + child.name, child.is_dir(follow_symlinks=False)):
                     self._take(below, child, rules)
             except FileNotFoundError:  # it has just been deleted
                 continue
@@ -92,15 +106,14 @@ class _Walk:
     def _take(self, path: bytes, child: os.DirEntry[bytes], rules: Rules) -> None:
         status = child.stat(follow_symlinks=False)
         mode, kind = stat.S_IMODE(status.st_mode), stat.S_IFMT(status.st_mode)
+        rest = status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino, status.st_nlink
         if kind == stat.S_IFREG:
-            if not os.access(child.path, os.R_OK):
-                raise PermissionError(13, "Permission denied")
-            self.entries.append(Entry(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns))
+            self.entries.append(Entry(path, Kind.FILE, mode, status.st_size, *rest))
         elif kind == stat.S_IFDIR:
-            self.entries.append(Entry(path, Kind.DIRECTORY, mode, 0, status.st_mtime_ns))
+            self.entries.append(Entry(path, Kind.DIRECTORY, mode, 0, *rest))
             self.directory(path, rules)
         elif kind == stat.S_IFLNK:
-            self.entries.append(Entry(path, Kind.LINK, mode, 0, status.st_mtime_ns, os.readlink(child.path)))
+            self.entries.append(Entry(path, Kind.LINK, mode, 0, *rest, os.readlink(child.path)))
         else:
             what = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}.get(kind, "a device")
             self.skipped.append(f"{told(path)}: {what}")

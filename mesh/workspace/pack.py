@@ -1,8 +1,4 @@
-"""The workspace as it travels: one zip, made once for all hosts.
-
-A zip's own directory holds neither names that are no UTF-8 nor modes of every kind, so members have plain numbers for
-names, and ``index.json`` says what each one is.
-"""
+"""The contents that hosts lack, as one zip (docs/sync.md), and what changed of large files block by block."""
 
 from __future__ import annotations
 
@@ -11,105 +7,283 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from mesh.core.errors import MeshError
-from mesh.workspace.listing import MOST_NAMED, Entry, Kind, Listing, told
+from mesh.workspace.listing import MOST_NAMED, told
+from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
 
 INDEX = "index.json"
+BLOCK = 1 << 17  # bytes of a block of a large file
 PIECE = 1 << 18  # bytes read at a time
-PROBE = 1 << 16  # bytes that tell whether a file is worth compressing
+SMALL = 1 << 18  # bytes; so much of a file, and less, shares a member with others
+BUNDLE = 1 << 20  # bytes of such a member
+SAMPLES, SAMPLE = 8, 1 << 13  # pieces and bytes of each that tell whether compressing pays
 WORTH = 0.9  # of its size
-TRIES = 3  # for a file that changes while it is read
+ZIP64 = 1 << 30  # bytes of a member that may need more than 32 bits
+NEW = -1  # in place of an offset: the bytes come from the pack
+
+Operation = tuple[int, int]  # offset in the base, or NEW; length
+
+
+@dataclass(frozen=True)
+class Want:
+    """A content that a host lacks, and what it has instead; hosts with equal wants need the same pack."""
+
+    hash: str
+    size: int  # bytes
+    base: str = ""  # another version's hash; "": the host has none
+    base_size: int = 0  # bytes
+    head: tuple[str, ...] = ()  # the hash of each block of the base from its start, the last one may be shorter
+    tail: tuple[str, ...] = ()  # the same from its end, the last one being the first of the file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
     """What went into a pack."""
 
-    files: int
+    contents: int
     size: int  # bytes of the pack
+    literal: int  # bytes of contents in it, before they were compressed
 
 
-def make(listing: Listing, into: IO[bytes], step: Callable[[bytes], None] = lambda path: None) -> Packed:
-    """Write the pack to a file.
+class Changed(MeshError):
+    """Files are not what the manifest says any more; paths as in the manifest."""
 
+    def __init__(self, paths: Sequence[str]) -> None:
+        error = changes_while_it_is_read([told(path.encode("latin-1")) for path in paths])
+        super().__init__(str(error), hint=error.hint)
+        self.paths = tuple(paths)
+
+
+def changes_while_it_is_read(names: Sequence[str]) -> MeshError:
+    """The error for files that will not hold still."""
+    lines = [f"{name}: changes while it is read" for name in names[:MOST_NAMED]]
+    return MeshError(
+        "cannot send:\n" + "\n".join(lines),
+        hint="name what a running program writes under ignore: in mesh.yaml, or wait for it",
+    )
+
+
+def read_wants(rows: object) -> tuple[Want, ...]:
+    """What a host says that it lacks, from JSON. Raises ValueError if that is something else."""
+    if not isinstance(rows, list):
+        raise ValueError("expected a list of contents")
+    return tuple(_read_want(row) for row in rows)
+
+
+def _read_want(row: Any) -> Want:
+    if not isinstance(row, Mapping):
+        raise ValueError("expected a content")
+    texts = [row.get("hash"), row.get("base", ""), *row.get("head", ()), *row.get("tail", ())]
+    numbers = [row.get("size"), row.get("base_size", 0)]
+    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError("expected hashes and sizes")
+    head, tail = tuple(row.get("head", ())), tuple(row.get("tail", ()))
+    return Want(row["hash"], row["size"], row.get("base", ""), row.get("base_size", 0), head, tail)
+
+
+def make(
+    root: bytes,
+    manifest: Manifest,
+    wanted: Sequence[Want],
+    into: IO[bytes],
+    *,
+    compress: bool = True,
+    step: Callable[[bytes], None] = lambda path: None,
+) -> Packed:
+    """Write a pack of the wanted contents to a file. Needs some MB of memory, whatever the size of files.
+
+    compress: deflate where that makes it smaller; the caller knows whether the link is slower than that
     step: called with each file's path while it is open, for tests
-    Raises MeshError naming files that change faster than they are read, or cannot be read.
+    Raises Changed, and MeshError if something is wanted that the manifest does not have.
     """
-    index: list[list[object]] = []
-    troubles: list[str] = []
-    files = 0
-    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as pack:
-        writer = _Writer(listing.root, pack, step)
-        for entry in listing.entries:
-            member = ""
-            if entry.kind is Kind.FILE:
-                try:
-                    found = writer.add(entry)
-                except FileNotFoundError:  # deleted meanwhile: it does not belong any more
-                    continue
-                except OSError as error:
-                    troubles.append(f"{told(entry.path)}: {error.strerror}")
-                    continue
-                if found is None:
-                    troubles.append(f"{told(entry.path)}: changes while it is read")
-                    continue
-                entry, member = found
-                files += 1
-            name, target = entry.path.decode("latin-1"), entry.target.decode("latin-1")
-            index.append([name, entry.kind.value, entry.mode, entry.mtime_ns, target, member])
-        pack.writestr(INDEX, json.dumps(index))
-    if troubles:
-        raise MeshError(
-            "cannot send:\n" + "\n".join(troubles[:MOST_NAMED]),
-            hint="name what a running program writes under ignore: in mesh.yaml, or wait for it",
-        )
-    return Packed(files=files, size=into.tell())
+    missing = {want.hash: want for want in wanted}
+    places: defaultdict[str, list[Entry]] = defaultdict(list)  # in the manifest's order, where like stands beside like
+    for entry in manifest.entries:
+        if entry.kind == "f" and entry.content in missing:
+            places[entry.content].append(entry)
+    if len(places) < len(missing):
+        raise MeshError("a host asks for a content that the workspace does not have")
+    changed: list[str] = []
+    with zipfile.ZipFile(into, "w", compresslevel=1) as pack:
+        writer = _Writer(root, pack, compress, step)
+        for content, entries in places.items():
+            # A file of the same content will do.
+            if not any(writer.add(missing[content], entry) for entry in entries):
+                changed += [entry.path for entry in entries]
+        writer.finish()
+    if changed:
+        raise Changed(changed)
+    return Packed(contents=len(places), size=into.tell(), literal=writer.literal)
 
 
 class _Writer:
-    """Adds files under numbers."""
+    """Adds contents; what is written of a file that has changed stays in the pack, and nothing refers to it."""
 
-    def __init__(self, root: bytes, pack: zipfile.ZipFile, step: Callable[[bytes], None]) -> None:
-        self._root, self._pack, self._step = root, pack, step
-        self._count = 0
+    def __init__(self, root: bytes, pack: zipfile.ZipFile, compress: bool, step: Callable[[bytes], None]) -> None:
+        self._root, self._pack, self._compress, self._step = root, pack, compress, step
+        self._index: list[tuple[str, str, int, int, str, list[Operation]]] = []
+        self._members = 1
+        self._bundle, self._bundled = bytearray(), "1"  # small contents, and the member that they will be in
+        self.literal = 0
 
-    def add(self, entry: Entry) -> tuple[Entry, str] | None:
-        """Add a file as it is at one moment; return the entry as it was then and the member's name.
-
-        None if it changed each time; what was added then stands in the pack, and nothing refers to it.
-        """
-        for _ in range(TRIES):
+    def add(self, want: Want, entry: Entry) -> bool:
+        """Add a content as a file has it; False if the file has another one."""
+        path = entry.path.encode("latin-1")
+        try:
             # Not a link and not a FIFO, even if it has become one since it was listed.
-            descriptor = os.open(os.path.join(self._root, entry.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb", buffering=0) as file:
                 before = os.fstat(descriptor)
-                if not stat.S_ISREG(before.st_mode):
-                    return None
-                member = self._copy(file, before.st_size)
-                self._step(entry.path)
+                if not stat.S_ISREG(before.st_mode) or before.st_size != entry.size:
+                    return False
+                self._step(path)
+                operations = find_operations(file, entry.size, want)
+                place = self._copy(file, operations, want.hash)
                 after = os.fstat(descriptor)
-            if member and (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
-                mode = stat.S_IMODE(before.st_mode)
-                return Entry(entry.path, Kind.FILE, mode, before.st_size, before.st_mtime_ns), member
-        return None
+        except OSError:  # gone, or unreadable: listing it again will tell
+            return False
+        if not place or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            return False
+        whole = operations == [(NEW, entry.size)]
+        self._index.append((want.hash, *place, "" if whole else want.base, [] if whole else operations))
+        self.literal += place[2]
+        return True
 
-    def _copy(self, file: IO[bytes], size: int) -> str:
-        """Add size bytes of a file; return the member's name, or "" if the file had another size."""
-        self._count += 1
-        info = zipfile.ZipInfo(str(self._count))
-        head = file.read(PROBE)
-        shrinks = len(zlib.compress(head, 1)) < WORTH * len(head)
-        info.compress_type = zipfile.ZIP_DEFLATED if shrinks else zipfile.ZIP_STORED
-        info.file_size = size  # decides whether the member needs zip64
-        copied = 0
-        with self._pack.open(info, "w") as member:
-            while head and copied < size:
-                head = head[: size - copied]
-                member.write(head)
-                copied += len(head)
-                head = file.read(PIECE)
-        return info.filename if copied == size and not head else ""
+    def finish(self) -> None:
+        """Write what is left, and the index."""
+        self._flush()
+        with self._open(INDEX, self._compress) as member:
+            member.write(json.dumps(self._index, separators=(",", ":")).encode())
+
+    def _copy(self, file: IO[bytes], operations: Sequence[Operation], content: str) -> tuple[str, int, int] | None:
+        """Add what is new in a file; return its place, or None if the file as a whole has another hash."""
+        length = sum(length for offset, length in operations if offset == NEW)
+        digest = new_hash()
+        if length <= SMALL:
+            data = b"".join(_new(file, operations, digest.update))
+            if digest.hexdigest() != content:
+                return None
+            if len(self._bundle) + length > BUNDLE:
+                self._flush()
+            place = self._bundled, len(self._bundle), length
+            self._bundle += data
+            return place
+        self._members += 1
+        with self._open(str(self._members), self._compress and _pays(_samples(file, operations)), length) as member:
+            for piece in _new(file, operations, digest.update):
+                member.write(piece)
+        return (str(self._members), 0, length) if digest.hexdigest() == content else None
+
+    def _flush(self) -> None:
+        if self._bundle:
+            pays = self._compress and _pays(_spread(len(self._bundle), self._bundle.__getitem__))
+            with self._open(self._bundled, pays) as member:
+                member.write(self._bundle)
+        self._members += 1
+        self._bundle, self._bundled = bytearray(), str(self._members)
+
+    def _open(self, name: str, deflated: bool, size: int = 0) -> IO[bytes]:
+        # Given as a name and not as a ZipInfo, so that the pack's level holds.
+        self._pack.compression = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+        return self._pack.open(name, "w", force_zip64=size > ZIP64)
+
+
+def _new(file: IO[bytes], operations: Sequence[Operation], see: Callable[[bytes], None]) -> Iterator[bytes]:
+    """The new bytes of a file, in pieces; see: gets all of its bytes."""
+    file.seek(0)
+    for offset, length in operations:
+        while length and (data := file.read(min(PIECE, length))):
+            see(data)
+            length -= len(data)
+            if offset == NEW:
+                yield data
+
+
+def find_operations(file: IO[bytes], size: int, want: Want) -> list[Operation]:
+    """How a file is made of pieces of the base and new bytes; [(NEW, size)] if nothing of the base is in it.
+
+    Blocks that lie as they did from the start, or from the end, are found: a change in place, something appended, one
+    insertion or one deletion anywhere cost what has changed and up to two blocks.
+    """
+    if not want.base:
+        return [(NEW, size)]
+    matches = list(_matches(file, _head_blocks(size), want.head, lambda number: number * BLOCK))
+    for start, end in _gaps(matches, size):
+        blocks = _tail_blocks(size, start, end)
+        for offset, length, source in _matches(
+            file, blocks, want.tail, lambda number: max(0, want.base_size - (number + 1) * BLOCK)
+        ):
+            cut = max(0, start - offset)
+            matches.append((offset + cut, min(end, offset + length) - offset - cut, source + cut))
+    operations: list[Operation] = []
+    position = 0
+    for offset, length, source in [*sorted(matches), (size, 0, 0)]:
+        if offset > position:
+            operations.append((NEW, offset - position))
+        if operations and operations[-1][0] != NEW and sum(operations[-1]) == source:
+            operations[-1] = (operations[-1][0], operations[-1][1] + length)
+        elif length:
+            operations.append((source, length))
+        position = offset + length
+    return operations or [(NEW, 0)]
+
+
+_Blocks = Iterator[tuple[int, int, int]]  # number, offset, length
+_Match = tuple[int, int, int]  # offset, length, offset in the base
+
+
+def _head_blocks(size: int) -> _Blocks:
+    for number, offset in enumerate(range(0, size, BLOCK)):
+        yield number, offset, min(BLOCK, size - offset)
+
+
+def _tail_blocks(size: int, start: int, end: int) -> _Blocks:
+    """Blocks counted from the end of the file, those that overlap a range."""
+    for number in range((size - end) // BLOCK, -(-(size - start) // BLOCK)):
+        offset = size - (number + 1) * BLOCK
+        yield number, max(0, offset), min(BLOCK, BLOCK + offset)
+
+
+def _matches(file: IO[bytes], blocks: _Blocks, hashes: Sequence[str], source: Callable[[int], int]) -> Iterator[_Match]:
+    """The blocks whose hashes are known; source: where a block of this number lies in the base."""
+    known = {content: number for number, content in enumerate(hashes)}
+    for number, offset, length in blocks if known else ():
+        content = hash_of(os.pread(file.fileno(), length, offset))
+        # Of equal blocks (of zeros, say) the one at the same place: pieces that lie together become one.
+        same = number < len(hashes) and hashes[number] == content
+        if same or content in known:
+            yield offset, length, source(number if same else known[content])
+
+
+def _gaps(matches: Sequence[_Match], size: int) -> list[tuple[int, int]]:
+    """The ranges that no match covers; matches are in order."""
+    ends = [0, *(offset + length for offset, length, _ in matches)]
+    starts = [*(offset for offset, _, _ in matches), size]
+    return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
+
+
+def _samples(file: IO[bytes], operations: Sequence[Operation]) -> Iterator[bytes | bytearray]:
+    """Some of the new bytes of a file."""
+    position, longest = 0, (0, 0)
+    for offset, length in operations:
+        if offset == NEW and length > longest[1]:
+            longest = position, length
+        position += length
+    return _spread(longest[1], lambda part: os.pread(file.fileno(), part.stop - part.start, longest[0] + part.start))
+
+
+def _spread(length: int, take: Callable[[slice], bytes | bytearray]) -> Iterator[bytes | bytearray]:
+    """Pieces from all over some bytes."""
+    for start in range(0, length, max(SAMPLE, -(-length // SAMPLES))):
+        yield take(slice(start, min(length, start + SAMPLE)))
+
+
+def _pays(samples: Iterable[bytes | bytearray]) -> bool:
+    # Each for itself: what repeats only far away in a file does not shrink it.
+    sizes = [(len(zlib.compress(sample, 1)), len(sample)) for sample in samples]
+    return sum(after for after, _ in sizes) < WORTH * sum(before for _, before in sizes)

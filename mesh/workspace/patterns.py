@@ -8,7 +8,7 @@ takes 20 times longer, so the expressions are our own, over bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gitignore_parser import rule_from_pattern
@@ -48,16 +48,20 @@ def read_lines(data: bytes, place: str) -> list[Pattern]:
     return [pattern for pattern in found if pattern is not None]
 
 
-def read_ours(lines: Iterable[str], place: str) -> list[Pattern]:
-    """The rules of ``ignore:`` in mesh.yaml: a leading ``./`` anchors, a leading ``*/`` means any depth."""
+def read_ours(lines: Sequence[str], places: Sequence[str] = ()) -> list[Pattern]:
+    """The rules of ``ignore:`` in mesh.yaml: a leading ``./`` anchors, a leading ``*/`` means any depth.
+
+    places: where each was written; without them, its number in the list
+    """
+    places = places or [f"mesh.yaml: ignore[{number}]" for number in range(len(lines))]
     patterns = []
-    for number, line in enumerate(lines):
+    for line, place in zip(lines, places, strict=True):
         negation, body = ("!", line[1:]) if line.startswith("!") else ("", line)
         if body.startswith("./"):
             body = body[1:]
         elif body.startswith("*/"):
             body = "*" + body
-        pattern = read((negation + body).encode("utf-8", "surrogateescape"), f"{place}[{number}]")
+        pattern = read((negation + body).encode("utf-8", "surrogateescape"), place)
         if pattern is not None:
             patterns.append(pattern)
     return patterns

@@ -109,14 +109,17 @@ def test_a_run_that_lives_keeps_its_devices(
     run.finish()
 
 
-def test_a_device_that_is_free_soon_is_waited_for(run: Run, holders: Holders, device: Path) -> None:
+def test_a_device_that_is_free_soon_is_waited_for(
+    opener: Open, any_python: str, holders: Holders, device: Path
+) -> None:
     """It is held by nobody whom we see as a holder: its process is in another place, or its end takes time."""
+    run = opener(any_python, devices=(str(device),), device_patience=30.0)
     run.prepare(claim=True)
     run.start("true")
-    holders.start(TAKE, str(device), "0.4")
+    holders.start(TAKE, str(device), "2")
     gone = run.finish()
     assert gone.left == ()
-    assert any(f"waiting for {device} to be free" in e.text for e in run.events if isinstance(e, HostNotice))
+    assert any(f"waiting for {device}" in e.text for e in run.events if isinstance(e, HostNotice))
 
 
 def test_a_device_that_stays_busy_is_named(run: Run, holders: Holders, device: Path) -> None:

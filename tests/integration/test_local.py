@@ -147,6 +147,6 @@ def test_a_killed_client_ends_a_local_run(home: Home) -> None:
 @pytest.mark.sshd
 def test_a_host_has_a_home_of_its_own(plain_pod: Home) -> None:
     done = plain_pod.mesh(
-        "run", "pod", "sh", "-c", "echo $HOME | grep -c mesh-lab; echo $PATH | cut -d: -f1 | grep -c '/.local/bin$'"
+        "run", "pod", "sh", "-c", "echo $HOME | grep -c mesh-lab; echo $PATH | cut -d: -f1,2 | grep -c '/.local/bin'"
     )
     assert done.lines == ["[0] 1", "[0] 1", "[1] 1", "[1] 1"]

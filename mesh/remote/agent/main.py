@@ -20,11 +20,13 @@ from functools import partial
 
 from . import cgroups, devices
 from .client import Client, release
+from .delivery import Delivery
 from .doors import Door, bring_channel, containers_of, stop_runs, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder, to_bytes
 from .guardian import guard
+from .manifest import known_tree
 from .oom import Memory
 from .outbox import Outbox
 from .processes import (
@@ -41,7 +43,6 @@ from .setup import Setup
 from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
-from .sync import Sync
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Agent:
         self.guardian_has_lock = False
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
-        self.sync: Sync | None = None
+        self.delivery = Delivery(self, self.state, begin["run"])
         self.prerun: Prerun | None = None
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
@@ -259,7 +260,8 @@ class Agent:
         return "preparing" if self.has_lock else "waiting"
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
-        getattr(self, "do_" + header["type"])(header, data)
+        name = "do_" + header["type"]
+        (getattr(self, name, None) or getattr(self.delivery, name))(header, data)
 
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """Have something done that takes long; then is called with the answer. Raises OSError."""
@@ -336,42 +338,13 @@ class Agent:
             if not self.ending.cgroup:
                 self.ending.cgroup = cgroups.make(cgroup_of(self.begin))
             where = self.ending.cgroup or cgroups.scope_of(cgroups.own())
-            self.out.send({"type": "locked", "cgroup": where})
+            self.out.send({"type": "locked", "tree": known_tree(self.state.beside("record")), "cgroup": where})
             self.flush()
 
     def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
         """Another host is busy: whoever waits keeps nobody waiting."""
         self.has_lock = False
         self.state.unlock()
-
-    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
-        """A piece of the workspace's pack; the last one is empty."""
-        if self.is_over():
-            return
-        try:
-            if self.sync is None:
-                self.sync = Sync(self.state, self.begin["run"])
-            self.sync.add(data)
-            if header.get("last"):
-                self.send_on_errand(self.sync.unpack, self.unpacked)
-        except OSError as error:
-            self.drop_sync()
-            self.fail("sync", why(error), hint(error))
-
-    def drop_sync(self) -> None:
-        if self.sync is not None:
-            self.sync.drop()
-            self.sync = None
-
-    def unpacked(self, answer: dict[str, Any]) -> None:
-        """The workspace is in place, or is not."""
-        self.drop_sync()
-        if self.is_over():
-            return
-        if "error" in answer:
-            self.fail("sync", answer["error"], answer["hint"])
-        else:
-            self.out.send({"type": "synced", "files": answer["files"], "seconds": answer["seconds"]})
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
         """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
@@ -446,6 +419,7 @@ class Agent:
     def do_start(self, header: dict[str, Any], data: bytes) -> None:
         if self.is_over():
             return
+        self.delivery.drop()
         self.make_door()
         try:  # once more: prerun may have brought another docker, or hidden the script
             path = self.setting.environment.get(b"PATH", os.defpath.encode())
@@ -615,7 +589,7 @@ class Agent:
         elif not self.ending.ordered:
             self.requests.clear()
             if self.errand is None:  # otherwise it ends like all other processes
-                self.drop_sync()
+                self.delivery.drop()
             if self.prerun is not None:
                 self.prerun.release()
             self.ending.order(number, grace)

@@ -48,13 +48,13 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
     grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
     """
     stopped = doors.stop_runs(run, grace)
-    longest = max([told["grace"] if grace is None else grace for told in stopped], default=0.0)
+    longest = max([told.get("grace", MARGIN) if grace is None else grace for told in stopped], default=0.0)
     deadline = time.monotonic() + longest + MARGIN
     wanted = {(told["run"], told["node"]) for told in stopped}
     left = wanted
     while left and time.monotonic() < deadline:
         time.sleep(LOOK)
-        left = wanted & {(told["run"], told["node"]) for told in doors.runs() if told["state"] != "ended"}
+        left = wanted & {(told["run"], told["node"]) for told in doors.runs() if told.get("state") != "ended"}
     for orphan in [] if left else [name for name, _ in _orphans() if name == run or not run]:
         stopped.append({"run": orphan, "node": -1})
         if doors.sweep(orphan):
@@ -97,7 +97,7 @@ def _leftovers(machine: str, live: set[tuple[str, str]]) -> list[str]:
     found = []
     for name in sorted(os.listdir(machine)) if os.path.isdir(machine) else []:
         of_run = OF_A_RUN.fullmatch(name)
-        kind, _, pid = name.rpartition("-")
+        kind, _, pid = name.partition(".")[0].rpartition("-")
         dead_pack = kind == "pack" and not os.path.exists("/proc/" + pid)
         if dead_pack or (of_run and of_run.groups() not in live):
             found.append(os.path.join(machine, name))

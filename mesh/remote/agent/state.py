@@ -60,6 +60,7 @@ class State:
         root = os.path.expanduser(remote_dir)
         self.machine = machine_directory(remote_dir)
         self.workspaces = os.path.join(self.machine, share) if share else os.path.join(root, "workspaces")
+        self.store = os.path.join(root, "store")
         self.project = project
         self._root = root
         self._lock = -1
@@ -80,13 +81,13 @@ class State:
         """A file of ours that belongs to the workspace: the record of the last sync, the mark of who syncs."""
         return os.path.join(self.workspaces, f".{self.project}.{what}")
 
-    def pack(self) -> str:
-        """A file for the workspace's pack as it comes; what killed agents have left of theirs is removed."""
+    def pack(self, number: int) -> str:
+        """A file for a pack of the workspace as it comes; what killed agents have left of theirs is removed."""
         for name in os.listdir(self.machine):
-            kind, _, pid = name.rpartition("-")
+            kind, _, pid = name.partition(".")[0].rpartition("-")
             if kind == "pack" and not os.path.exists("/proc/" + pid):
                 os.unlink(os.path.join(self.machine, name))
-        return os.path.join(self.machine, f"pack-{os.getpid()}")
+        return os.path.join(self.machine, f"pack-{os.getpid()}.{number}")
 
     def lock(self, owner: dict[str, Any]) -> int:
         """Take the machine's lock until ``unlock`` or the end of this process; owner is a dict with "run". Raises Busy.

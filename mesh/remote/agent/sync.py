@@ -1,13 +1,16 @@
-"""The workspace as it arrives: received here, put in place by a process of its own."""
+"""The workspace as it arrives: changes and packs are received here; what takes long is done on errands."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
 
+from . import fanout
+from .manifest import OtherBase, known_tree
 from .state import State
-from .workspace import put_in_place
+from .workspace import Workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,42 +18,109 @@ if TYPE_CHECKING:
 
 
 class Sync:
-    """One sync: the pieces of the pack, and then ``unpack``."""
+    """One sync: the changes, and as many packs as it takes."""
 
-    def __init__(self, state: State, run: str) -> None:
-        """Raises OSError if the pack cannot be written here."""
-        self._state, self._run = state, run
+    def __init__(self, state: State, run: str, fresh: bool) -> None:
+        """fresh: what the hosts have made themselves is removed."""
+        self._state, self._run, self._fresh = state, run, fresh
         self._began = time.monotonic()
-        self._path = state.pack()
-        self._pack = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._changes: list[bytes] = []
+        self._paths: list[str] = []  # of the packs
+        self._pack = -1  # the one that is being received
+        self._server = 0  # the process that hands it on
+
+    def add_changes(self, data: bytes) -> None:
+        self._changes.append(data)
 
     def add(self, data: bytes) -> None:
-        """Add a piece. Raises OSError, above all when the disk is full."""
+        """Add a piece of a pack. Raises OSError, above all when the disk is full."""
+        self._open()
         view = memoryview(data)
         while view:
             view = view[os.write(self._pack, view) :]
 
-    def unpack(self) -> dict[str, Any]:
-        """All has come: put it in place; return "files" and "seconds". Takes long.
+    def complete(self) -> None:
+        """The pack has come, from wherever; another one may follow."""
+        if self._pack >= 0:
+            os.close(self._pack)
+            self._pack = -1
+
+    def serve(self, size: int, credentials: str) -> int:
+        """Hand on the pack that comes next, while it comes; returns the port. Raises OSError."""
+        self._open()
+        listener = fanout.listen()
+        port: int = listener.getsockname()[1]
+        self._server = os.fork()
+        if not self._server:
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                fanout.serve(listener, self._paths[-1], size, credentials)
+            finally:
+                os._exit(0)
+        listener.close()
+        return port
+
+    def fetch_and_work(self, address: str, port: int, size: int, credentials: str) -> dict[str, Any]:
+        """The pack comes from another host. Takes long; see ``work``, or returns "unfetched", the reason."""
+        try:
+            fanout.fetch(address, port, self._paths[-1], size, credentials)
+        except fanout.Unreachable as error:
+            return {"unfetched": str(error)}
+        return self.work()
+
+    def work(self) -> dict[str, Any]:
+        """Do with what has come all that can be done. Takes long.
+
+        Returns "lacks"; or "tree", "files" and "seconds"; or "base", the tree that is here and not what was said.
 
         Only once where several hosts of a run share the workspace's file system.
         """
+        changes = b"".join(self._changes)
         with open(self._state.beside("sync"), "a+b") as mark:
             fcntl.flock(mark, fcntl.LOCK_EX)
             mark.seek(0)
             done = mark.read().split()
-            if len(done) == 2 and done[0] == self._run.encode():
-                files = int(done[1])
+            if len(done) == 3 and done[0] == self._run.encode() and done[2].decode() == known_tree(self._record):
+                files, tree = int(done[1]), done[2].decode()
             else:
+                workspace = Workspace(self._state.workspace, self._record, self._state.store)
+                try:
+                    answer = workspace.plan(changes)
+                except OtherBase:  # the record was damaged, or another run was faster: the client is to begin anew
+                    return {"base": known_tree(self._record)}
+                if not answer["lacks"] or self._paths:
+                    answer = workspace.apply(self._paths, self._fresh)
+                if answer.get("lacks"):
+                    return {"lacks": answer["lacks"]}
+                files, tree = answer["files"], answer["tree"]
                 mark.truncate(0)
-                files = put_in_place(self._path, self._state.workspace, self._state.beside("files"))["files"]
-                mark.write(b"%s %d" % (self._run.encode(), files))
-        return {"files": files, "seconds": round(time.monotonic() - self._began, 4)}
+                mark.write(b"%s %d %s" % (self._run.encode(), files, tree.encode()))
+        return {"tree": tree, "files": files, "seconds": round(time.monotonic() - self._began, 4)}
 
     def drop(self) -> None:
-        """Leave nothing of the pack behind."""
-        os.close(self._pack)
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            pass
+        """Leave nothing of it behind, and stop handing it on."""
+        if self._server:
+            os.kill(self._server, signal.SIGKILL)
+            self._server = 0
+        if self._pack >= 0:
+            os.close(self._pack)
+            self._pack = -1
+        for path in self._paths:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    @property
+    def is_serving(self) -> bool:
+        return bool(self._server)
+
+    @property
+    def _record(self) -> str:
+        return self._state.beside("record")
+
+    def _open(self) -> None:
+        if self._pack < 0:
+            self._paths.append(self._state.pack(len(self._paths)))
+            self._pack = os.open(self._paths[-1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,221 +1,224 @@
-"""Puts the workspace in place: everything beside it first, then file by file.
-
-What the last sync put there is kept in a record beside the workspace. It says what may be deleted: what hosts made
-themselves stays. Before the first change the record holds the old and the new paths, after the last one the new,
-so that the next sync completes what a crash at any point has left.
-"""
+"""Puts the workspace in place: everything beside it first, then path by path. docs/sync.md has the rules."""
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import shutil
-import stat
+
+from .manifest import (
+    CLEAN,
+    CONTENT,
+    DIRTY,
+    FILE,
+    KIND,
+    LINK,
+    MODE,
+    MTIME,
+    PATH,
+    SIZE,
+    apply_changes,
+    read_record,
+    write_record,
+    write_whole,
+)
+from .packs import BadPack, unpack
+from .place import Place
+from .store import Store, copy, hash_file, open_file, write
+from .view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import zipfile
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable, Sequence
+    from typing import Any
 
-FILE, DIRECTORY, LINK = "f", "d", "l"
-PIECE = 1 << 18
+    from .manifest import Entry
+    from .packs import Content
 
-
-class BadPack(Exception):
-    """A pack that would write outside the workspace, or is none."""
+LARGE = 1 << 20  # bytes; from this size on a file's old version is offered as a base
 
 
-class Entry:
-    """One path of the workspace."""
-
-    def __init__(self, path: bytes, kind: str, mode: int, mtime_ns: int, target: bytes, member: str) -> None:
-        self.path, self.kind, self.mode, self.mtime_ns = path, kind, mode, mtime_ns
-        self.target, self.member = target, member
+def _nothing(what: str) -> None:
+    pass
 
 
-def put_in_place(
-    pack_path: str, workspace: str, record: str, step: Callable[[str], None] = lambda what: None
-) -> dict[str, int]:
-    """Make the workspace equal to the pack, less what the hosts made there.
+class Workspace:
+    """One workspace. One process at a time may use it: see .NAME.sync."""
 
-    A file of the pack takes the place of whatever has its path, a directory with things made by the host included.
-    step: called before each change, for tests
-    Raises OSError and BadPack; the next call completes what was begun.
-    """
-    import zipfile
+    def __init__(self, directory: str, record: str, store: str) -> None:
+        """record: a path beside the workspace; record + ".plan" is ours as well."""
+        self._root = os.fsencode(directory)
+        self._record, self._plan = record, record + ".plan"
+        self._store = Store(store)
+        self._view: View | None = None
+        self._staging = os.path.join(os.path.dirname(self._root), b"." + os.path.basename(self._root) + b".new-")
 
-    for stale in _stagings(workspace):
-        shutil.rmtree(stale, ignore_errors=True)
-    staging = f"{workspace}.new-{os.getpid()}"
-    try:
-        with zipfile.ZipFile(pack_path) as pack:
-            entries = _read_index(pack)
+    def plan(self, changes: bytes) -> dict[str, Any]:
+        """Take the changes; return what ``lacks``. ``apply`` goes on, also in another process.
+
+        Raises BadChanges, and OSError.
+        """
+        self._view = self._look(changes)
+        write_whole(self._plan, changes)
+        return {"lacks": self._lacks(self._view, self._view.lacking(self._store))}
+
+    def apply(
+        self, packs: Sequence[str], fresh: bool = False, step: Callable[[str], None] = _nothing
+    ) -> dict[str, Any]:
+        """Make the workspace what was planned, less what the hosts made there, or return what still ``lacks``.
+
+        packs: paths of packs; what no pack holds is looked for in the workspace and in the store
+        fresh: remove what the hosts made
+        step: called before each change, for tests
+        Returns "tree", "files" and how many paths were "changed".
+        Raises BadChanges, BadPack and OSError, in general before anything is changed; the next sync completes what was
+        begun.
+        """
+        view, self._view = self._view, None
+        if view is None:
+            with open(self._plan, "rb") as file:
+                view = self._look(file.read())
+        gone = view.gone()
+        if not (view.todo or gone or fresh) and view.record.clean and view.record.tree == view.manifest.tree:
+            return _done(view, 0)
+        folder, name = os.path.split(self._staging)
+        for stale in os.listdir(folder):
+            if stale.startswith(name) and stale[len(name) :].isdigit():
+                shutil.rmtree(os.path.join(folder, stale), ignore_errors=True)
+        staging = self._staging + b"%d" % os.getpid()
+        try:
             os.mkdir(staging, 0o700)
-            _stage(pack, entries, staging, step)
-        place = _Place(os.fsencode(workspace), step)
-        new = {entry.path for entry in entries}
-        old = _read_record(record)
-        _write_record(record, old | new, step)
-        for path in sorted(old - new, reverse=True):  # what is in a directory comes before it
+            stage = _Stage(view, staging, self._store, step)
+            missing = stage.fill(packs)
+            if missing:
+                return {"lacks": self._lacks(view, missing, stage.baseless)}
+            return self._change(view, staging, gone, fresh, step)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._store.trim(0)  # the next sync may need the space, and finds the rest at the client
+            raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _look(self, changes: bytes) -> View:
+        record = read_record(self._record)
+        return View(self._root, record, apply_changes(record, changes))
+
+    def _lacks(self, view: View, missing: Iterable[str], baseless: Container[str] = ()) -> list[dict[str, Any]]:
+        """What to ask the client for. baseless: contents that must come whole."""
+        lacks = []
+        for name in missing:
+            entry = view.wanted[name][0]
+            lack = {"hash": name, "size": entry[SIZE]}
+            if entry[SIZE] >= LARGE and name not in baseless:
+                lack.update(view.base(view.wanted[name]))
+            lacks.append(lack)
+        return lacks
+
+    def _change(
+        self, view: View, staging: bytes, gone: list[str], fresh: bool, step: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Everything is staged: change the workspace."""
+        record, manifest = view.record, view.manifest
+        extra = {entry[PATH] for entry in view.todo}.union(record.extra)
+        step("record")
+        write_record(self._record, record, DIRTY, sorted(extra.difference(view.old)))
+        os.makedirs(self._root, exist_ok=True)
+        place = Place(self._root, self._store, view.unchanged, step)
+        for path in gone:
             place.remove(path)
-        for entry in entries:
-            if entry.kind == DIRECTORY:
-                place.make_directory(entry.path)
-        for entry in entries:
-            if entry.kind != DIRECTORY:
-                place.put(os.fsencode(os.path.join(staging, entry.member)), entry.path)
-        for entry in reversed(entries):
-            if entry.kind == DIRECTORY:
-                place.finish_directory(entry)
-        _write_record(record, new, step)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return {"files": sum(entry.kind == FILE for entry in entries)}
+        kinds = {entry[PATH]: entry[KIND] for entry in manifest.entries}
+        place.leave(kinds)
+        for entry in view.make:
+            place.make_directory(entry[PATH])
+        statuses = view.statuses.copy()
+        for number, entry in enumerate(view.put):
+            statuses[entry[PATH]] = place.put(staging + b"/%d" % number, entry[PATH])
+        for entry in view.touch:
+            statuses[entry[PATH]] = place.touch(entry)
+        if fresh:
+            place.clear(kinds)
+        statuses.update(place.finish(manifest.entries, {entry[PATH] for entry in view.todo}))
+        step("record")
+        rest = [number for entry in manifest.entries for number in statuses[entry[PATH]]]
+        write_record(self._record, manifest, CLEAN, rest)
+        self._store.trim()
+        return _done(view, len(view.todo) + len(gone))
 
 
-def _stagings(workspace: str) -> list[str]:
-    """What a sync that was killed has left."""
-    parent, name = os.path.split(workspace)
-    return [os.path.join(parent, other) for other in os.listdir(parent) if other.startswith(name + ".new-")]
+def _done(view: View, changed: int) -> dict[str, Any]:
+    files = sum(entry[KIND] == FILE for entry in view.manifest.entries)
+    return {"tree": view.manifest.tree, "files": files, "changed": changed}
 
 
-def _read_index(pack: zipfile.ZipFile) -> list[Entry]:
-    """The entries, sorted by path, after a look at every path."""
-    entries = []
-    for path, kind, mode, mtime_ns, target, member in json.loads(pack.read("index.json")):
-        entries.append(Entry(path.encode("latin-1"), kind, mode & 0o7777, mtime_ns, target.encode("latin-1"), member))
-    entries.sort(key=lambda entry: entry.path)
-    kinds = {entry.path: entry.kind for entry in entries}
-    if len(kinds) != len(entries):
-        raise BadPack("a path is there twice")
-    for number, entry in enumerate(entries):
-        _check_path(entry.path, kinds)
-        if entry.kind not in (FILE, DIRECTORY, LINK):
-            raise BadPack(f"{entry.path!r} is of an unknown kind")
-        if entry.kind == FILE and not entry.member.isdigit():
-            raise BadPack(f"{entry.path!r} has no content")
-        if entry.kind == LINK:
-            entry.member = f"link-{number}"
-    return entries
+class _Stage:
+    """What will be put in place, beside the workspace."""
 
+    def __init__(self, view: View, staging: bytes, store: Store, step: Callable[[str], None]) -> None:
+        self._view, self._store, self._step = view, store, step
+        self._names = {entry[PATH]: staging + b"/%d" % number for number, entry in enumerate(view.put)}
+        self._missing = dict.fromkeys(view.wanted)
+        self.baseless: set[str] = set()  # contents whose base is not here
 
-def _check_path(path: bytes, kinds: dict[bytes, str]) -> None:
-    parts = path.split(b"/")
-    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
-        raise BadPack(f"the path {path!r} leads out of the workspace")
-    for depth in range(1, len(parts)):
-        if kinds.get(b"/".join(parts[:depth])) != DIRECTORY:
-            raise BadPack(f"the path {path!r} goes through something that is no directory")
+    def fill(self, packs: Sequence[str]) -> list[str]:
+        """Stage everything; return the contents that are missing. Raises BadPack and OSError."""
+        for pack in packs:
+            if self._missing:
+                unpack(pack, self._missing, self._take)
+        for name in list(self._missing):
+            self._step("stage")
+            if self._copy(name) or self._store.take(name, self._target(name)):
+                del self._missing[name]
+        if not self._missing:
+            for name, entries in self._view.wanted.items():
+                for entry in entries[1:]:
+                    if not copy(self._target(name), self._names[entry[PATH]], name):
+                        raise OSError(errno.EIO, os.strerror(errno.EIO), self._names[entry[PATH]])
+            for entry in self._view.put:
+                self._finish(entry)
+        return list(self._missing)
 
+    def _target(self, name: str) -> bytes:
+        return self._names[self._view.wanted[name][0][PATH]]
 
-def _stage(pack: zipfile.ZipFile, entries: Iterable[Entry], staging: str, step: Callable[[str], None]) -> None:
-    """Write files and links beside the workspace, with all that belongs to them."""
-    for entry in entries:
-        target = os.path.join(staging, entry.member)
-        if entry.kind == FILE:
-            step("stage")
-            with pack.open(entry.member) as source, open(target, "xb") as file:
-                shutil.copyfileobj(source, file, PIECE)
-            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
-            os.chmod(target, entry.mode)
-        elif entry.kind == LINK:
-            step("stage")
-            os.symlink(entry.target, os.fsencode(target))
-            os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+    def _copy(self, name: str) -> bool:
+        """Stage a content that the workspace has."""
+        path = self._view.have.get(name)
+        if path is None or not self._view.reachable(path):
+            return False
+        return copy(self._view.full(path), self._target(name), name)
 
-
-class _Place:
-    """The workspace while it is being changed. No link in it is ever followed."""
-
-    def __init__(self, root: bytes, step: Callable[[str], None]) -> None:
-        self._root, self._step = root, step
-
-    def make_directory(self, path: bytes) -> None:
-        """Have a directory there that we can write to, whatever was there before."""
-        full = os.path.join(self._root, path)
-        kind = _kind(full)
-        if kind != DIRECTORY:
-            if kind:
-                self._step("unlink")
-                os.unlink(full)
-            self._step("mkdir")
-            os.mkdir(full, 0o700)
-        elif not os.stat(full).st_mode & stat.S_IWUSR:
-            self._step("chmod")
-            os.chmod(full, 0o700)
-
-    def put(self, staged: bytes, path: bytes) -> None:
-        full = os.path.join(self._root, path)
-        if _kind(full) == DIRECTORY:
-            self._step("rmtree")
-            _remove_tree(full)
-        self._step("replace")
-        os.replace(staged, full)
-
-    def finish_directory(self, entry: Entry) -> None:
-        """Give a directory its own mode and time, once nothing is put into it any more."""
-        full = os.path.join(self._root, entry.path)
-        status = os.stat(full)
-        if stat.S_IMODE(status.st_mode) != entry.mode:
-            self._step("chmod")
-            os.chmod(full, entry.mode)
-        if status.st_mtime_ns != entry.mtime_ns:
-            os.utime(full, ns=(entry.mtime_ns, entry.mtime_ns))
-
-    def remove(self, path: bytes) -> None:
-        """Delete what an earlier sync put there; a directory only if nothing else is in it."""
-        parts = path.split(b"/")
-        full = self._root
-        for part in parts[:-1]:
-            full = os.path.join(full, part)
-            if _kind(full) != DIRECTORY:  # gone, or the host put something else there: not ours
+    def _take(self, content: Content) -> None:
+        """Stage a content of a pack."""
+        name, base = content.name, None
+        entries = self._view.wanted[name]
+        self._step("stage")
+        if content.size() != entries[0][SIZE]:
+            raise BadPack(f"the content {name} has another size in the pack than in the manifest")
+        if content.base:
+            path = self._view.find(content.base, entries) or os.fsencode(self._store.path(content.base))
+            base = open_file(path)
+            if base is None:
+                self.baseless.add(name)
                 return
-        parent, full = full, os.path.join(full, parts[-1])
-        kind = _kind(full)
-        if not kind:
-            return
-        self._step("remove")
-        mode = stat.S_IMODE(os.stat(parent).st_mode)
-        if not mode & stat.S_IWUSR:
-            os.chmod(parent, mode | stat.S_IRWXU)
-        if kind != DIRECTORY:
-            os.unlink(full)
+        try:
+            good = write(self._target(name), content.pieces(base), entries[0][SIZE], name)
+        finally:
+            if base is not None:
+                base.close()
+        if good:
+            del self._missing[name]
+        elif content.base and hash_file(path) != content.base:
+            self.baseless.add(name)
         else:
-            try:
-                os.rmdir(full)
-            except OSError:  # the host made something in it
-                pass
-        if not mode & stat.S_IWUSR:
-            os.chmod(parent, mode)
+            raise BadPack(f"the content {name} has another hash in the pack")
 
-
-def _kind(path: bytes) -> str:
-    """What is there: DIRECTORY, FILE (which stands for everything else as well), or ""."""
-    try:
-        return DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else FILE
-    except FileNotFoundError:
-        return ""
-
-
-def _remove_tree(path: bytes) -> None:
-    """Delete a directory, also one that holds directories that cannot be written to."""
-    for directory, _, _ in os.walk(path):
-        os.chmod(directory, 0o700)
-    shutil.rmtree(path)
-
-
-def _read_record(record: str) -> set[bytes]:
-    try:
-        with open(record) as file:
-            return {path.encode("latin-1") for path in json.load(file)}
-    except FileNotFoundError:
-        return set()
-    except ValueError:  # somebody wrote into it: what was sent before counts as made by the host
-        return set()
-
-
-def _write_record(record: str, paths: Iterable[bytes], step: Callable[[str], None]) -> None:
-    step("record")
-    with open(record + ".new", "w") as file:
-        json.dump(sorted(path.decode("latin-1") for path in paths), file)
-    os.replace(record + ".new", record)
+    def _finish(self, entry: Entry) -> None:
+        """Make links; give files their modes and times."""
+        target = self._names[entry[PATH]]
+        if entry[KIND] == LINK:
+            self._step("stage")
+            os.symlink(entry[CONTENT].encode("latin-1"), target)
+        else:
+            os.utime(target, ns=(entry[MTIME], entry[MTIME]))
+            os.chmod(target, entry[MODE])

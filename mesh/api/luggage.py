@@ -1,0 +1,70 @@
+"""The workspace as the courier takes it: listed and hashed once, told as changes, packed as hosts need it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+from mesh.core.run import RunSpec
+from mesh.workspace.git import git_variables
+from mesh.workspace.hashes import HashCache, cache_directory
+from mesh.workspace.manifest import changes
+from mesh.workspace.pack import Changed, Want, read_wants
+from mesh.workspace.prepare import prepare
+
+
+class WorkspaceLuggage:
+    """One workspace of one run; see engine.courier.Luggage."""
+
+    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[str], None]) -> None:
+        """files: closes what we open; tell: called with what the user should know. Raises MeshError."""
+        self._spec, self._files, self._tell = spec, files, tell
+        self._cache = HashCache(spec.workspace, cache_directory(os.environ))
+        self._list()
+        for skipped in self._prepared.skipped:
+            tell(f"not sent: {skipped}")
+        for notice in self._prepared.notices:
+            tell(notice)
+        self.env: Mapping[str, str] = git_variables(spec.workspace)
+
+    def changes(self, base: str) -> bytes:
+        """What has changed since another tree; everything, if we do not know that one."""
+        return changes(self._cache.known_manifest(base), self._prepared.manifest)
+
+    def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
+        """What a host that has that tree will lack: what we have never sent."""
+        known = self._cache.known_manifest(base)
+        if known is None:
+            return ()
+        had = {entry.content for entry in known.entries} | self._cache.known_hashes()
+        new = {entry.content: entry.size for entry in self._prepared.manifest.entries if entry.kind == "f"}
+        return [{"hash": content, "size": size} for content, size in new.items() if content not in had]
+
+    def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
+        """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
+        self._files.enter_context(file)
+        wanted: Sequence[Want] = read_wants(list(wants))
+        self._prepared.pack(wanted, file, compress=compress)
+        file.flush()
+        return file.fileno()
+
+    def has_changed(self, error: Exception) -> bool:
+        """Whether an error of ``pack`` says that a file is another one now. Then ``renew`` lists it anew."""
+        return isinstance(error, Changed)
+
+    def renew(self) -> None:
+        """List the workspace again; ``tree`` is another one then. Raises MeshError."""
+        self._list()
+
+    def sent(self) -> None:
+        """A host has it now: it will be known as a base."""
+        self._cache.remember(self._prepared.manifest)
+
+    def _list(self) -> None:
+        spec = self._spec
+        self._prepared = prepare(spec.workspace, spec.ignore, self._cache, include_git=spec.include_git)
+        self.tree = self._prepared.manifest.tree

@@ -1,0 +1,293 @@
+"""Brings the workspace to every host, by as few copies over our own link as it can.
+
+A host is told what has changed, and answers what it lacks. Hosts that lack the same get the same pack: from us, or, if
+it is large and there are several of them, one from us and the others from each other, along a binary tree. A host
+that cannot be reached by its parent gets it from us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from mesh.core.errors import MeshError
+from mesh.core.events import Event, Lacks, OtherTree, Serving, Synced, Unfetched
+from mesh.remote.session import Session
+
+Want = Mapping[str, Any]  # a content that a host lacks, as docs/sync.md has it
+
+FORESEEN = 256 << 10  # bytes of contents that are sent along without being asked for
+HANDED_ON = 1 << 20  # bytes of a pack from which on hosts hand it on
+LOOK = 0.1  # seconds
+TRIES = 3  # for files that change between being listed and being packed
+NEAR = 0.002  # seconds for a round trip in a local network
+FEW = 3  # hosts; with fewer of them handing on saves nothing worth the trouble
+
+
+class Luggage(Protocol):
+    """The workspace as it is to be on every host."""
+
+    tree: str
+    """Its tree hash."""
+
+    env: Mapping[str, str]
+    """What the ranks are to know of it."""
+
+    def changes(self, base: str) -> bytes:
+        """What has changed since another tree; everything, if we do not know that one."""
+
+    def foreseen(self, base: str) -> Sequence[Want]:
+        """What a host that has that tree will lack, as far as we can tell; () if we cannot."""
+
+    def pack(self, wants: Sequence[Want], *, compress: bool) -> int:
+        """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
+
+    def has_changed(self, error: Exception) -> bool:
+        """Whether an error of ``pack`` says that a file is another one now. Then ``renew`` lists it anew."""
+
+    def renew(self) -> None:
+        """List the workspace again; ``tree`` is another one then. Raises MeshError."""
+
+    def sent(self) -> None:
+        """A host has it now."""
+
+
+@dataclass
+class _Tree:
+    """Hosts that hand one pack on among themselves: the one at place i has its parent at (i - 1) // 2."""
+
+    pack: int  # descriptor
+    size: int
+    nodes: list[int] = field(default_factory=list)  # as they came
+    ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
+    waiting: set[int] = field(default_factory=set)  # that have not been told where to fetch
+    open: set[int] = field(default_factory=set)  # that have not got it
+
+
+class Courier:
+    """Owns the sync of all hosts: one thread takes what happens in its order, others send."""
+
+    def __init__(
+        self,
+        luggage: Future[Luggage],
+        address_of: Callable[[int], str],
+        spawn: Callable[[str, Callable[[], None]], object],
+        failed: Callable[[Exception], None],
+        *,
+        count: int,
+        fresh: bool,
+        fan_out: bool,
+    ) -> None:
+        """address_of: a node's address for the other hosts; spawn: starts a thread by name and function.
+
+        count: how many hosts there are
+        failed: called with a MeshError or an OSError if the workspace cannot be packed
+        """
+        self._luggage, self._address_of, self._spawn, self._failed = luggage, address_of, spawn, failed
+        self._count, self._fresh, self._fan_out = count, fresh, fan_out
+        self._happened: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._sessions: dict[int, Session] = {}
+        self._had: dict[int, str] = {}  # tree hashes of what they had before, by node
+        self._told_again: set[int] = set()  # hosts that had another tree than they had told
+        self._synced_nodes: set[int] = set()
+        self._lock = threading.Lock()
+        self._attempt = 0  # how often the workspace was listed again
+        self._is_final = False  # a host that has the tree was accepted
+        self._packs: dict[str, int] = {}  # by what they hold
+        self._trees: dict[str, _Tree] = {}  # by what they hand on
+        self._credentials = ""
+
+    def start(self) -> None:
+        self._spawn("mesh-courier", self._work)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._happened.put(None)
+
+    def begin(self, node: int, session: Session, tree: str) -> None:
+        """Sync a host that has this tree. From any thread, as the next one."""
+        self._happened.put(partial(self._begin, node, session, tree))
+
+    def accepts(self, event: Synced) -> bool:
+        """Whether a host has the tree as it was listed last; from now on that is the tree."""
+        with self._lock:
+            self._is_final = self._is_final or event.attempt == self._attempt
+            return event.attempt == self._attempt
+
+    def handle(self, event: Event) -> None:
+        """Take note of what a host tells."""
+        match event:
+            case Lacks(node=node):
+                self._happened.put(partial(self._lacks, node, event))
+            case OtherTree(node=node):
+                self._happened.put(partial(self._other_tree, node, event))
+            case Serving(node=node, port=port):
+                self._happened.put(partial(self._serving, node, port))
+            case Unfetched(node=node):
+                self._happened.put(partial(self._unfetched, node))
+            case Synced(node=node):
+                self._happened.put(partial(self._synced, node))
+
+    # ---- the courier's thread
+
+    def _work(self) -> None:
+        try:
+            while (happened := self._happened.get()) is not None and self._is_listed():
+                try:
+                    happened()
+                except MeshError as error:
+                    self._begin_again(error)
+        except (MeshError, OSError) as error:
+            self._failed(error)
+
+    def _is_listed(self) -> bool:
+        """Wait for the workspace; False if it cannot be listed (whoever does it tells why), or we are to stop."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(futures.TimeoutError):
+                return self._luggage.exception(timeout=LOOK) is None
+        return False
+
+    def _begin(self, node: int, session: Session, tree: str) -> None:
+        luggage = self._luggage.result()
+        self._sessions[node], self._had[node] = session, tree
+        foreseen = luggage.foreseen(tree)
+        pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
+        changes = luggage.changes(tree)
+        self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
+
+    def _begin_again(self, error: MeshError) -> None:
+        """A file is another one than it was when the workspace was listed. Raises the error if that is too late."""
+        luggage = self._luggage.result()
+        with self._lock:
+            if not luggage.has_changed(error) or self._attempt == TRIES or self._is_final:
+                raise error
+            self._attempt += 1
+        luggage.renew()
+        self._packs, self._trees = {}, {}
+        for node, session in list(self._sessions.items()):
+            self._begin(node, session, self._had[node])
+
+    def _lacks(self, node: int, lacks: Lacks) -> None:
+        """Have a host get what it lacks, from us or from hosts that lack the same and were faster."""
+        if lacks.attempt != self._attempt:
+            return
+        wants = lacks.wants
+        pack = self._pack(wants)
+        size = os.fstat(pack).st_size
+        if self._fan_out and self._count >= FEW and size >= HANDED_ON:
+            self._plant(node, self._trees.setdefault(_key(wants), _Tree(pack, size)))
+        else:
+            self._send(node, partial(self._sessions[node].send_pack, pack))
+
+    def _other_tree(self, node: int, other: OtherTree) -> None:
+        """Tell a host again what has changed, since the tree that it really has. Raises MeshError the second time."""
+        if other.attempt != self._attempt:
+            return
+        if node in self._told_again:
+            raise MeshError("a host does not know which tree it has", hint="is another program changing ~/.mesh there?")
+        self._told_again.add(node)
+        self._begin(node, self._sessions[node], other.tree)
+
+    def _pack(self, wants: Sequence[Want]) -> int:
+        key = _key(wants)
+        if key not in self._packs:
+            # Where answers are back in no time, the link is faster than any compressor.
+            near = min(session.round_trip for session in self._sessions.values()) < NEAR
+            self._packs[key] = self._luggage.result().pack(wants, compress=not near)
+        return self._packs[key]
+
+    def _send(self, node: int, function: Callable[[], None]) -> None:
+        self._spawn(f"mesh-sync-{node}", function)
+
+    # ---- handing on
+
+    def _plant(self, node: int, tree: _Tree) -> None:
+        """Put a host into a tree, as the last one."""
+        self._credentials = self._credentials or make_credentials()
+        tree.nodes.append(node)
+        tree.open.add(node)
+        if len(tree.nodes) > 1:
+            tree.waiting.add(node)
+        self._sessions[node].serve(tree.size, self._credentials)
+
+    def _serving(self, node: int, port: int) -> None:
+        for tree in self._trees.values():
+            if node in tree.open:
+                tree.ports[node] = port
+                if node == tree.nodes[0]:
+                    self._send(node, partial(self._sessions[node].send_pack, tree.pack))
+                self._tell_where(tree)
+
+    def _tell_where(self, tree: _Tree) -> None:
+        for place, node in enumerate(tree.nodes):
+            parent = tree.nodes[(place - 1) // 2] if place else -1
+            if node in tree.waiting and node in tree.ports and parent in tree.ports:
+                tree.waiting.discard(node)
+                given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
+                self._sessions[node].fetch(*given)
+
+    def _unfetched(self, node: int) -> None:
+        """It gets the pack from us; its own children have been told where it serves, or are told by another failure."""
+        for tree in self._trees.values():
+            if node in tree.open:
+                tree.waiting.discard(node)
+                self._send(node, partial(self._sessions[node].send_pack, tree.pack))
+                if node not in tree.ports:  # it cannot hand it on at all
+                    place = tree.nodes.index(node)
+                    for child in tree.nodes[2 * place + 1 : 2 * place + 3]:
+                        if child in tree.waiting:
+                            self._unfetched(child)
+
+    def _synced(self, node: int) -> None:
+        if not self._synced_nodes:
+            self._luggage.result().sent()
+        self._synced_nodes.add(node)
+        for tree in self._trees.values():
+            tree.open.discard(node)
+        if len(self._synced_nodes) == self._count:  # nobody fetches any more
+            for tree in self._trees.values():
+                for server in tree.ports:
+                    self._sessions[server].settle()
+
+
+def _key(wants: Sequence[Want]) -> str:
+    return json.dumps(wants)
+
+
+def make_credentials() -> str:
+    """A new private key and a certificate for it, as PEM, for one sync."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mesh")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    # A host's clock may be off by a day; nobody has the key for longer than the sync.
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return (secret + certificate.public_bytes(serialization.Encoding.PEM)).decode()

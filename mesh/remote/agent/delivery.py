@@ -1,0 +1,110 @@
+"""The requests that bring the workspace; each names the method of Delivery that obeys it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from functools import partial
+
+from .errand import hint, why
+from .state import State
+from .sync import Sync
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .main import Agent
+
+
+class Delivery:
+    """One workspace on its way, and perhaps once more, if files have changed meanwhile."""
+
+    def __init__(self, agent: Agent, state: State, run: str) -> None:
+        self._agent, self._state, self._run = agent, state, run
+        self._sync: Sync | None = None
+        self._attempt = 0  # which listing of the workspace it is about
+
+    def do_changes(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of the manifest's changes; with the last one the sync can begin, unless a pack follows."""
+        if self._agent.is_over():
+            return
+        if header.get("first"):
+            self.drop()
+            self._sync = Sync(self._state, self._run, header["fresh"])
+            self._attempt = header["attempt"]
+        assert self._sync is not None
+        self._sync.add_changes(data)
+        if header.get("last"):
+            self._work(self._sync.work)
+
+    def do_pack(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of a pack of the workspace."""
+        if self._agent.is_over() or self._sync is None:
+            return
+        try:
+            self._sync.add(data)
+        except OSError as error:
+            self._failed(error)
+        else:
+            if header.get("last"):
+                self._work(self._sync.work)
+
+    def do_serve(self, header: dict[str, Any], data: bytes) -> None:
+        """Hand on the next pack to other hosts."""
+        if self._agent.is_over() or self._sync is None:
+            return
+        try:
+            port = self._sync.serve(header["bytes"], header["credentials"])
+        except Exception as error:  # no ssl in this Python, no socket to be had
+            self._agent.out.send({"type": "unfetched", "reason": str(error)})
+        else:
+            self._agent.out.send({"type": "serving", "port": port})
+
+    def do_fetch(self, header: dict[str, Any], data: bytes) -> None:
+        """Take the pack from another host."""
+        if not self._agent.is_over() and self._sync is not None:
+            given = (header["address"], header["port"], header["bytes"], header["credentials"])
+            self._work(partial(self._sync.fetch_and_work, *given))
+
+    def do_settled(self, header: dict[str, Any], data: bytes) -> None:
+        """Nobody fetches from us any more."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Leave nothing of it behind but the workspace."""
+        if self._sync is not None:
+            self._sync.drop()
+            self._sync = None
+
+    def _work(self, work: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self._agent.send_on_errand(work, self._worked)
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        self.drop()
+        self._agent.fail("sync", why(error), hint(error))
+
+    def _worked(self, answer: dict[str, Any]) -> None:
+        """The workspace is in place, or something for it is lacking."""
+        send = self._agent.out.send
+        if self._agent.is_over() or self._sync is None:
+            self.drop()
+        elif "error" in answer:
+            self.drop()
+            self._agent.fail("sync", answer["error"], answer["hint"])
+        elif "unfetched" in answer:
+            send({"type": "unfetched", "reason": answer["unfetched"]})
+        elif "base" in answer:
+            send({"type": "other-tree", "tree": answer["base"], "attempt": self._attempt})
+        elif "lacks" in answer:
+            self._sync.complete()
+            told = {"type": "lacks", "attempt": self._attempt}
+            send(told, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
+        else:
+            if not self._sync.is_serving:
+                self.drop()
+            send({"type": "synced", "attempt": self._attempt, **answer})

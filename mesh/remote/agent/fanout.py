@@ -1,0 +1,118 @@
+"""Packs that hosts hand on among themselves, so that they leave the client about once.
+
+Whoever listens, and whoever asks, shows the same certificate, which the client has made for this one sync and given to
+the hosts of the run and to nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+
+PIECE = 1 << 17  # bytes that are read and sent together
+LOOK = 0.01  # seconds between two looks at a file that grows
+REACH = 3.0  # seconds to reach another host; a firewall may drop packets without a word
+STALLED = 10.0  # seconds without a byte after which the client is asked instead
+
+
+class Unreachable(Exception):
+    """The other host does not hand it on; the text says why."""
+
+
+def listen() -> socket.socket:
+    """A socket on every address of this host, IPv6 ones too where there are any. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+    return socket.create_server(("", 0), backlog=64)
+
+
+def serve(listener: socket.socket, path: str, size: int, credentials: str) -> None:
+    """Hand on a file of this size to whoever asks and may, also while it is still growing. Does not return."""
+    import threading
+
+    context = _context(credentials, server=True)
+    while True:
+        visitor, _ = listener.accept()
+        threading.Thread(target=_hand_on, args=(visitor, context, path, size), daemon=True).start()
+
+
+def _hand_on(visitor: socket.socket, context: ssl.SSLContext, path: str, size: int) -> None:
+    visitor.settimeout(STALLED)
+    try:
+        with context.wrap_socket(visitor, server_side=True) as channel, open(path, "rb") as file:
+            sent, heard = 0, time.monotonic()
+            while sent < size and time.monotonic() - heard < STALLED:
+                piece = file.read(min(PIECE, size - sent))
+                if piece:
+                    channel.sendall(piece)
+                    sent, heard = sent + len(piece), time.monotonic()
+                else:
+                    time.sleep(LOOK)
+            channel.unwrap()
+    except (OSError, ValueError):  # it has gone, or was none of ours
+        visitor.close()
+
+
+def fetch(address: str, port: int, path: str, size: int, credentials: str) -> None:
+    """Write a file of this size from another host. Raises Unreachable, and OSError if it cannot be written here."""
+    got = 0
+    with open(path, "wb", buffering=0) as file:
+        try:
+            link = socket.create_connection((address, port), timeout=REACH)
+        except OSError as error:
+            raise Unreachable(f"{address} port {port}: {error.strerror or error}") from None
+        try:
+            link.settimeout(STALLED)
+            with _context(credentials, server=False).wrap_socket(link) as channel:
+                while got < size:
+                    piece = channel.recv(min(PIECE, size - got))
+                    if not piece:
+                        break
+                    got += len(piece)
+                    _write(file.fileno(), piece)
+        except _Full as error:
+            raise error.error from None
+        except (OSError, ValueError) as error:
+            raise Unreachable(f"{address} port {port}: {error}") from None
+    if got < size:
+        raise Unreachable(f"{address} port {port}: it ended after {got} of {size} bytes")
+
+
+class _Full(Exception):
+    """Our own disk, and not the link, has failed."""
+
+    def __init__(self, error: OSError) -> None:
+        Exception.__init__(self)
+        self.error = error
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        raise _Full(error) from None
+
+
+def _context(credentials: str, server: bool) -> ssl.SSLContext:
+    """credentials: a private key and its certificate, as PEM; both sides have the same."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the key is what we know each other by
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=credentials[credentials.index("-----BEGIN CERTIFICATE") :])
+    # OpenSSL takes keys from files only; this one is in memory.
+    descriptor = os.memfd_create("key")
+    try:
+        os.write(descriptor, credentials.encode())
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    return context

@@ -1,0 +1,195 @@
+"""What a tree is: the record of the last sync, and the changes that lead to the next. docs/sync.md has the format."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+
+from .store import hash_of, is_hash
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Final
+
+    Entry = tuple[str, str, int, int, int, str]  # path, kind, mode, mtime_ns, size, content
+    Status = tuple[int, int, int, int, int]  # inode, size, mtime_ns, ctime_ns, mode with kind
+
+PATH: Final = 0  # places in an entry
+KIND: Final = 1
+MODE: Final = 2
+MTIME: Final = 3
+SIZE: Final = 4
+CONTENT: Final = 5
+FILE, DIRECTORY, LINK = "f", "d", "l"
+CLEAN, DIRTY = "clean", "dirty"
+MOST = 1 << 29  # bytes of changes, unpacked; some millions of entries
+
+
+class BadChanges(Exception):
+    """Changes that do not fit to what is here, or that would lead outside the workspace."""
+
+
+class OtherBase(BadChanges):
+    """Changes of another tree than the one that is here: ``known_tree`` tells now which one that is."""
+
+
+class Manifest:
+    """A tree: entries, sorted by path, and the text that its hash is of."""
+
+    def __init__(self, entries: list[Entry], text: bytes = b"", tree: str = "") -> None:
+        self.entries = entries
+        self.text = text or json.dumps(entries, separators=(",", ":")).encode("ascii")
+        self.tree = tree or hash_of(self.text)
+
+
+class Record(Manifest):
+    """What the last sync has left."""
+
+    def __init__(
+        self,
+        entries: list[Entry],
+        text: bytes,
+        tree: str,
+        statuses: Iterable[Status] = (),
+        extra: Iterable[str] = (),
+        *,
+        clean: bool,
+    ) -> None:
+        """statuses: what lstat said of each entry, if clean; extra: paths that a sync began to make, if it is not."""
+        Manifest.__init__(self, entries, text, tree)
+        self.statuses, self.extra, self.clean = statuses, extra, clean
+
+
+def known_tree(record_path: str) -> str:
+    """The tree hash of the last complete sync; "" if there is none, or one was interrupted. Quick."""
+    try:
+        with open(record_path, "rb") as file:
+            tree, mark = file.readline(100).decode("ascii").split()
+    except (OSError, ValueError):
+        return ""
+    return tree if mark == CLEAN and is_hash(tree) else ""
+
+
+def read_record(path: str) -> Record:
+    """Read the record: an empty one, that is not clean, if there is none. Raises OSError.
+
+    One that somebody wrote into is deleted: what was sent before then counts as made by the host.
+    """
+    try:
+        with open(path, "rb") as file:
+            head, text, more = file.read().split(b"\n", 2)
+        tree, mark = head.decode("ascii").split()
+        entries, rest = json.loads(text), json.loads(more)
+        if tree != hash_of(text) or (mark == CLEAN and len(rest) != 5 * len(entries)):
+            raise ValueError
+    except FileNotFoundError:
+        return _no_record()
+    except (ValueError, TypeError):
+        os.unlink(path)
+        return _no_record()
+    if mark != CLEAN:
+        return Record(entries, text, tree, extra=rest, clean=False)
+    numbers = iter(rest)
+    return Record(entries, text, tree, zip(numbers, numbers, numbers, numbers, numbers), clean=True)
+
+
+def _no_record() -> Record:
+    empty = Manifest([])
+    return Record([], empty.text, empty.tree, clean=False)
+
+
+def write_record(path: str, manifest: Manifest, mark: str, rest: Sequence[object]) -> None:
+    """Replace the record. Raises OSError."""
+    head = f"{manifest.tree} {mark}\n".encode()
+    write_whole(path, head + manifest.text + b"\n" + json.dumps(rest, separators=(",", ":")).encode("ascii"))
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file or, if that fails, leave the old one. Raises OSError."""
+    try:
+        with open(path + ".new", "wb") as file:
+            file.write(data)
+        os.replace(path + ".new", path)
+    except OSError:
+        try:
+            os.unlink(path + ".new")  # it may have filled the disk
+        except OSError:
+            pass
+        raise
+
+
+def apply_changes(record: Record, changes: bytes) -> Manifest:
+    """The manifest that the changes lead to. Raises BadChanges."""
+    try:
+        unpacker = zlib.decompressobj()
+        change = json.loads(unpacker.decompress(changes, MOST))
+        base, put, drop, tree = change["base"], change["put"], change["drop"], change["tree"]
+        if not unpacker.eof or not all(map(_is_entry, put)) or not is_hash(tree):
+            raise ValueError
+        new = {entry[PATH]: entry for entry in put}
+        known = set(new).union(drop)
+        if len(known) != len(put) + len(drop):
+            raise BadChanges("a path is there twice")
+    except (zlib.error, ValueError, TypeError, KeyError, RecursionError):
+        raise BadChanges("the changes of the workspace cannot be read") from None
+    if record.clean and record.tree == tree:  # another host that shares the file system was first
+        return Manifest(record.entries, record.text, tree)
+    if base:
+        if not record.clean or record.tree != base:
+            raise OtherBase("the changes are those of another tree")
+        old = {entry[PATH]: entry for entry in record.entries}
+        for path in drop:
+            if old.pop(path, None) is None:
+                raise BadChanges(f"{path!r} is to be dropped, and is not there")
+        old.update(new)
+        new = old
+    elif drop:
+        raise BadChanges("paths are to be dropped from nothing")
+    entries = [new[path] for path in sorted(new)]
+    directories = {entry[PATH] for entry in entries if entry[KIND] == DIRECTORY}
+    directories.add("")
+    for entry in entries:
+        if parent_of(entry[PATH]) not in directories:
+            raise BadChanges(f"{entry[PATH]!r} goes through something that is no directory")
+    manifest = Manifest(entries)
+    if manifest.tree != tree:
+        raise BadChanges("the changes do not lead to the tree that they should")
+    return manifest
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def is_path(path: object) -> bool:
+    """Whether it stays in the workspace, if nothing on its way is a link."""
+    if not isinstance(path, str) or not path or "\0" in path or max(path) > "\xff":
+        return False
+    return not any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether it is one, by itself. Raises TypeError and ValueError for some that are none."""
+    path, kind, mode, mtime_ns, size, content = entry
+    numbers = type(mode) is type(mtime_ns) is type(size) is int  # True is none: it would change the tree's hash
+    if not numbers or not 0 <= mode <= 0o7777 or abs(mtime_ns) >> 63 or size < 0 or not is_path(path):
+        return False
+    if kind == FILE:
+        return is_hash(content)
+    if size or not isinstance(content, str):
+        return False
+    if kind == LINK:
+        return content != "" and "\0" not in content and max(content) <= "\xff"
+    return kind == DIRECTORY and content == ""
+
+
+def status_of(status: os.stat_result) -> Status:
+    """What shows that a path was not touched."""
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+
+
+def mode_of(status: os.stat_result) -> int:
+    return stat.S_IMODE(status.st_mode)

@@ -1,0 +1,178 @@
+"""Changes a workspace, path by path. No link in it is ever followed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from .manifest import DIRECTORY, KIND, LINK, MODE, MTIME, PATH, mode_of, parent_of, status_of
+from .store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    from .manifest import Entry, Status
+
+
+class Place:
+    """The workspace while it is being changed. All that it does may raise OSError."""
+
+    def __init__(self, root: bytes, store: Store, unchanged: Callable[[str], str], step: Callable[[str], None]) -> None:
+        """unchanged: tells the content of a file that the store keeps if it must make room; "" for all others."""
+        self._root, self._store, self._unchanged, self._step = root, store, unchanged, step
+        self._entered: dict[str, int] = {}  # directories that we changed: their modes before; -1: there is none
+
+    def remove(self, path: str) -> None:
+        """Delete what an earlier sync put there; a directory only if nothing else is in it."""
+        if not self._enter(parent_of(path)):  # the host put something else there: not ours
+            return
+        full = self._full(path)
+        kind = _kind(full)
+        if not kind:
+            return
+        self._step("remove")
+        if kind != DIRECTORY:
+            self._unlink(path)
+            return
+        try:
+            os.rmdir(full)
+        except OSError:  # the host made something in it
+            pass
+
+    def leave(self, kinds: Container[str]) -> None:
+        """All is removed: directories that are not among these paths, but stay, get their modes back.
+
+        Now, as later a link may stand on the way to them.
+        """
+        for path in sorted(self._entered, reverse=True):
+            if path and path not in kinds:
+                self._give_back(path)
+
+    def make_directory(self, path: str) -> None:
+        """Have a directory there, whatever was there before."""
+        self._enter(parent_of(path))
+        full = self._full(path)
+        kind = _kind(full)
+        if kind != DIRECTORY:
+            if kind:
+                self._step("unlink")
+                self._unlink(path)
+            self._step("mkdir")
+            os.mkdir(full, 0o700)
+        self._entered.pop(path, None)
+        self._enter(path)
+
+    def put(self, staged: bytes, path: str) -> Status:
+        """Move a file or link to its place."""
+        self._enter(parent_of(path))
+        full = self._full(path)
+        if _kind(full) == DIRECTORY:
+            self._step("rmtree")
+            _remove_tree(full)
+        elif self._unchanged(path):
+            self._step("unlink")
+            self._unlink(path)
+        self._step("replace")
+        os.replace(staged, full)
+        return status_of(os.lstat(full))
+
+    def touch(self, entry: Entry) -> Status:
+        """Give a file its mode and time."""
+        full = self._full(entry[PATH])
+        if entry[KIND] != LINK:
+            self._finish(full, entry)
+        return status_of(os.lstat(full))
+
+    def clear(self, kinds: Mapping[str, str]) -> None:
+        """Remove everything that is not among these paths."""
+        for directory in ["", *(path for path, kind in kinds.items() if kind == DIRECTORY)]:
+            for name in os.listdir(self._full(directory)):
+                path = (directory and directory + "/") + name.decode("latin-1")
+                if path not in kinds:
+                    self._enter(directory)
+                    self._step("remove")
+                    full = self._full(path)
+                    if _kind(full) == DIRECTORY:
+                        _remove_tree(full)
+                    else:
+                        os.unlink(full)
+
+    def finish(self, entries: Iterable[Entry], changed: Container[str]) -> dict[str, Status]:
+        """Give directories their own modes and times, once nothing is put into them any more.
+
+        changed: paths of those that had others
+        """
+        statuses = {}
+        for entry in reversed([entry for entry in entries if entry[KIND] == DIRECTORY]):
+            path = entry[PATH]  # what is in a directory comes before it: some cannot be entered then
+            if path in self._entered or path in changed:
+                statuses[path] = status_of(self._finish(self._full(path), entry))
+        self._give_back("")
+        return statuses
+
+    def _finish(self, full: bytes, entry: Entry) -> os.stat_result:
+        """Give a file or directory its mode and time; return what lstat says then."""
+        status = os.lstat(full)
+        if mode_of(status) != entry[MODE] or status.st_mtime_ns != entry[MTIME]:
+            self._step("touch")
+            os.utime(full, ns=(entry[MTIME], entry[MTIME]))
+            os.chmod(full, entry[MODE])
+            status = os.lstat(full)
+        return status
+
+    def _enter(self, directory: str) -> bool:
+        """Be able to change what is in a directory; False if there is none, but perhaps a link to one."""
+        way = [directory]
+        while way[-1] and way[-1] not in self._entered:
+            way.append(parent_of(way[-1]))
+        for path in reversed(way):
+            if path not in self._entered:
+                self._entered[path] = self._open(self._full(path))
+            if self._entered[path] < 0:
+                return False
+        return True
+
+    def _open(self, full: bytes) -> int:
+        if _kind(full) != DIRECTORY:
+            return -1
+        mode = mode_of(os.lstat(full))
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            self._step("chmod")
+            os.chmod(full, mode | stat.S_IRWXU)
+        return mode
+
+    def _give_back(self, directory: str) -> None:
+        """Undo what ``_enter`` did."""
+        mode = self._entered.pop(directory, -1)
+        full = self._full(directory)
+        if mode >= 0 and _kind(full) == DIRECTORY and mode_of(os.lstat(full)) != mode:
+            os.chmod(full, mode)
+
+    def _unlink(self, path: str) -> None:
+        full, content = self._full(path), self._unchanged(path)
+        if not content or not self._store.keep(full, content):
+            os.unlink(full)
+
+    def _full(self, path: str) -> bytes:
+        return self._root + b"/" + path.encode("latin-1")
+
+
+def _kind(path: bytes) -> str:
+    """What is there: DIRECTORY, LINK (which stands for everything else as well), or ""."""
+    try:
+        return DIRECTORY if stat.S_ISDIR(os.lstat(path).st_mode) else LINK
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _remove_tree(path: bytes) -> None:
+    """Delete a directory, also one that holds directories that cannot be read or written."""
+    os.chmod(path, stat.S_IRWXU)
+    for where, directories, _ in os.walk(path):
+        for name in directories:
+            full = os.path.join(where, name)
+            if not os.path.islink(full):
+                os.chmod(full, stat.S_IRWXU)
+    shutil.rmtree(path)

@@ -1,0 +1,208 @@
+"""Contents under their hashes: what a sync replaced or deleted, so that it need not travel again."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
+
+PIECE = 1 << 18  # bytes read and written at a time
+HASH = 20  # bytes of BLAKE2b
+LIMIT = 2 * 10**9  # bytes in the store
+SHARE = 10  # and not more than the disk's size divided by this
+LOG = "kept"  # how many bytes came, one number a line: the store is counted only when they are too many
+MODE = 0o600
+
+
+def hash_of(data: bytes) -> str:
+    """The hash of something short."""
+    import hashlib  # here and below: agents that sync nothing start without it
+
+    return hashlib.blake2b(data, digest_size=HASH).hexdigest()
+
+
+def is_hash(text: object) -> bool:
+    """Whether it can be the name of a content."""
+    return isinstance(text, str) and len(text) == 2 * HASH and not text.strip("0123456789abcdef")
+
+
+def open_file(path: str | bytes) -> IO[bytes] | None:
+    """A regular file, for reading; None if there is none, or it is not for us. A link is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb", buffering=0)
+    os.close(descriptor)
+    return None
+
+
+def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
+    """What is left in a file."""
+    piece = file.read(PIECE)
+    while piece:
+        yield piece
+        piece = file.read(PIECE)
+
+
+def hash_file(path: str | bytes) -> str:
+    """The hash of a file; "" if it cannot be read."""
+    import hashlib
+
+    file = open_file(path)
+    if file is None:
+        return ""
+    digest = hashlib.blake2b(digest_size=HASH)
+    with file:
+        for piece in pieces_of(file):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write(path: str | bytes, pieces: Iterable[bytes], size: int, name: str) -> bool:
+    """Write a new file; False, and no file, unless it has ``size`` bytes with the hash ``name``. Raises OSError."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=HASH)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    with open(descriptor, "wb", buffering=0) as file:
+        for piece in pieces:
+            size -= len(piece)
+            if size < 0:  # whatever a pack unpacks to, no more than this reaches the disk
+                break
+            digest.update(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[file.write(view) :]
+    if not size and digest.hexdigest() == name:
+        return True
+    os.unlink(path)
+    return False
+
+
+def copy(source: str | bytes, to_path: str | bytes, name: str) -> bool:
+    """Copy a content; False, and no copy, if the file is not there or has another hash. Raises OSError."""
+    file = open_file(source)
+    if file is None:
+        return False
+    with file:
+        return write(to_path, pieces_of(file), os.fstat(file.fileno()).st_size, name)
+
+
+class Store:
+    """The contents in one directory, which several processes and hosts may use at a time."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._limit = -1
+        self._kept = 0  # bytes, since the last look at the limit
+
+    def path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def has(self, name: str, size: int) -> bool:
+        """Whether a content seems to be there: nothing of it is read. One of another size is damaged, and deleted."""
+        path = self.path(name)
+        try:
+            if os.lstat(path).st_size == size:
+                return True
+        except OSError:
+            return False
+        _quietly(os.unlink, path)
+        return False
+
+    def take(self, name: str, to_path: str | bytes) -> bool:
+        """Copy a content to a new file; False if it is not there. A damaged one is deleted. Raises OSError."""
+        path = self.path(name)
+        if copy(path, to_path, name):
+            _quietly(os.utime, path)
+            return True
+        _quietly(os.unlink, path)
+        return False
+
+    def keep(self, path: bytes, name: str) -> bool:
+        """Move a file into the store as the content ``name``; False if it stays, as on another file system."""
+        try:
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > self._most():
+                return False
+            os.chmod(path, MODE)
+            os.rename(path, self.path(name))
+        except OSError:
+            return False
+        self._kept += status.st_size
+        _quietly(os.utime, self.path(name))
+        return True
+
+    def trim(self, most: int = -1) -> None:
+        """Delete what was used least recently, if what came since the last time may be too much.
+
+        most: bytes that may stay, whatever came; -1: the limit of the store
+        """
+        limit = self._most() if most < 0 else most
+        if most < 0 and not self._over(limit):
+            return
+        found = []
+        for name in self._names():
+            try:
+                status = os.lstat(self.path(name))
+            except OSError:
+                continue
+            found.append((status.st_mtime_ns, status.st_size, name))
+        total = sum(size for _, size, _ in found)
+        for _, size, name in sorted(found):
+            if total <= limit:
+                break
+            _quietly(os.unlink, self.path(name))
+            total -= size
+        self._note(total, "w")
+
+    def _names(self) -> list[str]:
+        try:
+            return [name for name in os.listdir(self._directory) if is_hash(name)]
+        except OSError:
+            return []
+
+    def _over(self, limit: int) -> bool:
+        """Note what was kept; whether everything together may be more than the limit."""
+        kept, self._kept = self._kept, 0
+        if not kept:
+            return False
+        try:
+            with open(self.path(LOG)) as log:
+                total = kept + sum(int(line) for line in log)
+        except (OSError, ValueError):
+            return True
+        self._note(kept, "a")
+        return total > limit
+
+    def _note(self, size: int, how: str) -> None:
+        try:
+            with open(self.path(LOG), how) as log:
+                log.write(f"{size}\n")
+        except OSError:
+            pass
+
+    def _most(self) -> int:
+        """Bytes that may be in it. Makes the directory."""
+        if self._limit < 0:
+            try:
+                os.makedirs(self._directory, 0o700, exist_ok=True)
+                disk = os.statvfs(self._directory)
+                self._limit = min(LIMIT, disk.f_blocks * disk.f_frsize // SHARE)
+            except OSError:
+                self._limit = 0
+        return self._limit
+
+
+def _quietly(do: Callable[[str], None], path: str) -> None:
+    """Somebody else may have deleted it meanwhile."""
+    try:
+        do(path)
+    except OSError:
+        pass

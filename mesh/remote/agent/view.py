@@ -1,0 +1,180 @@
+"""What is in a workspace, and what is to be done so that it becomes a manifest's."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, PATH, SIZE, is_path, parent_of
+from .store import Store, hash_file, hash_of, open_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
+
+    from .manifest import Entry, Manifest, Record, Status
+
+BLOCK = 1 << 17  # bytes; what is told of a large file's old version
+
+
+class View:
+    """What is in the workspace, and what is to be done about it. Only looks."""
+
+    def __init__(self, root: bytes, record: Record, manifest: Manifest) -> None:
+        self._root, self.record, self.manifest = root + b"/", record, manifest
+        self.old: dict[str, Entry] = {entry[PATH]: entry for entry in record.entries}
+        self.statuses: dict[str, Status] = {}  # of what is as the record says
+        self._no_directory: set[str] = set()  # paths of the manifests where none is
+        self._compare()
+        self.todo: list[Entry] = [
+            entry
+            for entry in manifest.entries
+            if entry[PATH] not in self.statuses or self.old.get(entry[PATH]) != entry
+        ]
+        self.make: list[Entry] = []
+        self.put: list[Entry] = []  # files and links
+        self.touch: list[Entry] = []  # files and links that are right, except for mode and time
+        self.wanted: dict[str, list[Entry]] = {}  # the files of put, by content
+        self.have: dict[str, str] = {}  # contents in the workspace, each at one path
+        for entry in self.todo:
+            self._sort(entry)
+        self._find()
+
+    def gone(self) -> list[str]:
+        """What is to be deleted: what is in a directory comes before it."""
+        new = {entry[PATH] for entry in self.manifest.entries}
+        return sorted(filter(is_path, set(self.old).union(self.record.extra).difference(new)), reverse=True)
+
+    def unchanged(self, path: str) -> str:
+        """The content of a file that is still as the last sync has left it; "" of others."""
+        return self.old[path][CONTENT] if path in self.statuses and self.old[path][KIND] == FILE else ""
+
+    def lacking(self, store: Store) -> list[str]:
+        return [
+            name
+            for name, entries in self.wanted.items()
+            if name not in self.have and not store.has(name, entries[0][SIZE])
+        ]
+
+    def base(self, entries: list[Entry]) -> dict[str, Any]:
+        """What to say of another version that is in the place of one of these files."""
+        for entry in entries:
+            path = entry[PATH]
+            file = open_file(self.full(path)) if self.reachable(path) else None
+            if file is None:
+                continue
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                head = _blocks(file, 0, size)
+                tail = _blocks(file, size % BLOCK, size) if size % BLOCK else head
+            if head:
+                base = self.unchanged(path) or hash_file(self.full(path))
+                return {"base": base, "base_size": size, "head": head, "tail": tail[::-1]}
+        return {}
+
+    def find(self, name: str, at: list[Entry]) -> bytes:
+        """The full path of a file of the workspace with this content, perhaps at one of these; or b""."""
+        for path in self.statuses:
+            entry = self.old[path]
+            if entry[CONTENT] == name and entry[KIND] == FILE:
+                return self.full(path)
+        for entry in at:
+            if self.reachable(entry[PATH]) and hash_file(self.full(entry[PATH])) == name:
+                return self.full(entry[PATH])
+        return b""
+
+    def full(self, path: str) -> bytes:
+        return self._root + path.encode("latin-1")
+
+    def _compare(self) -> None:
+        """Find out what is as the record says."""
+        record, root, missing = self.record, self._root, self._no_directory
+        for entry, known in zip(record.entries, record.statuses):
+            path = entry[PATH]
+            if missing and parent_of(path) in missing:
+                missing.add(path)
+                continue
+            try:
+                status = os.lstat(root + path.encode("latin-1"))
+            except OSError:
+                missing.add(path)
+                continue
+            if entry[KIND] == DIRECTORY:  # its other numbers change with what is in it
+                if status.st_mode == known[4]:
+                    self.statuses[path] = known
+                elif not stat.S_ISDIR(status.st_mode):
+                    missing.add(path)
+            elif (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode) == known:
+                self.statuses[path] = known
+
+    def _sort(self, entry: Entry) -> None:
+        """Decide what is to be done about one entry; those of its directories were sorted before."""
+        path, kind, _, _, _, content = entry
+        status = None
+        if parent_of(path) not in self._no_directory:
+            try:
+                status = os.lstat(self.full(path))
+            except OSError:
+                pass
+        if kind == DIRECTORY:
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                self._no_directory.add(path)
+                self.make.append(entry)
+            else:
+                self._no_directory.discard(path)
+            return
+        # What belongs to somebody else cannot be given its mode and time.
+        if status is not None and status.st_uid == os.geteuid() and self._right(entry, status):
+            self.touch.append(entry)
+            if kind == FILE:
+                self.have[content] = path
+            return
+        self.put.append(entry)
+        if kind == FILE:
+            self.wanted.setdefault(content, []).append(entry)
+
+    def _right(self, entry: Entry, status: os.stat_result) -> bool:
+        """Whether a file or link holds what it should."""
+        path, kind, _, _, size, content = entry
+        if kind == LINK:
+            link = stat.S_ISLNK(status.st_mode)
+            return link and os.readlink(self.full(path)) == content.encode("latin-1")
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return False
+        return (self.unchanged(path) or hash_file(self.full(path))) == content
+
+    def _find(self) -> None:
+        """Look at other paths for contents that are wanted."""
+        doubtful = []
+        for entry in self.record.entries if self.wanted else ():
+            name, path = entry[CONTENT], entry[PATH]
+            if name in self.wanted and entry[KIND] == FILE:
+                if path in self.statuses:
+                    self.have[name] = path
+                else:
+                    doubtful.append((name, path))
+        for name, path in doubtful:
+            if name not in self.have and self.reachable(path) and hash_file(self.full(path)) == name:
+                self.have[name] = path
+
+    def reachable(self, path: str) -> bool:
+        """Whether no directory on the way is a link."""
+        parent = parent_of(path)
+        while parent:
+            try:
+                if not stat.S_ISDIR(os.lstat(self.full(parent)).st_mode):
+                    return False
+            except OSError:
+                return False
+            parent = parent_of(parent)
+        return True
+
+
+def _blocks(file: IO[bytes], place: int, end: int) -> list[str]:
+    """The hashes of the whole blocks between two places of a file."""
+    hashes = []
+    file.seek(place)
+    while place + BLOCK <= end:
+        hashes.append(hash_of(file.read(BLOCK)))
+        place += BLOCK
+    return hashes

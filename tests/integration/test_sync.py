@@ -1,0 +1,219 @@
+"""The workspace on its way: how much travels, along which links, and what happens when something fails on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Home
+from tests.lab import Lab, TestHost, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+MB = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def session_eight() -> Iterator[Lab]:
+    with Lab(8, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def eight(session_eight: Lab) -> Iterator[Lab]:
+    yield session_eight
+    for host in session_eight.hosts:
+        assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+    session_eight.reset()
+
+
+def pushed(home: Home, *words: str) -> tuple[int, list[dict[str, object]]]:
+    """Push to the cluster; bytes that left for all hosts, and the synced events."""
+    done = home.mesh("push", "--json", *words, "pod")
+    assert done.status == 0, done.err
+    events = [json.loads(line) for line in done.out.splitlines()]
+    synced = [event for event in events if event["event"] == "synced"]
+    return sum(event["bytes"] for event in synced), synced
+
+
+def workspace(host: TestHost) -> Path:
+    (found,) = [path for path in host.path("/root/.mesh/workspaces").iterdir() if not path.name.startswith(".")]
+    return found
+
+
+def same_everywhere(lab: Lab, project: Path) -> bool:
+    """Compare by diff, and not by our own means."""
+    compare = ["diff", "-r", "--no-dereference", str(project)]
+    return not any(subprocess.run([*compare, str(workspace(host))], check=False).returncode for host in lab.hosts)
+
+
+def test_a_large_pack_leaves_about_once(home: Home, eight: Lab) -> None:
+    home.clusters(eight.cluster_yaml())
+    home.trust(eight)
+    for number in range(6):
+        (home.project / f"f{number}").write_bytes(os.urandom(MB))
+    counter = Path(f"/sys/class/net/{eight.link}/statistics/tx_bytes")
+    before = int(counter.read_text())
+    sent, synced = pushed(home)
+    assert len(synced) == 8
+    assert sent < 1.2 * 6 * MB
+    # What the interface counted holds the agents as well, 45 kB each, and the packets' own bytes.
+    assert int(counter.read_text()) - before < 1.4 * 6 * MB
+    assert same_everywhere(eight, home.project)
+    for host in eight.hosts:  # nobody listens any more
+        assert host.run("ss", "-Hltn").count("LISTEN") == 2  # sshd, on IPv4 and IPv6
+    assert pushed(home)[0] < 10_000
+
+
+def test_no_fanout(home: Home, eight: Lab) -> None:
+    home.clusters(eight.cluster_yaml())
+    home.trust(eight)
+    (home.project / "f").write_bytes(os.urandom(2 * MB))
+    assert pushed(home, "--no-fanout")[0] > 16 * MB
+    assert same_everywhere(eight, home.project)
+
+
+def test_hosts_that_cannot_reach_each_other(home: Home, eight: Lab) -> None:
+    """Who cannot fetch gets it from us: here nobody can from the second and the third."""
+    addresses = [host.address for host in eight.hosts]
+    listed = "".join(
+        f"    - {{host: {address}{', internal_ip: 127.0.0.1' if number in (1, 2) else ''}}}\n"
+        for number, address in enumerate(addresses)
+    )
+    home.clusters(f"pod:\n  user: root\n  identity_file: {eight.identity}\n  hosts:\n{listed}")
+    home.trust(eight)
+    (home.project / "f").write_bytes(os.urandom(2 * MB))
+    sent, synced = pushed(home)
+    assert len(synced) == 8
+    assert 2 * MB < sent < 12 * MB
+    assert same_everywhere(eight, home.project)
+
+
+def test_what_was_there_before_travels_nothing(pod: Home, lab: Lab) -> None:
+    for name in ("a", "b"):
+        (pod.project / name).write_bytes(os.urandom(MB))
+    pushed(pod)
+    (pod.project / "a").rename(pod.project / "renamed")
+    assert pushed(pod)[0] < 10_000
+    (pod.project / "copy").write_bytes((pod.project / "b").read_bytes())
+    assert pushed(pod)[0] < 10_000
+    old = (pod.project / "b").read_bytes()
+    (pod.project / "b").write_bytes(b"other")
+    (pod.project / "copy").unlink()
+    pushed(pod)
+    (pod.project / "b").write_bytes(old)
+    assert pushed(pod)[0] < 10_000  # it was in the store
+    assert same_everywhere(lab, pod.project)
+
+
+def test_a_large_file_that_changed_a_little(pod: Home, lab: Lab) -> None:
+    data = bytearray(os.urandom(5 * MB))
+    (pod.project / "big").write_bytes(data)
+    pushed(pod)
+    data[2 * MB : 2 * MB + 100] = b"x" * 150
+    (pod.project / "big").write_bytes(data)
+    assert pushed(pod)[0] < 4 * 500_000
+    assert same_everywhere(lab, pod.project)
+
+
+def test_an_edit_of_the_same_size_within_the_same_second(pod: Home, lab: Lab) -> None:
+    file = pod.project / "main.py"
+    for number in range(3):
+        file.write_text(f"print({number})\n")
+        os.utime(file, ns=(10**18, 10**18))
+        done = pod.mesh("run", "pod", "cat", "main.py")
+        assert done.lines == [f"[{rank}] print({number})" for rank in range(4)], done.err
+
+
+def test_what_hosts_have_done_to_it_is_repaired(pod: Home, lab: Lab) -> None:
+    pod.files(a="one", b="two")
+    pushed(pod)
+    first, second = lab.hosts[:2]
+    (workspace(first) / "a").write_text("ONE")
+    (workspace(second) / "b").unlink()
+    (workspace(second) / "made").write_text("by the host")
+    pushed(pod)
+    assert (workspace(first) / "a").read_text() == "one"
+    assert (workspace(second) / "b").read_text() == "two"
+    assert (workspace(second) / "made").exists()
+    pushed(pod, "--fresh")
+    assert same_everywhere(lab, pod.project)
+
+
+def test_a_damaged_store_is_found_out(pod: Home, lab: Lab) -> None:
+    (pod.project / "a").write_bytes(b"first" * 1000)
+    pushed(pod)
+    (pod.project / "a").write_bytes(b"other" * 1000)
+    pushed(pod)
+    kept = [path for path in lab.hosts[0].path("/root/.mesh/store").rglob("*") if path.is_file()]
+    (damaged,) = [path for path in kept if path.read_bytes().startswith(b"first")]
+    damaged.write_bytes(b"wrong" * 1000)
+    (pod.project / "a").write_bytes(b"first" * 1000)
+    pushed(pod)
+    assert same_everywhere(lab, pod.project)
+
+
+def test_a_damaged_record_is_no_obstacle(pod: Home, lab: Lab) -> None:
+    pod.files(a="one", b="two")
+    pushed(pod)
+    (record,) = lab.hosts[0].path("/root/.mesh/workspaces").glob(".*.record")
+    first, _, rest = record.read_bytes().partition(b"\n")
+    record.write_bytes(first + b"\n" + rest[: len(rest) // 2])
+    pod.files(a="three")
+    pushed(pod)
+    assert same_everywhere(lab, pod.project)
+
+
+def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
+    """Nobody starts; what was there is as it was; the next sync completes it."""
+    pod.files(a="old")
+    pushed(pod)
+    host = lab.hosts[1]
+    host.script("mkdir -p .mesh.full; cp -a .mesh/. .mesh.full/; mount -t tmpfs -o size=2m tmpfs .mesh")
+    host.script("cp -a .mesh.full/. .mesh/")
+    (pod.project / "a").write_bytes(os.urandom(4 * MB))
+    try:
+        done = pod.mesh("run", "pod", "echo", "started")
+        assert (done.status, done.out) == (125, b"")
+        assert f"{host.address}: sync: No space left on device" in done.err
+        assert (workspace(host) / "a").read_text() == "old"
+    finally:
+        host.script("umount .mesh; rm -rf .mesh.full")
+    assert pod.mesh("run", "pod", "true").status == 0
+    assert same_everywhere(lab, pod.project)
+
+
+def test_a_file_that_changes_all_the_time_is_named(pod: Home, lab: Lab) -> None:
+    log = pod.project / "busy.log"
+    log.write_bytes(b"")
+    writer = subprocess.Popen(["sh", "-c", f"while :; do echo line >>{log}; done"])
+    try:
+        done = pod.mesh("run", "pod", "echo", "started")
+    finally:
+        writer.kill()
+        writer.wait()
+    # It may have held still for a moment; if not, it is named, and nothing has been started.
+    assert done.status == 0 or ("busy.log: changes while it is read" in done.err and not done.out), done.err
+
+
+def test_the_commit_is_told(pod: Home) -> None:
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main"]
+    pod.files(a="one")
+    for words in (["init", "-q"], ["add", "a"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=pod.project, env=pod.environ, check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], cwd=pod.project, env=pod.environ, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    show = "echo $MESH_GIT_COMMIT $MESH_GIT_DIRTY $(ls -A)"
+    assert pod.mesh("run", "--ranks", "0", "pod", "-c", show).lines == [f"[0] {commit} 0 a"]
+    pod.files(a="two")
+    assert pod.mesh("run", "--ranks", "0", "pod", "-c", show).lines == [f"[0] {commit} 1 a"]
+    pod.files(mesh__yaml="include_git: true\n")
+    done = pod.mesh("run", "--ranks", "0", "pod", "-c", "git log --format=%s")
+    assert done.lines == ["[0] first"], done.err
