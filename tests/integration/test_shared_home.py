@@ -187,6 +187,6 @@ def test_what_a_killed_client_leaves_is_its_own(shared: Home, module_lab: Lab) -
     assert finished(shared, beside, hosts[2])
     assert gone(module_lab)
     (project,) = [path.name for path in hosts[0].path("/root/.mesh/workspaces").iterdir() if path.is_dir()]
-    beside_it = {f"workspaces/.{project}.{what}" for what in ("files", "sync")}
+    beside_it = {f"workspaces/.{project}.{what}" for what in ("record", "record.plan", "sync")}
     locks = {f"machines/{path.name}/lock" for path in hosts[0].path("/root/.mesh/machines").iterdir()}
     assert kept(hosts) == beside_it | locks
