@@ -53,12 +53,12 @@ class Bench:
         ssh = f"-i {lab.identity} -o UserKnownHostsFile={lab.known_hosts} -o BatchMode=yes -o LogLevel=ERROR"
         addresses = [host.address for host in lab.hosts]
         there = "mkdir -p copy; tar -C copy -xf -"
-        each = f"printf '%s\\n' {' '.join(addresses)} | xargs -P {len(addresses)} -I@"
+        each = f"printf '%s\\n' {' '.join(addresses)} | xargs -P {len(addresses)} -I%"
         here = self.project
         self.tools = {
             "mesh": f"{sys.executable} -m mesh push pod",
-            "rsync -a": f"{each} rsync -a --delete -e 'ssh {ssh}' {here}/ root@@:copy/",
-            "tar over ssh": f"{each} sh -c 'tar -C {here} -cf - . | ssh {ssh} root@@ \"{there}\"'",
+            "rsync -a": f"{each} rsync -a --delete -e 'ssh {ssh}' {here}/ root@%:copy/",
+            "tar over ssh": f"{each} sh -c 'tar -C {here} -cf - . | ssh {ssh} root@% \"{there}\"'",
         }
         if shutil.which("clush"):
             width = f"-l root -f {len(addresses)} -w {','.join(addresses)}"
