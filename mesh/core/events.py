@@ -101,6 +101,7 @@ class OtherTree(HostEvent):
 class Serving(HostEvent):
     """The host hands on the next pack that it gets."""
 
+    tree: int  # which of the trees that hand on packs it is about
     port: int
 
 
@@ -108,7 +109,13 @@ class Serving(HostEvent):
 class Unfetched(HostEvent):
     """The host cannot get the pack from another one, or cannot hand it on."""
 
+    tree: int  # as in Serving
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard(HostEvent):
+    """Something has come that tells nothing. For the launcher, which acknowledges it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,12 +65,13 @@ class Luggage(Protocol):
 class _Tree:
     """Hosts that hand one pack on among themselves: the one at place i has its parent at (i - 1) // 2."""
 
+    number: int
     pack: int  # descriptor
     size: int
     nodes: list[int] = field(default_factory=list)  # as they came
     ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
+    barren: set[int] = field(default_factory=set)  # that cannot hand it on
     waiting: set[int] = field(default_factory=set)  # that have not been told where to fetch
-    open: set[int] = field(default_factory=set)  # that have not got it
 
 
 class Courier:
@@ -105,6 +106,7 @@ class Courier:
         self._is_final = False  # a host that has the tree was accepted
         self._packs: dict[str, int] = {}  # by what they hold
         self._trees: dict[str, _Tree] = {}  # by what they hand on
+        self._planted = 0  # trees, ever
         self._credentials = ""
 
     def start(self) -> None:
@@ -131,10 +133,10 @@ class Courier:
                 self._happened.put(partial(self._lacks, node, event))
             case OtherTree(node=node):
                 self._happened.put(partial(self._other_tree, node, event))
-            case Serving(node=node, port=port):
-                self._happened.put(partial(self._serving, node, port))
-            case Unfetched(node=node):
-                self._happened.put(partial(self._unfetched, node))
+            case Serving(node=node, tree=tree, port=port):
+                self._happened.put(partial(self._serving, node, tree, port))
+            case Unfetched(node=node, tree=tree):
+                self._happened.put(partial(self._unfetched, node, tree))
             case Synced(node=node):
                 self._happened.put(partial(self._synced, node))
 
@@ -160,6 +162,7 @@ class Courier:
     def _begin(self, node: int, session: Session, tree: str) -> None:
         luggage = self._luggage.result()
         self._sessions[node], self._had[node] = session, tree
+        session.attempt = self._attempt  # what is still being sent of an earlier one is broken off
         foreseen = luggage.foreseen(tree)
         pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
         changes = luggage.changes(tree)
@@ -185,9 +188,13 @@ class Courier:
         pack = self._pack(wants)
         size = os.fstat(pack).st_size
         if self._fan_out and self._count >= FEW and size >= HANDED_ON:
-            self._plant(node, self._trees.setdefault(_key(wants), _Tree(pack, size)))
+            key = _key(wants)
+            if key not in self._trees:
+                self._planted += 1
+                self._trees[key] = _Tree(self._planted, pack, size)
+            self._plant(node, self._trees[key])
         else:
-            self._send(node, partial(self._sessions[node].send_pack, pack))
+            self._send_pack(node, pack)
 
     def _other_tree(self, node: int, other: OtherTree) -> None:
         """Tell a host again what has changed, since the tree that it really has. Raises MeshError the second time."""
@@ -206,6 +213,9 @@ class Courier:
             self._packs[key] = self._luggage.result().pack(wants, compress=not near)
         return self._packs[key]
 
+    def _send_pack(self, node: int, pack: int) -> None:
+        self._send(node, partial(self._sessions[node].send_pack, pack, attempt=self._attempt))
+
     def _send(self, node: int, function: Callable[[], None]) -> None:
         self._spawn(f"mesh-sync-{node}", function)
 
@@ -215,17 +225,17 @@ class Courier:
         """Put a host into a tree, as the last one."""
         self._credentials = self._credentials or make_credentials()
         tree.nodes.append(node)
-        tree.open.add(node)
         if len(tree.nodes) > 1:
             tree.waiting.add(node)
-        self._sessions[node].serve(tree.size, self._credentials)
+        self._sessions[node].serve(tree.number, tree.size, self._credentials)
+        self._tell_where(tree)
 
-    def _serving(self, node: int, port: int) -> None:
+    def _serving(self, node: int, number: int, port: int) -> None:
         for tree in self._trees.values():
-            if node in tree.open:
+            if tree.number == number:
                 tree.ports[node] = port
                 if node == tree.nodes[0]:
-                    self._send(node, partial(self._sessions[node].send_pack, tree.pack))
+                    self._send_pack(node, tree.pack)
                 self._tell_where(tree)
 
     def _tell_where(self, tree: _Tree) -> None:
@@ -234,26 +244,25 @@ class Courier:
             if node in tree.waiting and node in tree.ports and parent in tree.ports:
                 tree.waiting.discard(node)
                 given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
-                self._sessions[node].fetch(*given)
-
-    def _unfetched(self, node: int) -> None:
-        """It gets the pack from us; its own children have been told where it serves, or are told by another failure."""
-        for tree in self._trees.values():
-            if node in tree.open:
+                self._sessions[node].fetch(tree.number, *given)
+            elif node in tree.waiting and parent in tree.barren:
                 tree.waiting.discard(node)
-                self._send(node, partial(self._sessions[node].send_pack, tree.pack))
-                if node not in tree.ports:  # it cannot hand it on at all
-                    place = tree.nodes.index(node)
-                    for child in tree.nodes[2 * place + 1 : 2 * place + 3]:
-                        if child in tree.waiting:
-                            self._unfetched(child)
+                self._send_pack(node, tree.pack)
+
+    def _unfetched(self, node: int, number: int) -> None:
+        """It gets the pack from us, and those that should have got it from it as well, if it does not hand it on."""
+        for tree in self._trees.values():
+            if tree.number == number:
+                tree.waiting.discard(node)
+                self._send_pack(node, tree.pack)
+                if node not in tree.ports:
+                    tree.barren.add(node)
+                self._tell_where(tree)
 
     def _synced(self, node: int) -> None:
         if not self._synced_nodes:
             self._luggage.result().sent()
         self._synced_nodes.add(node)
-        for tree in self._trees.values():
-            tree.open.discard(node)
         if len(self._synced_nodes) == self._count:  # nobody fetches any more
             for tree in self._trees.values():
                 for server in tree.ports:

@@ -25,6 +25,7 @@ from mesh.core.events import (
     Event,
     Exited,
     Gone,
+    Heard,
     HostEvent,
     HostNotice,
     Lacks,
@@ -126,6 +127,8 @@ class Session:
         self._offset = 0.0  # the host's clock minus ours, in seconds
         self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
         self._sent = 0  # bytes of the workspace
+        self._sending = threading.Lock()  # held by who sends much
+        self.attempt = 0  # which listing of the workspace is being sent
         self._ended = False
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the agent has said its last word
@@ -176,21 +179,29 @@ class Session:
         headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
         headers[0] |= {"first": True, "fresh": fresh, "attempt": attempt}
         headers[-1] |= {"last": pack < 0}
-        self._send_pieces(zip(headers, pieces, strict=True), _pack_frames(pack) if pack >= 0 else ())
+        self._send_pieces(attempt, zip(headers, pieces, strict=True), _pack_frames(pack) if pack >= 0 else ())
 
-    def send_pack(self, pack: int) -> None:
-        """Send a pack from an open file, which other threads read as well."""
-        self._send_pieces(_pack_frames(pack))
+    def send_pack(self, pack: int, *, attempt: int) -> None:
+        """Send a pack from an open file, which other threads read as well. attempt: as in send_changes."""
+        self._send_pieces(attempt, _pack_frames(pack))
 
     def settle(self) -> None:
         """Nobody gets the pack from this host any more."""
         self._send(encode({"type": "settled"}))
 
-    def _send_pieces(self, *frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:
-        """Send much; orders that are given meanwhile go out between two pieces. For a thread of its own."""
+    def _send_pieces(self, attempt: int, *frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:
+        """Send much; orders that are given meanwhile go out between two pieces. For a thread of its own.
+
+        One after the other; what belongs to an earlier attempt is broken off, or not begun.
+        """
+        with self._sending:
+            if attempt == self.attempt:
+                self._send_each(attempt, itertools.chain(*frames))
+
+    def _send_each(self, attempt: int, frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:
         with self._lock:
             self._held_back = []
-        for header, piece in itertools.chain(*frames):
+        for header, piece in frames:
             self.heard = time.monotonic()
             self._send_at_once(encode(header, piece))
             self._sent += len(piece)
@@ -198,19 +209,19 @@ class Session:
                 orders, self._held_back = self._held_back, []
             if orders:
                 self._send_at_once(b"".join(orders))
-            if self._ended or self._given_up or self._over:
+            if self._ended or self._given_up or self._over or attempt != self.attempt:
                 break
         with self._lock:
             orders, self._held_back = self._held_back, None
             self._send_at_once(b"".join(orders))
 
-    def serve(self, size: int, credentials: str) -> None:
-        """Have the host hand on the next pack that it gets, of so many bytes."""
-        self._send(encode({"type": "serve", "bytes": size, "credentials": credentials}))
+    def serve(self, tree: int, size: int, credentials: str) -> None:
+        """Have the host hand on the next pack that it gets, of so many bytes. tree: comes back with its answer."""
+        self._send(encode({"type": "serve", "tree": tree, "bytes": size, "credentials": credentials}))
 
-    def fetch(self, address: str, port: int, size: int, credentials: str) -> None:
+    def fetch(self, tree: int, address: str, port: int, size: int, credentials: str) -> None:
         """Have the host get the pack from another one."""
-        given = {"address": address, "port": port, "bytes": size, "credentials": credentials}
+        given = {"tree": tree, "address": address, "port": port, "bytes": size, "credentials": credentials}
         self._send(encode({"type": "fetch", **given}))
 
     def prepare(self, env: Mapping[str, str], prerun: Sequence[str], *, claim: bool, evict: bool) -> None:
@@ -368,11 +379,15 @@ class Session:
                         break
                     if not greeted:
                         continue
-                for header, data in decoder.feed(chunk):
+                frames = decoder.feed(chunk)
+                for (header, data), end in zip(frames, decoder.ends, strict=True):
+                    self.place = begin + end
                     if header["type"] == "gone":  # the last frame: the agent leaves once it knows that we have it
-                        self.acknowledge(begin + decoder.consumed, now=True)
+                        self.acknowledge(self.place, now=True)
                     yield from self._event(header, data)
-                self.place = begin + decoder.consumed
+                # Beats are no events, and must not fill the agent's window in a quiet run.
+                if self.place - self._acknowledged >= 2 * ACKNOWLEDGED:
+                    yield Heard(time=time.time(), node=self.node)
         except FrameError as error:
             self._over = True
             yield Lost(time=time.time(), node=self.node, reason=f"the agent does not speak our protocol: {error}")
@@ -482,9 +497,9 @@ class Session:
                 self._cgroup = header["cgroup"]
                 return Locked(time=now, node=node, tree=header["tree"])
             case "serving":
-                return Serving(time=now, node=node, port=header["port"])
+                return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
             case "unfetched":
-                return Unfetched(time=now, node=node, reason=header["reason"])
+                return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
             case "busy":
                 return Busy(time=now, node=node, owner=_told(header["owner"]))
             case "synced":

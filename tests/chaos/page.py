@@ -35,8 +35,9 @@ processes, files of their own), each with a real sshd. Processes are counted fro
 and not by asking mesh. Every rank prints lines that anybody can compute, and notes on its host how many they were, so
 that what the client's log files hold is compared to the byte.
 
-Two clients that start at once on the same 8 hosts (`tests/integration/test_lock.py`, with MESH_LOCK_ROUNDS=50, on 2026-11-21): 50
-times, one of them had all hosts and the other one ended with 75; with the hosts in another order, sometimes both gave way.
+Two clients that start at once on the same 8 hosts (`tests/integration/test_lock.py`, with MESH_LOCK_ROUNDS=50, on
+2026-11-21): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
+another order, both may have given way.
 """
 SECTIONS = ("matrix", "schedules", "orphans")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,6 +188,67 @@ def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
     finally:
         host.script("umount .mesh; rm -rf .mesh.full")
     assert pod.mesh("run", "pod", "true").status == 0
+    assert same_everywhere(lab, pod.project)
+
+
+def test_very_many_files(pod: Home, lab: Lab) -> None:
+    """What a host lacks is more than the window of its stream."""
+    for number in range(45_000):
+        if number % 300 == 0:
+            (pod.project / f"d{number // 300}").mkdir()
+        (pod.project / f"d{number // 300}/{number}").write_text(str(number))
+    done = pod.mesh("push", "--ranks", "0-1", "pod")
+    assert done.status == 0, done.err
+    assert "synced 45000 files" in done.err
+
+
+def test_a_file_that_changes_while_packs_travel(pod: Home, lab: Lab) -> None:
+    """The workspace is listed again, and what was on its way is broken off."""
+    pod.files(late="0" * 300_000)
+    assert pod.mesh("push", "--ranks", "3", "pod").status == 0
+    (pod.project / "big").write_bytes(os.urandom(30 * MB))
+    (pod.project / "late").write_text("1" * 300_000)
+    subprocess.run(
+        ["tc", "qdisc", "add", "dev", lab.link, "root", "tbf", "rate", "100mbit", "burst", "64k", "latency", "50ms"],
+        check=True,
+    )
+    try:
+        process = pod.popen("run", "--no-fanout", "pod", "sh", "-c", "cut -c1-3 late")
+        for round_ in range(8):  # some of it falls between listing and packing, as the last host answers
+            (pod.project / "late").write_text(str(round_) * 300_000)
+            time.sleep(0.1)
+        out, err = process.communicate(timeout=60)
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", lab.link, "root"], check=True)
+    if process.returncode:  # a host had the tree already: then it is named
+        assert b"late: changes while it is read" in err, err
+    else:
+        assert len({line.split()[1] for line in out.splitlines()}) == 1, out
+
+
+def test_a_second_pack_on_its_way(pod: Home, lab: Lab) -> None:
+    """What the store lacks after all is asked for again, handed on again, and nobody listens any more."""
+    (pod.project / "a").write_bytes(os.urandom(4 * MB))
+    first = (pod.project / "a").read_bytes()
+    pushed(pod)
+    (pod.project / "a").unlink()
+    pushed(pod)
+    for host in lab.hosts:
+        for path in host.path("/root/.mesh/store").rglob("*"):
+            if path.is_file() and path.stat().st_size == len(first):
+                path.write_bytes(bytes(len(first)))
+    (pod.project / "a").write_bytes(first)
+    (pod.project / "b").write_bytes(os.urandom(4 * MB))
+    process = pod.popen("run", "pod", "sh", "-c", "echo up; read -t 30 x <>/root/end")
+    try:
+        assert process.stdout is not None
+        for _ in lab.hosts:
+            process.stdout.readline()
+        for host in lab.hosts:
+            assert host.run("ss", "-Hltn").count("LISTEN") == 2  # sshd, on IPv4 and IPv6
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
     assert same_everywhere(lab, pod.project)
 
 

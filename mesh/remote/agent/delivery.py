@@ -24,6 +24,7 @@ class Delivery:
     def __init__(self, agent: Agent, state: State, run: str) -> None:
         self._agent, self._state, self._run = agent, state, run
         self._sync: Sync | None = None
+        self._tree = 0  # which tree of hosts it fetches from
         self._attempt = 0  # which listing of the workspace it is about
 
     def do_changes(self, header: dict[str, Any], data: bytes) -> None:
@@ -58,13 +59,14 @@ class Delivery:
         try:
             port = self._sync.serve(header["bytes"], header["credentials"])
         except Exception as error:  # no ssl in this Python, no socket to be had
-            self._agent.out.send({"type": "unfetched", "reason": str(error)})
+            self._agent.out.send({"type": "unfetched", "tree": header["tree"], "reason": str(error)})
         else:
-            self._agent.out.send({"type": "serving", "port": port})
+            self._agent.out.send({"type": "serving", "tree": header["tree"], "port": port})
 
     def do_fetch(self, header: dict[str, Any], data: bytes) -> None:
         """Take the pack from another host."""
         if not self._agent.is_over() and self._sync is not None:
+            self._tree = header["tree"]
             given = (header["address"], header["port"], header["bytes"], header["credentials"])
             self._work(partial(self._sync.fetch_and_work, *given))
 
@@ -97,7 +99,7 @@ class Delivery:
             self.drop()
             self._agent.fail("sync", answer["error"], answer["hint"])
         elif "unfetched" in answer:
-            send({"type": "unfetched", "reason": answer["unfetched"]})
+            send({"type": "unfetched", "tree": self._tree, "reason": answer["unfetched"]})
         elif "base" in answer:
             send({"type": "other-tree", "tree": answer["base"], "attempt": self._attempt})
         elif "lacks" in answer:

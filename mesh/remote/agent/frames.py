@@ -40,6 +40,7 @@ class Decoder:
         self._buffer = bytearray()
         self._header: dict[str, Any] | None = None  # of the frame whose bytes have not all come
         self.consumed = 0  # bytes of all frames that were returned
+        self.ends: list[int] = []  # the same after each of the frames that were returned last
         self._header_size = 0
         self._searched = 0  # bytes of the buffer that are known to hold no newline
 
@@ -48,6 +49,7 @@ class Decoder:
         buffer = self._buffer
         buffer += chunk
         frames: list[tuple[dict[str, Any], bytes]] = []
+        self.ends = []
         position = 0  # consumed so far: the buffer is cut once at the end, not once a frame
         while True:
             if self._header is None:
@@ -67,6 +69,7 @@ class Decoder:
             frames.append((self._header, bytes(buffer[position : position + size])))
             position += size
             self.consumed += self._header_size + size
+            self.ends.append(self.consumed)
             self._header = None
             self._searched = 0
         del buffer[:position]

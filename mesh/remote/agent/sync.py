@@ -27,7 +27,7 @@ class Sync:
         self._changes: list[bytes] = []
         self._paths: list[str] = []  # of the packs
         self._pack = -1  # the one that is being received
-        self._server = 0  # the process that hands it on
+        self._servers: list[int] = []  # the processes that hand packs on
 
     def add_changes(self, data: bytes) -> None:
         self._changes.append(data)
@@ -50,14 +50,15 @@ class Sync:
         self._open()
         listener = fanout.listen()
         port: int = listener.getsockname()[1]
-        self._server = os.fork()
-        if not self._server:
+        server = os.fork()
+        if not server:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 fanout.serve(listener, self._paths[-1], size, credentials)
             finally:
                 os._exit(0)
+        self._servers.append(server)
         listener.close()
         return port
 
@@ -100,9 +101,9 @@ class Sync:
 
     def drop(self) -> None:
         """Leave nothing of it behind, and stop handing it on."""
-        if self._server:
-            os.kill(self._server, signal.SIGKILL)
-            self._server = 0
+        for server in self._servers:
+            os.kill(server, signal.SIGKILL)
+        self._servers = []
         if self._pack >= 0:
             os.close(self._pack)
             self._pack = -1
@@ -114,7 +115,7 @@ class Sync:
 
     @property
     def is_serving(self) -> bool:
-        return bool(self._server)
+        return bool(self._servers)
 
     @property
     def _record(self) -> str:
