@@ -74,6 +74,7 @@ class Leftover:
     host: str
     what: str
     bytes: int
+    stays: bool  # it could not be removed
 
 
 def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
@@ -97,7 +98,7 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     Raises UsageError.
     """
     gathered: dict[str, dict[str, Any]] = {}
-    failures: list[str] = []
+    failures = [] if cluster else _unusable(clusters_file)
     for found in _clusters(cluster, options, clusters_file):
         inquiry = _ask(found, {"question": "runs"})
         failures += _failures(found, inquiry)
@@ -134,7 +135,7 @@ def stop(
         full = _only_one(run, clusters)
     question = {"question": "stop", "run": full, "grace": options.grace}
     stopped: set[str] = set()
-    troubles: list[str] = []
+    troubles = [] if cluster or recorded else _unusable(clusters_file)
     for found in clusters:
         inquiry = _ask(found, question, STOP_PATIENCE)
         troubles += _failures(found, inquiry)
@@ -145,6 +146,9 @@ def stop(
             ]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
+    if not stopped and run and not recorded:
+        where = ", ".join(found.name for found in clusters)
+        raise UsageError(f"no run {run!r} is known here, and none is on {where}", hint="`mesh ps` lists what runs")
     return tuple(sorted(stopped))
 
 
@@ -162,7 +166,7 @@ def clean(
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
-        Leftover(host=host.name, what=item["what"], bytes=item["bytes"])
+        Leftover(host=host.name, what=item["what"], bytes=item["bytes"], stays=item.get("stays", False))
         for node, host in enumerate(found.hosts)
         for item in inquiry.answers[node].answer["found"]
     ]
@@ -185,6 +189,12 @@ def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
+def _unusable(clusters_file: str) -> list[str]:
+    """The clusters that cannot be asked, one line each."""
+    problems = cluster_file(clusters_file).problems
+    return [f"{name}: not asked: {lines[0]}" for name, lines in problems.items()]
+
+
 def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
     """The one that is named, or all that can be used, this machine included."""
     if name:
@@ -199,7 +209,8 @@ def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Clust
 def _gather(gathered: dict[str, dict[str, Any]], host: str, answer: Mapping[str, Any]) -> None:
     """Add what one host tells; a machine may have several names, and tell the same again."""
     for told in answer["runs"]:
-        of_run = gathered.setdefault(told["run"], {"about": told["about"], "nodes": {}, "orphans": []})
+        of_run = gathered.setdefault(told["run"], {"about": {}, "nodes": {}, "orphans": []})
+        of_run["about"] = of_run["about"] or told["about"]
         of_run["nodes"].setdefault(told["node"], {**told, "host": host})
     for orphan in answer["orphans"]:
         of_run = gathered.setdefault(orphan["run"], {"about": {}, "nodes": {}, "orphans": []})
@@ -229,7 +240,7 @@ def _recorded(name: str) -> tuple[str, str]:
     """The full id and the cluster of a run that this machine has started; the name itself if it is an id, or ""."""
     directory = runs_directory(os.environ)
     names = sorted(path.name for path in directory.glob("*")) if directory.is_dir() else []
-    matching = names[-1:] if name == LAST else [known for known in names if known.startswith(name)]
+    matching = _last(directory, names) if name == LAST else [known for known in names if known.startswith(name)]
     if name in matching:
         matching = [name]
     if len(matching) > 1:
@@ -242,6 +253,17 @@ def _recorded(name: str) -> tuple[str, str]:
     except (OSError, ValueError, KeyError, TypeError):  # half written by a crash
         cluster = ""
     return matching[0], cluster
+
+
+def _last(directory: Path, names: Sequence[str]) -> list[str]:
+    """The newest run that has not ended, else the newest one."""
+    for name in reversed(names):
+        try:
+            if json.loads((directory / name / "run.json").read_text())["ended"] is None:
+                return [name]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return list(names[-1:])
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:

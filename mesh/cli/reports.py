@@ -67,9 +67,10 @@ def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
     """One line for each thing that was left, and what became of it."""
     for item in found:
         size = f" ({told_bytes(item.bytes)})" if item.bytes else ""
-        yield f"{item.host}: {item.what}{size}"
+        yield f"{item.host}: {item.what}{size}{': could not be removed' if item.stays else ''}"
     done = "would be removed" if dry_run else "removed"
-    yield f"{done}: {len(found)}, {told_bytes(sum(item.bytes for item in found))}" if found else "nothing is left there"
+    gone = [item for item in found if not item.stays]
+    yield f"{done}: {len(gone)}, {told_bytes(sum(item.bytes for item in gone))}" if found else "nothing is left there"
 
 
 def listed(files: Sequence[Listed]) -> Iterator[str]:

@@ -261,7 +261,8 @@ def stop(
     options = read_options(grace=grace)
     stopped = api.stop(run, every=all, cluster=cluster, options=options, clusters_file=clusters)
     show(
-        [f"stopped {one}" for one in stopped] or ["nothing to stop: it has ended already" if run else "no run is there"]
+        [f"stopped {one}" for one in stopped]
+        or [f"nothing to stop: {run} has ended already" if run else "no run is there"]
     )
 
 
@@ -287,6 +288,7 @@ def clean(
         show([dumps([asdict(item) for item in found])])
     else:
         show(leftovers(found, dry_run))
+    raise Exit(code=1 if any(item.stays for item in found) else 0)
 
 
 @task(

@@ -139,7 +139,7 @@ def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, tmp_path: Path) -
     assert b"ended by SIGTERM" in err
     assert not any("sleep" in command for host in lab.hosts for _, command in host.processes())
     assert elsewhere.mesh("ps", "pod").out == b"no run is there\n"
-    assert pod.mesh("stop", "last").out == b"nothing to stop: it has ended already\n"
+    assert pod.mesh("stop", "last").out == b"nothing to stop: last has ended already\n"
 
 
 def test_stop_all(pod: Home, lab: Lab) -> None:
@@ -205,6 +205,50 @@ def test_clean(pod: Home, lab: Lab) -> None:
     assert eventually(lambda: [c for _, c in second.processes()] == ["sleep 4998 "])
     assert pod.mesh("clean", "pod").out == b"nothing is left there\n"
     lab.end_all(second)
+
+
+def test_clean_touches_no_run_that_lives(pod: Home, lab: Lab) -> None:
+    """Not one whose agent is slow, not one whose door was deleted, not one of another user."""
+    process = start(pod, "run", "--host-grace", "60", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    first, second, third = lab.hosts[:3]
+    third.script("MESH_RUN_ID=x setpriv --reuid 65534 --clear-groups setsid sleep 4996 >/dev/null 2>&1 </dev/null &")
+    stopped = [pid for pid, command in first.processes() if " -I -S -c " in command]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    second.script("rm -r /tmp/mesh-0")
+    try:
+        done = pod.mesh("clean", "pod", "--hosts", ",".join(host.address for host in lab.hosts[:3]))
+        assert done.status == 0, done.err
+        listed = json.loads(pod.mesh("ps", "pod", "--json").out)
+        assert [line["state"] for line in listed] == ["not answering,running"]
+        assert listed[0]["command"].startswith("sh -c")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    for host in lab.hosts[:3]:
+        assert any("sleep 1000" in command for _, command in host.processes())
+    assert any("sleep 4996" in command for _, command in third.processes())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    lab.end_all(third)
+
+
+def test_stop_last_means_the_one_that_runs(pod: Home) -> None:
+    process = start(pod, "run", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert pod.mesh("run", "pod", "true").status == 75
+    assert pod.mesh("stop", "last").out.startswith(b"stopped ")
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert pod.mesh("stop", "20260101-000000-abcdef").status == 2  # nobody knows that one
+
+
+def test_what_cannot_be_asked_is_told(pod: Home) -> None:
+    file = pod.path / ".config/mesh/cluster.yaml"
+    file.write_text(file.read_text() + "bad:\n  hosts: 3\n")
+    done = pod.mesh("ps")
+    assert done.status == 125
+    assert "bad: not asked: " in done.err
 
 
 def test_a_device_of_a_cluster(home: Home, lab: Lab) -> None:

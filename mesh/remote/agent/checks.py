@@ -26,7 +26,7 @@ def facts(remote_dir: str) -> dict[str, Any]:
     return {
         "python": ".".join(str(number) for number in sys.version_info[:3]),
         "bash": _has_bash(),
-        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "user": user_name(),
         "time": time.time(),
         "place": place,
         "problem": _why_not_writable(place),
@@ -35,6 +35,14 @@ def facts(remote_dir: str) -> dict[str, Any]:
         # Some file systems have no fixed number of them, and say 0 of 0.
         "inodes_free": disk.f_favail if disk.f_files else -1,
     }
+
+
+def user_name() -> str:
+    """Who we are; a number where the host has no name for it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _has_bash() -> bool:

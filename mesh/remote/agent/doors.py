@@ -22,28 +22,48 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_REQUEST = 65536  # bytes; a request is sent in one piece
+PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
 
 
 def directory() -> str:
-    """Where the doors of this user's agents are, made if need be. Raises OSError if somebody else was there first.
+    """Where this user's agents make their doors, made if need be. Raises OSError if there is no place for it.
 
     Not below the home directory, which may be on a file system without sockets, or too long for one (107 bytes).
     """
-    path = f"/tmp/mesh-{os.geteuid()}"
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
+    problem: OSError | None = None
+    for place in PLACES:
+        path = f"{place}/mesh-{os.geteuid()}"
+        try:
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                pass
+            if _is_ours(path) and os.access(path, os.W_OK):
+                return path
+            raise PermissionError(1, "is not ours alone, or cannot be written", path)
+        except OSError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _directories() -> list[str]:
+    """Where there may be doors of this user's agents."""
+    paths = [f"{place}/mesh-{os.geteuid()}" for place in PLACES]
+    return [path for path in paths if os.path.isdir(path) and _is_ours(path)]
+
+
+def _is_ours(path: str) -> bool:
     found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionError(1, "is not ours alone", path)
-    return path
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def door_of(run: str, node: int) -> str:
     """The socket of an agent; several hosts of a run may be one machine."""
-    return os.path.join(directory(), f"{run}-{node}")
+    name = f"{run}-{node}"
+    paths = [os.path.join(place, name) for place in _directories()]
+    return next((path for path in paths if os.path.exists(path)), "/nowhere")
 
 
 class Door:
@@ -51,7 +71,7 @@ class Door:
 
     def __init__(self, run: str, node: int) -> None:
         """Raises OSError if there is no way to make one."""
-        self._path = door_of(run, node)
+        self._path = os.path.join(directory(), f"{run}-{node}")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             os.unlink(self._path)
@@ -147,12 +167,14 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
 
 
 def _paths() -> list[str]:
-    place = directory()
-    return [os.path.join(place, name) for name in sorted(os.listdir(place))]
+    return [os.path.join(place, name) for place in _directories() for name in sorted(os.listdir(place))]
 
 
 def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the agent behind a door; {} if nobody is there, and then the door is removed."""
+    """The answer of the agent behind a door; {} if nobody is there, and then the door is removed.
+
+    One that does not answer in time lives all the same.
+    """
     try:
         visitor = knock(path, request, [])
     except ConnectionRefusedError:
@@ -164,6 +186,9 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
     try:
         told: dict[str, Any] = json.loads(visitor.recv(MAX_REQUEST))
         return told
+    except socket.timeout:
+        run, _, node = os.path.basename(path).rpartition("-")
+        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": "not answering", "ranks": []}
     except (OSError, ValueError):
         return {}
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import array
 import json
 import os
-import pwd
 import select
 import shutil
 import signal
@@ -19,6 +18,7 @@ from collections import deque
 from functools import partial
 
 from . import cgroups, devices
+from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
 from .doors import Door, bring_channel, containers_of, stop_runs, sweep
@@ -467,7 +467,7 @@ class Agent:
     def listen_to_setup(self, setup: Setup) -> None:
         for word in setup.hear():
             if word == "password":
-                self.out.send({"type": "asks-password", "user": pwd.getpwuid(os.geteuid()).pw_name})
+                self.out.send({"type": "asks-password", "user": user_name()})
             else:
                 (source,) = setup.sources
                 self.relay_all(source.descriptor)

@@ -10,6 +10,7 @@ import time
 
 from . import cgroups, doors
 from .checks import facts
+from .doors import below
 from .processes import all_processes, run_of, send_signal, variable_of
 from .state import machine_directory, machine_id
 
@@ -63,53 +64,88 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
 
 
 def _orphans() -> list[tuple[str, Process]]:
-    """Processes of runs that have no agent any more, less what a setup has left in the background on purpose."""
-    live = {told["run"] for told in doors.runs()}
+    """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose."""
+    every = all_processes()
+    cared_for = below({process.pid for process in every if _is_agent(process.pid)}, lambda process: True)
+    kept = {process.pid for process in cared_for}
+    live = {told["run"] for told in doors.runs()} | {run_of(pid) for pid in kept}
     found = []
-    for process in all_processes():
-        run = run_of(process.pid)
-        if run and run not in live and not variable_of(process.pid, b"MESH_SETUP"):
+    for process in every:
+        run = run_of(process.pid) if process.pid not in kept else ""
+        if run and run not in live and _is_ours(process.pid) and not variable_of(process.pid, b"MESH_SETUP"):
             found.append((run, process))
     return found
 
 
+def _is_agent(pid: int) -> bool:
+    """Whether a process is an agent or a guardian: their ranks stay below them, whatever these do."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"\0-I\0-S\0-c\0import os,sys,zlib;" in file.read(4096)
+    except OSError:
+        return False
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _live() -> tuple[set[tuple[str, str]], set[str]]:
+    """The runs that live: by run and node, and those that are known by a process only."""
+    agents = {process.pid for process in all_processes() if _is_agent(process.pid)}
+    known = {run_of(process.pid) for process in below(agents, lambda process: True)}
+    return {(told["run"], str(told["node"])) for told in doors.runs()}, known
+
+
 def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
     """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run."""
-    live = {(told["run"], str(told["node"])) for told in doors.runs()}
-    found = []
+    found: list[dict[str, Any]] = []
     for run, process in _orphans():
         found.append({"what": f"{process.told()} of run {run}", "bytes": 0})
         if not dry_run:
-            send_signal([process], signal.SIGKILL)
+            found[-1]["stays"] = bool(send_signal([process], signal.SIGKILL))
+    live = _live()
     for path in _groups(live):
         found.append({"what": path, "bytes": 0})
         if not dry_run:
             cgroups.remove(path)
+            found[-1]["stays"] = os.path.exists(path)
     workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
     for path in [*_leftovers(machine, live), *_stagings(workspaces)]:
         found.append({"what": path, "bytes": _size(path)})
         if not dry_run:
             _remove(path)
+            found[-1]["stays"] = os.path.lexists(path)
     return found
 
 
-def _leftovers(machine: str, live: set[tuple[str, str]]) -> list[str]:
+def _lives(live: tuple[set[tuple[str, str]], set[str]], run: str, node: str) -> bool:
+    return (run, node) in live[0] or run in live[1]
+
+
+def _leftovers(machine: str, live: tuple[set[tuple[str, str]], set[str]]) -> list[str]:
     found = []
     for name in sorted(os.listdir(machine)) if os.path.isdir(machine) else []:
         of_run = OF_A_RUN.fullmatch(name)
         kind, _, pid = name.partition(".")[0].rpartition("-")
         dead_pack = kind == "pack" and not os.path.exists("/proc/" + pid)
-        if dead_pack or (of_run and of_run.groups() not in live):
+        if dead_pack or (of_run and not _lives(live, *of_run.groups())):
             found.append(os.path.join(machine, name))
     return found
 
 
-def _groups(live: set[tuple[str, str]]) -> list[str]:
+def _groups(live: tuple[set[tuple[str, str]], set[str]]) -> list[str]:
     """Control groups of runs that have no agent any more; their processes have been named before."""
     place, found = cgroups.own(), []
     for name in sorted(os.listdir(place)) if place else []:
         of_run = OF_A_GROUP.fullmatch(name)
-        if of_run and of_run.group(3) == machine_id() and of_run.groups()[:2] not in live:
+        if of_run and of_run.group(3) == machine_id() and not _lives(live, *of_run.groups()[:2]):
+            with open(os.path.join(place, name, "cgroup.events")) as file:
+                if "populated 1" in file.read():  # a container of this machine may have the same name as we
+                    continue
             found.append(os.path.join(place, name))
     return found
 
@@ -133,7 +169,10 @@ def _size(path: str) -> int:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+    try:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except OSError:  # whoever looks then sees that it stays
+        pass

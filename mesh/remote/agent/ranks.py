@@ -133,10 +133,18 @@ def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bo
     return Rank(rank, pid, [Source(out, rank, "stdout"), Source(err, rank, "stderr")], stdin)
 
 
+def home_directory() -> str:
+    """Where we are at home; a user may have no name here, as in containers."""
+    try:
+        return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
 def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:
     """What ``ssh HOST command`` would see, and what mesh gives."""
     environment = dict(base)
-    home = environment.setdefault(b"HOME", os.fsencode(pwd.getpwuid(os.getuid()).pw_dir))
+    home = environment.setdefault(b"HOME", os.fsencode(home_directory()))
     local = os.path.join(home, b".local/bin")  # where uv and pip put the user's own programs
     path = environment.get(b"PATH", os.defpath.encode())
     environment[b"PATH"] = path if local in path.split(b":") else local + b":" + path
