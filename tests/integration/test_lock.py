@@ -17,7 +17,7 @@ from tests.lab import Lab, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
-ROUNDS = int(os.environ.get("MESH_LOCK_ROUNDS", "8"))  # docs/reliability.md tells of 50
+ROUNDS = int(os.environ.get("MESH_LOCK_ROUNDS", "4"))  # docs/reliability.md tells of 50
 
 
 @pytest.fixture(scope="module")

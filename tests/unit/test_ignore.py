@@ -11,7 +11,7 @@ import pytest
 
 from mesh.workspace.listing import Kind, list_workspace
 
-CASES = int(os.environ.get("MESH_TEST_IGNORE_CASES", "300"))  # random trees, each compared with git
+CASES = int(os.environ.get("MESH_TEST_IGNORE_CASES", "120"))  # random trees, each compared with git
 NAMES = [
     "a",
     "b",
