@@ -1,4 +1,7 @@
-"""A fixed sample of the matrix, less what test_supervision.py tests as well. MESH_CHAOS=all runs all of it; ``inv dev.chaos --all`` also writes its table."""
+"""A fixed sample of the matrix, less what test_supervision.py tests as well.
+
+MESH_CHAOS=all runs all of it; ``inv dev.chaos --all`` also writes its table.
+"""
 
 from __future__ import annotations
 
