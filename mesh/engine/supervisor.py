@@ -145,7 +145,11 @@ class Supervisor:
             case Started():
                 return []
             case Ended(rank=rank):
-                if event.status and event.time <= self._ordered_end - CLOCK_ERROR and rank not in self._known:
+                if (
+                    event.status
+                    and event.time <= self._ordered_end - CLOCK_ERROR
+                    and rank not in self._known | self._exits.keys()
+                ):
                     self._known.add(rank)
                     return self._suspect(event)
             case Cleared(node=node):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .frames import Frame
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
+TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
@@ -91,6 +92,8 @@ class Agent:
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
         self.memory: Memory | None = None  # once something is started
         self.ending = Ending()
+        self.ended: list[Rank] = []  # ranks whose end may wait behind their output
+        self.tell_at = float("inf")  # when that is told before it, monotonic
         self.is_clear = False  # every process of the run is gone, or named
 
     # ---- the loop
@@ -125,7 +128,7 @@ class Agent:
         now = time.monotonic()
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
-        moments = [float("inf") if self.is_clear else self.ending.next()]
+        moments = [self.tell_at, float("inf") if self.is_clear else self.ending.next()]
         if self.is_clear or not self.ending.ordered:
             moments.append(self.client.given_up_at())
         if self.lock_until:
@@ -534,9 +537,8 @@ class Agent:
             rank = self.ranks.get(pid)
             if rank is not None and rank.status < 0:
                 rank.end(status, time.time())
-                if self.out.is_behind:  # whoever looks at a paused terminal wants to know all the same
-                    told = {"type": "ended", "rank": rank.rank, "time": rank.ended}
-                    self.out.send_urgently({**told, **_how(rank.status)})
+                self.ended.append(rank)
+                self.tell_at = time.monotonic() if self.out.is_behind else time.monotonic() + TOLD
                 self.took_stdin(rank, rank.drop_input())
             elif self.errand is not None and pid == self.errand.pid:
                 ended, self.errand = self.errand, None
@@ -601,7 +603,17 @@ class Agent:
             self.containers.stop(0.0)  # it has used none of the scripts: they are removed
             self.take_leave([], stays=descendants(os.getpid()))
 
+    def tell_urgently(self) -> None:
+        """Whoever looks at a paused terminal wants to know who has ended all the same."""
+        for rank in self.ended:
+            self.out.send_urgently({"type": "ended", "rank": rank.rank, "time": rank.ended, **_how(rank.status)})
+        self.ended = []
+        self.tell_at = float("inf")
+        self.flush()
+
     def look_at_the_clock(self) -> None:
+        if time.monotonic() >= self.tell_at:
+            self.tell_urgently()
         if self.lock_until and not self.is_over():
             self.try_lock()
         if self.terminated and not self.ending.ordered:
