@@ -36,6 +36,8 @@ class Daemon:
         if request["do"] == "slow":
             self.slow = request["seconds"]
             return None
+        if request["do"] == "starting":
+            return [name for name, lock in list(self.starting.items()) if lock.locked()]
         if request["do"] in ("start", "stop"):
             with self.starting[request["name"]]:
                 if request["do"] == "start":

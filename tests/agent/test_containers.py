@@ -71,7 +71,7 @@ def test_no_container_outlives_the_run(run: Run, sock: str, remote_dir: Path, ho
 def test_one_that_is_being_started_when_its_client_is_killed(run: Run, sock: str) -> None:
     docker.ask(sock, do="slow", seconds=1.0)
     run.start("sh", "-c", "docker run image sleep 1000 & sleep 1000")
-    assert eventually(lambda: docker.ask(sock, do="ps", labels=["status=created"]))
+    assert eventually(lambda: docker.ask(sock, do="starting"))
     assert run.finish(grace=0.0).left == ()
     assert running(sock) == []
     assert docker.ask(sock, do="ps", labels=["status=created"]) == []
