@@ -11,7 +11,7 @@ from typing import IO, Any
 from mesh.core.run import RunSpec
 from mesh.workspace.git import git_variables
 from mesh.workspace.hashes import HashCache, cache_directory
-from mesh.workspace.manifest import changes
+from mesh.workspace.manifest import Manifest, changes
 from mesh.workspace.pack import Changed, Want, read_wants
 from mesh.workspace.prepare import prepare
 
@@ -32,11 +32,20 @@ class WorkspaceLuggage:
 
     def changes(self, base: str) -> bytes:
         """What has changed since another tree; everything, if we do not know that one."""
-        return changes(self._cache.known_manifest(base), self._prepared.manifest)
+        return self._since(base)[0]
 
     def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
         """What a host that has that tree will lack: what we have never sent."""
-        known = self._cache.known_manifest(base)
+        return self._since(base)[1]
+
+    def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
+        """The answers about a base: most hosts have the same."""
+        if base not in self._known:
+            known = self._cache.known_manifest(base)
+            self._known[base] = changes(known, self._prepared.manifest), self._foresee(known)
+        return self._known[base]
+
+    def _foresee(self, known: Manifest | None) -> Sequence[Mapping[str, Any]]:
         if known is None:
             return ()
         had = {entry.content for entry in known.entries} | self._cache.known_hashes()
@@ -67,4 +76,5 @@ class WorkspaceLuggage:
     def _list(self) -> None:
         spec = self._spec
         self._prepared = prepare(spec.workspace, spec.ignore, self._cache, include_git=spec.include_git)
+        self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
         self.tree = self._prepared.manifest.tree

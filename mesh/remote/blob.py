@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import re
 import zlib
 from importlib import resources
 
-# In the order of their imports.
+LOADER = "loader"
+# The others, in the order of their imports.
 MODULES = (
     "frames",
     "cgroups",
@@ -40,32 +43,19 @@ MODULES = (
     "main",
 )
 
-LOADER = """
-import sys, types
-package = types.ModuleType("mesh_agent")
-package.__path__ = []
-sys.modules["mesh_agent"] = package
-for name, text in SOURCES:
-    module = types.ModuleType("mesh_agent." + name)
-    module.__package__ = "mesh_agent"
-    sys.modules[module.__name__] = module
-    setattr(package, name, module)
-    exec(compile(text, "mesh_agent/" + name + ".py", "exec"), module.__dict__)
-sys.modules["mesh_agent.main"].main()
-"""
-
 NO_PYTHON, OLD_PYTHON = (
     97,
     96,
 )  # exit status of the start command when there is no interpreter, or one below 3.8
 
-# Read exactly as many bytes as the blob has, and run them. -I and -S keep the user's own modules and .pth files out,
-# and save time. No quotes in it: it stands in double quotes, in single quotes.
+# Read exactly as many bytes as the blob has, and run the loader. -I and -S keep the user's own modules and .pth files
+# out, and save time. No quotes in it: it stands in double quotes, in single quotes.
 _BOOT = (
     "import os,sys,zlib;"
     "sys.version_info<(3,8)and sys.exit({old});"
     "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
-    "exec(zlib.decompress(r({size})))"
+    "loader,sources=zlib.decompress(r({size})).split(bytes(1),1);"
+    "exec(loader)"
 )
 
 # Read by sh, whatever the user's login shell is: that one only sees words that every shell reads alike.
@@ -86,10 +76,13 @@ def without_words(source: str) -> str:
 
 @functools.cache
 def blob() -> bytes:
-    """What the start command reads from its stdin before anything else."""
+    """What the start command reads from its stdin before anything else: a program, a zero byte, what it loads."""
     folder = resources.files("mesh.remote.agent")
-    sources = [(name, without_words((folder / f"{name}.py").read_text("utf-8"))) for name in MODULES]
-    return zlib.compress(f"SOURCES = {sources!r}\n{LOADER}".encode(), 9)
+    texts = {name: without_words((folder / f"{name}.py").read_text("utf-8")) for name in (LOADER, *MODULES)}
+    loader = texts.pop(LOADER)
+    sources = json.dumps(texts).encode()
+    key = hashlib.blake2b(sources, digest_size=16).hexdigest()
+    return zlib.compress(f"{loader}\nload(sources, '{key}')\n".encode() + b"\0" + sources, 9)
 
 
 def start_command(python: str) -> list[str]:

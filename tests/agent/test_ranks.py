@@ -160,3 +160,17 @@ def test_a_started_rank_tells_its_pid(agent: Run) -> None:
     agent.result()
     (started,) = [event for event in agent.events if isinstance(event, Started)]
     assert int(agent.printed()) == started.pid
+
+
+def test_an_agent_that_finds_damaged_code_of_another(opener: Open, any_python: str) -> None:
+    for damage in (b"", b"none\n", b"\0" * 100_000):
+        opener(any_python).finish()  # whoever comes first makes the directory, the next keeps its code there
+        opener(any_python).finish()
+        kept = list(Path(f"/tmp/mesh-{os.geteuid()}").glob(".cpython-*"))
+        assert kept
+        for path in kept:
+            path.write_bytes(damage)
+        run = opener(any_python)
+        assert isinstance(run.prepare(), Ready)
+        run.start("true")
+        assert run.finish().left == ()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from mesh.remote.blob import MODULES, without_words
+from mesh.remote.agent import loader
+from mesh.remote.blob import LOADER, MODULES, without_words
 
 
 class _Silent(ast.NodeTransformer):
@@ -17,7 +20,7 @@ class _Silent(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else node
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [LOADER, *MODULES])
 def test_it_loses_nothing_but_words(name: str) -> None:
     source = (resources.files("mesh.remote.agent") / f"{name}.py").read_text()
     smaller = without_words(source)
@@ -29,4 +32,33 @@ def test_it_loses_nothing_but_words(name: str) -> None:
 
 def test_every_module_travels() -> None:
     files = {path.name for path in resources.files("mesh.remote.agent").iterdir() if path.name.endswith(".py")}
-    assert files == {"__init__.py", *(f"{name}.py" for name in MODULES)}
+    assert files == {"__init__.py", *(f"{name}.py" for name in (LOADER, *MODULES))}
+
+
+SOURCES = json.dumps({"one": "NUMBER = 1", "two": "from one import NUMBER"}).encode()
+HEAD = b"the key and the interpreter\n"
+
+
+def test_what_was_compiled_is_read_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "code")
+    assert loader.read(path, HEAD) == []
+    loader.keep(path, HEAD, loader.to_bytes(loader.made(SOURCES)))
+    assert loader.read(path, HEAD) == loader.made(SOURCES)
+    assert loader.read(path, b"another key" + HEAD) == []
+    assert [file.name for file in tmp_path.iterdir()] == ["code"]
+
+
+def test_what_is_damaged_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "code"
+    loader.keep(str(path), HEAD, loader.to_bytes(loader.made(SOURCES)))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
+            path.write_bytes(damaged)
+            assert loader.read(str(path), HEAD) == []
+
+
+def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()  # no file can be put in its place
+    loader.keep(str(tmp_path / "code"), HEAD, b"code")
+    assert [file.name for file in tmp_path.iterdir()] == ["code"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.remote.agent.frames import Decoder, FrameError, encode, to_bytes, to_text
-from mesh.remote.blob import MODULES, blob, start_command
+from mesh.remote.blob import start_command
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -44,14 +42,6 @@ def test_any_bytes_travel_as_text(data: bytes) -> None:
 def test_what_is_no_frame(line: bytes) -> None:
     with pytest.raises(FrameError):
         Decoder().feed(line)
-
-
-def test_the_blob_holds_every_module_of_the_agent() -> None:
-    from importlib import resources
-
-    files = {path.name for path in resources.files("mesh.remote.agent").iterdir() if path.name.endswith(".py")}
-    assert {f"{name}.py" for name in MODULES} | {"__init__.py"} == files
-    assert b"def main()" in zlib.decompress(blob())
 
 
 def test_the_start_command_is_the_same_for_every_shell() -> None:

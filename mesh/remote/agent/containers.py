@@ -7,9 +7,6 @@ engine that was meant, so that a run without containers asks no daemon anything.
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import subprocess
 import time
 
 from .processes import find_program
@@ -83,6 +80,8 @@ class Containers:
         return covered
 
     def _write(self, path: str, real: str) -> None:
+        import shlex  # here and below: most agents start without it
+
         given = {
             "label": self._label,
             "valued": VALUED,
@@ -103,6 +102,11 @@ class Containers:
 
     def stop(self, grace: float) -> list[str]:
         """Stop what runs, and remove the scripts; return what is left, one line each. Takes long."""
+        if not os.path.isdir(self._directory):
+            return []
+        import shutil
+        import subprocess
+
         left = []
         deadline = time.monotonic() + grace
         for real, environment, options in self._engines():
@@ -132,6 +136,8 @@ class Containers:
 
     def _stop(self, engine: list[str], environment: dict[str, str], deadline: float) -> list[str]:
         """Stop what carries our label; return what is left."""
+        import subprocess
+
         # One that is being started goes on to run though its client was killed. Only "stop" waits for that; it does
         # nothing to one that was never started.
         found = self._list(engine, environment, "-aq", "--filter", "status=created")
@@ -149,6 +155,8 @@ class Containers:
         return [f"{name} container {container} is left" for container in self._list(engine, environment, "-q")]
 
     def _list(self, engine: list[str], environment: dict[str, str], *which: str) -> list[str]:
+        import subprocess
+
         ask = [*engine, "ps", *which, "--filter", f"label={self._label}"]
         done = subprocess.run(ask, env=environment, stdin=-3, capture_output=True, timeout=ANSWER, check=True)
         return done.stdout.decode("ascii", "replace").split()

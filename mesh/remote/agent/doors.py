@@ -167,7 +167,13 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
 
 
 def _paths() -> list[str]:
-    return [os.path.join(place, name) for place in _directories() for name in sorted(os.listdir(place))]
+    """All doors; the loader has files there whose names begin with a dot."""
+    return [
+        os.path.join(place, name)
+        for place in _directories()
+        for name in sorted(os.listdir(place))
+        if not name.startswith(".")
+    ]
 
 
 def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import array
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -690,6 +689,8 @@ def _clean_up(
     if busy:
         left += devices.wait_until_free(busy, patience)
     if workspace:
+        import shutil
+
         shutil.rmtree(workspace, ignore_errors=True)
         if os.path.exists(workspace):
             left.append(f"cannot remove {workspace}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 
 from .manifest import DIRECTORY, KIND, LINK, MODE, MTIME, PATH, mode_of, parent_of, status_of
@@ -68,14 +67,16 @@ class Place:
         """Move a file or link to its place."""
         self._enter(parent_of(path))
         full = self._full(path)
-        if _kind(full) == DIRECTORY:
-            self._step("rmtree")
-            _remove_tree(full)
-        elif self._unchanged(path):
+        if self._unchanged(path):
             self._step("unlink")
             self._unlink(path)
         self._step("replace")
-        os.replace(staged, full)
+        try:
+            os.replace(staged, full)
+        except IsADirectoryError:
+            self._step("rmtree")
+            _remove_tree(full)
+            os.replace(staged, full)
         return status_of(os.lstat(full))
 
     def touch(self, entry: Entry) -> Status:
@@ -175,4 +176,6 @@ def _remove_tree(path: bytes) -> None:
             full = os.path.join(where, name)
             if not os.path.islink(full):
                 os.chmod(full, stat.S_IRWXU)
+    import shutil
+
     shutil.rmtree(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import time
 
@@ -171,6 +170,8 @@ def _size(path: str) -> int:
 def _remove(path: str) -> None:
     try:
         if os.path.isdir(path):
+            import shutil
+
             shutil.rmtree(path)
         else:
             os.unlink(path)

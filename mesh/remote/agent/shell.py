@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 
 from .frames import to_bytes
 from .processes import Setting, output_pipe, parse_environment, spawn
@@ -26,6 +25,8 @@ def script(lines: Sequence[str]) -> str:
 
     No ``||`` and no ``if`` around eval, which would switch off a ``set -e`` of the user.
     """
+    import shlex  # few agents need it
+
     parts = []
     for number, line in enumerate(lines):
         parts.append(f"echo 'step {number}' >&{STATUS}")

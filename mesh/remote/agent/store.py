@@ -148,7 +148,7 @@ class Store:
         if most < 0 and not self._over(limit):
             return
         found = []
-        for name in self._names():
+        for name in self.names():
             try:
                 status = os.lstat(self.path(name))
             except OSError:
@@ -162,11 +162,12 @@ class Store:
             total -= size
         self._note(total, "w")
 
-    def _names(self) -> list[str]:
+    def names(self) -> frozenset[str]:
+        """What seems to be there."""
         try:
-            return [name for name in os.listdir(self._directory) if is_hash(name)]
+            return frozenset(filter(is_hash, os.listdir(self._directory)))
         except OSError:
-            return []
+            return frozenset()
 
     def _over(self, limit: int) -> bool:
         """Note what was kept; whether everything together may be more than the limit."""

@@ -46,7 +46,9 @@ class Sync:
             self._pack = -1
 
     def serve(self, size: int, credentials: str) -> int:
-        """Hand on the pack that comes next, while it comes; returns the port. Raises OSError."""
+        """Hand on the pack that comes next, while it comes; returns the port. Raises OSError and ImportError."""
+        import ssl  # noqa: F401  (takes some time, and two processes of ours need it: this one's children)
+
         self._open()
         listener = fanout.listen()
         port: int = listener.getsockname()[1]

@@ -50,10 +50,11 @@ class View:
         return self.old[path][CONTENT] if path in self.statuses and self.old[path][KIND] == FILE else ""
 
     def lacking(self, store: Store) -> list[str]:
+        stored = store.names() if self.wanted else frozenset()
         return [
             name
             for name, entries in self.wanted.items()
-            if name not in self.have and not store.has(name, entries[0][SIZE])
+            if name not in self.have and not (name in stored and store.has(name, entries[0][SIZE]))
         ]
 
     def base(self, entries: list[Entry]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 
 from .manifest import (
     CLEAN,
@@ -84,7 +83,7 @@ class Workspace:
         folder, name = os.path.split(self._staging)
         for stale in os.listdir(folder):
             if stale.startswith(name) and stale[len(name) :].isdigit():
-                shutil.rmtree(os.path.join(folder, stale), ignore_errors=True)
+                _forget(os.path.join(folder, stale))
         staging = self._staging + b"%d" % os.getpid()
         try:
             os.mkdir(staging, 0o700)
@@ -98,7 +97,7 @@ class Workspace:
                 self._store.trim(0)  # the next sync may need the space, and finds the rest at the client
             raise
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            _forget(staging)
 
     def _look(self, changes: bytes) -> View:
         record = read_record(self._record)
@@ -144,6 +143,16 @@ class Workspace:
         write_record(self._record, manifest, CLEAN, rest)
         self._store.trim()
         return _done(view, len(view.todo) + len(gone))
+
+
+def _forget(staging: bytes) -> None:
+    """Remove a staging directory, as far as that goes: there are only files and links in it."""
+    try:
+        for name in os.listdir(staging):
+            os.unlink(os.path.join(staging, name))
+        os.rmdir(staging)
+    except OSError:
+        pass
 
 
 def _done(view: View, changed: int) -> dict[str, Any]:

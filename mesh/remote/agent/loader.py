@@ -1,0 +1,106 @@
+"""Makes modules of the agent's sources. Runs before there are any, so it needs none.
+
+Compiling takes longer than all else that an agent does at its start. What one agent has compiled is kept for the next,
+in the directory of the doors (doors.py): nobody else can write there, and it is the machine's own.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import types
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+
+PACKAGE = "mesh_agent"
+PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in doors.py
+CHECKSUM = 8  # hexadecimal digits
+
+
+def load(sources: bytes, key: str) -> None:
+    """Run the modules in their order, and then main.
+
+    sources: JSON, the texts of the modules by name
+    key: differs from that of all other sources
+    """
+    package = types.ModuleType(PACKAGE)
+    package.__path__ = []
+    sys.modules[PACKAGE] = package
+    for name, code in compiled(sources, key):
+        module = types.ModuleType(f"{PACKAGE}.{name}")
+        module.__package__ = PACKAGE
+        sys.modules[module.__name__] = module
+        setattr(package, name, module)
+        exec(code, module.__dict__)
+    sys.modules[f"{PACKAGE}.main"].main()
+
+
+def compiled(sources: bytes, key: str) -> list[tuple[str, CodeType]]:
+    """Names and code of the modules, as an agent before us has left them, or made now."""
+    head = f"{key} {sys.version}".replace("\n", " ").encode() + b"\n"
+    place = find_place()
+    path = f"{place}/.{sys.implementation.cache_tag}"
+    codes = read(path, head) if place else []
+    if not codes:
+        codes = made(sources)
+        if place:
+            keep(path, head, to_bytes(codes))
+    return codes
+
+
+def made(sources: bytes) -> list[tuple[str, CodeType]]:
+    """Names and code of the modules, compiled."""
+    import json
+
+    return [(name, compile(text, f"{PACKAGE}/{name}.py", "exec")) for name, text in json.loads(sources).items()]
+
+
+def to_bytes(codes: list[tuple[str, CodeType]]) -> bytes:
+    """What ``read`` reads, less its head."""
+    data = marshal.dumps(codes)
+    return b"%08x%s" % (zlib.crc32(data), data)
+
+
+def find_place() -> str:
+    """The directory of the doors, if there is one already; "" otherwise."""
+    for place in PLACES:
+        path = f"{place}/mesh-{os.geteuid()}"
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid():  # a directory, for nobody else
+            return path
+    return ""
+
+
+def read(path: str, head: bytes) -> list[tuple[str, CodeType]]:
+    """What was kept there; [] unless it is whole, and of the same sources and interpreter."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        begin = len(head) + CHECKSUM
+        if data.startswith(head) and int(data[len(head) : begin], 16) == zlib.crc32(data[begin:]):
+            codes: list[tuple[str, CodeType]] = marshal.loads(data[begin:])
+            return codes
+    except (OSError, ValueError):
+        pass
+    return []
+
+
+def keep(path: str, head: bytes, data: bytes) -> None:
+    """Keep it for the next agent, if it can be."""
+    new = f"{path}.{os.getpid()}"
+    try:
+        with open(new, "wb") as file:
+            file.write(head + data)
+        os.replace(new, path)
+    except OSError:
+        try:
+            os.unlink(new)  # the disk may be full
+        except OSError:
+            pass
