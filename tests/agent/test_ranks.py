@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.core.events import Exited, Output, Started, Stream
+from mesh.core.events import Exited, Output, Ready, Started, Stream
 
 from .conftest import Open, Run
 
@@ -163,14 +163,15 @@ def test_a_started_rank_tells_its_pid(agent: Run) -> None:
 
 
 def test_an_agent_that_finds_damaged_code_of_another(opener: Open, any_python: str) -> None:
-    for damage in (b"", b"none\n", b"\0" * 100_000):
-        opener(any_python).finish()  # whoever comes first makes the directory, the next keeps its code there
-        opener(any_python).finish()
-        kept = list(Path(f"/tmp/mesh-{os.geteuid()}").glob(".cpython-*"))
-        assert kept
-        for path in kept:
-            path.write_bytes(damage)
+    for _ in range(2):  # whoever comes first makes the directory, the next keeps its code there
         run = opener(any_python)
         assert isinstance(run.prepare(), Ready)
-        run.start("true")
         assert run.finish().left == ()
+    kept = list(Path(f"/tmp/mesh-{os.geteuid()}").glob(".cpython-*"))
+    assert kept
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1])
+    run = opener(any_python)
+    assert isinstance(run.prepare(), Ready)
+    run.start("true")
+    assert run.result().status == 0
