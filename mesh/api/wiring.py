@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mesh.engine.launcher import Decider
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
+    from mesh.sinks.verdict import Verdict
 
 OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
 
@@ -100,14 +101,20 @@ def launch(
         finally:
             passwords.close()
     if store:
-        store.finish(outcome)
-    if terminal and store:
-        _conclude(spec, cluster, placement, outcome, terminal, store)
+        verdict = store.finish(outcome)
+        if terminal:
+            _conclude(spec, cluster, placement, outcome, verdict, terminal, store)
     return outcome, placement, store
 
 
 def _conclude(
-    spec: RunSpec, cluster: Cluster, placement: Placement, outcome: Outcome, terminal: TerminalSink, store: StoreSink
+    spec: RunSpec,
+    cluster: Cluster,
+    placement: Placement,
+    outcome: Outcome,
+    verdict: Verdict | None,
+    terminal: TerminalSink,
+    store: StoreSink,
 ) -> None:
     """Tell how it ended."""
     from mesh.sinks.summary import run_summary, setup_summary
@@ -115,7 +122,7 @@ def _conclude(
     if spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
     elif spec.kind is Kind.RUN or outcome.exit_code:
-        lines = run_summary(outcome, placement, store.said, store.prepared, store.logs)
+        lines = run_summary(outcome, placement, verdict, store.prepared, store.logs)
     else:
         lines = []  # a sync was told as it came
     terminal.conclude(lines, failed=bool(outcome.exit_code))

@@ -15,10 +15,10 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
 from mesh.sinks.escapes import plain
+from mesh.sinks.verdict import Verdict, make_verdict
 
 VERSION = 1  # of run.json
 MOST_OPEN = 64  # log files at a time; a laptop may have 256 descriptors in all
-LAST_LINES = 10
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
 SUFFIX = {Stream.STDOUT: "out", Stream.STDERR: "err"}
 
@@ -100,8 +100,9 @@ class StoreSink:
                 self._failed(error)
         self._open.clear()
 
-    def finish(self, outcome: Outcome) -> None:
-        """Complete run.json."""
+    def finish(self, outcome: Outcome) -> Verdict | None:
+        """Complete run.json; returns the verdict on the run."""
+        verdict = make_verdict(outcome, self._placement, self.said if Stream.STDOUT in self._streams else self.set_up)
         exits = {exited.rank: exited for exited in outcome.exits}
         ranks = []
         for node, host in enumerate(self._placement.hosts):
@@ -126,11 +127,13 @@ class StoreSink:
             "failures": [item for one in outcome.failures for item in encoding.objects(one, self._placement)],
             "unverified": list(outcome.unverified),
             "left_out": self._left_out,
+            "verdict": verdict.to_json(self._placement) if verdict else None,
         }
         try:
             self._write_about()
         except OSError as error:
             self._failed(error)
+        return verdict
 
     def log(self, rank: int, stream: Stream) -> Path:
         """The file that a stream of a rank goes to; prerun and setup have one per host."""
@@ -161,7 +164,7 @@ class StoreSink:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
             lines = plain(file.read().decode("utf-8", "replace")).split("\n")
-            return [line.rstrip() for line in lines if line.strip()][-LAST_LINES:]
+            return [line.rstrip() for line in lines if line.strip()]
         return []
 
     def _file(self, path: Path) -> IO[bytes]:

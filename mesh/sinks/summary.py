@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Exited, Lost, PrepareFailed
+from mesh.core.events import Lost, PrepareFailed
 from mesh.core.outcome import Cause, Outcome
 from mesh.sinks.ranks import counted, told_ranks
+from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
 
 MOST_LINES = 25
-LAST_LINES = 10  # of what the first one said
 WIDTH = 200  # characters of a line that is quoted
 INDENT = "    "
 
-Tail = Callable[[int], Sequence[str]]
 
-
-def run_summary(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, logs: Path) -> list[str]:
+def run_summary(
+    outcome: Outcome, placement: Placement, verdict: Verdict | None, prepared: Tail, logs: Path
+) -> list[str]:
     """The lines for people. A closed stdout has none.
 
-    said: the last lines of a rank; prepared: the last lines of a host's prerun
+    prepared: the last lines of a host's prerun
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
-    return _fitted(_verdict(outcome, placement, said, prepared), outcome, logs)
+    if verdict is None:
+        return _fitted(_ending(outcome, placement, prepared), outcome, logs)
+    return _fitted(_why(verdict, placement, outcome), outcome, logs)
 
 
 def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
@@ -49,7 +51,7 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
             lines += [f"{INDENT}{line[:WIDTH]}" for line in _of_last_command(said(event.node))[-most:]]
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
-        lines = _verdict(outcome, placement, said, said, what="setup")
+        lines = _ending(outcome, placement, said, what="setup")
     return _fitted(lines, outcome, logs)
 
 
@@ -67,13 +69,12 @@ def _fitted(lines: list[str], outcome: Outcome, logs: Path) -> list[str]:
     return [*lines, f"logs: {logs}"]
 
 
-def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail, what: str = "command") -> list[str]:
+def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command") -> list[str]:
+    """How a run ended that no rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
         case Cause.COMPLETED:
             return [f"done: {counted(placement.world_size, 'rank')} exited 0 in {took:.1f} s"]
-        case Cause.RANK | Cause.LOST if outcome.first is not None:
-            return [*_first(outcome, outcome.first, placement, said), *_others(outcome, outcome.first)]
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
         case Cause.SIGNAL:
@@ -84,31 +85,47 @@ def _verdict(outcome: Outcome, placement: Placement, said: Tail, prepared: Tail,
             return _failures(outcome, placement, prepared, what)
 
 
-def _first(outcome: Outcome, first: Exited | Lost, placement: Placement, said: Tail) -> list[str]:
-    host = placement.hosts[first.node].name
-    after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
+def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
+    """What a rank or a lost host has decided."""
+    first, root = verdict.first, verdict.root
     if isinstance(first, Lost):
         ranks = told_ranks(placement.ranks(first.node))
-        return [f"host {host} ({ranks}) was lost first, {after}: {first.reason}"]
-    quoted = [f"{INDENT}{line[:WIDTH]}" for line in said(first.rank)[-LAST_LINES:]]
-    return [f"rank {first.rank} on {host} failed first: {first.told()}, {after}", *quoted]
+        after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
+        lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
+    else:
+        who = f"rank {first.event.rank} on {first.host}"
+        lines = [f"{who} failed first: {_how(first)}, {first.after:.1f} s after the start"]
+        lines += _quoted(first, 3 if root else LAST_LINES)
+    if root:
+        lines.append(f"its words are about others; what rank {root.event.rank} on {root.host} said:")
+        lines += _quoted(root, LAST_LINES)
+    lines += _others(verdict)
+    failure = root or first
+    if isinstance(failure, Failure) and failure.fact:
+        lines.append(f"try: {failure.fact.advice}")
+    return lines
 
 
-def _others(outcome: Outcome, first: Exited | Lost) -> list[str]:
-    stopped = set(outcome.stopped)
-    failed = [e for e in outcome.exits if e.status and e.rank not in stopped and e is not first]
-    lost = [lost for lost in outcome.lost if lost is not first]
+def _how(failure: Failure) -> str:
+    told, fact = failure.event.told(), failure.fact
+    return told if fact is None or fact.name in told or failure.event.oom else f"{told} ({fact.name})"
+
+
+def _quoted(failure: Failure, most: int) -> list[str]:
+    return [f"{INDENT}{line[:WIDTH]}" for line in failure.said[-most:]]
+
+
+def _others(verdict: Verdict) -> list[str]:
+    """What came of it, as one line."""
     parts = []
-    if failed:
-        span = failed[0].time - first.time if len(failed) == 1 else max(e.time for e in failed) - first.time
-        how = sorted({e.told() for e in failed})
-        parts.append(
-            f"{told_ranks(e.rank for e in failed)} failed within {max(0.0, span):.1f} s ({', '.join(how[:3])})"
-        )
-    if lost:
-        parts.append(f"{counted(len(lost), 'more host')} lost")
-    if stopped:
-        parts.append(f"{told_ranks(stopped)} stopped by mesh")
+    if verdict.others:
+        how = sorted({event.told() for event in verdict.others})
+        ranks = told_ranks(event.rank for event in verdict.others)
+        parts.append(f"{ranks} failed within {verdict.span:.1f} s ({', '.join(how[:3])}{', ...' * (len(how) > 3)})")
+    if verdict.lost:
+        parts.append(f"{counted(len(verdict.lost), 'more host')} lost")
+    if verdict.stopped:
+        parts.append(f"{told_ranks(verdict.stopped)} stopped by mesh")
     return ["after it: " + "; ".join(parts)] if parts else []
 
 

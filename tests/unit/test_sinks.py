@@ -35,6 +35,8 @@ from mesh.sinks.lines import LineCutter
 from mesh.sinks.store import StoreSink
 from mesh.sinks.summary import MOST_LINES, run_summary
 from mesh.sinks.terminal import TerminalSink
+from mesh.sinks.verdict import make_verdict
+from mesh.sinks.words import raised, without_lead
 
 PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
 SPEC = RunSpec(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})
@@ -362,7 +364,8 @@ def test_a_full_disk_is_told_and_ends_nothing(tmp_path: Path) -> None:
 
 
 def summarize(outcome: Outcome, said: list[str] | None = None) -> list[str]:
-    return run_summary(outcome, PLACEMENT, lambda rank: said or [], lambda node: ["pip: no wheel"], Path("/logs"))
+    verdict = make_verdict(outcome, PLACEMENT, lambda rank: said or [])
+    return run_summary(outcome, PLACEMENT, verdict, lambda node: ["pip: no wheel"], Path("/logs"))
 
 
 def outcome(cause: Cause, code: int, **more: object) -> Outcome:
@@ -412,3 +415,37 @@ def test_a_summary_is_never_longer_than_it_may_be() -> None:
     lines = summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=failures, unverified=("x",) * 9))
     assert len(lines) == MOST_LINES
     assert lines[-1] == "logs: /logs"
+
+
+LAST_WORDS = st.sampled_from(
+    (
+        "Traceback (most recent call last):",
+        '  File "/a/b.py", line 3, in f',
+        "ValueError: no",
+        "[rank1]: E: x",
+        "  | KeyError: 3",
+    )
+)
+
+
+@given(st.lists(LAST_WORDS | st.text(max_size=20), max_size=12))
+def test_any_last_words_are_read(said: list[str]) -> None:
+    found = raised(said)
+    assert found is None or (found.error in found.lines and set(found.lines) <= {without_lead(x) for x in said})
+
+
+def test_a_verdict_that_blames_another_rank() -> None:
+    first, slow = exited(2, 1, at=8.1), exited(5, 1, at=9.0)
+    said = {2: ["E: Connection closed by peer"], 5: ["Traceback (most recent call last):", "MemoryError"]}
+    ended = outcome(Cause.RANK, 1, first=first, exits=(first, slow))
+    verdict = make_verdict(ended, PLACEMENT, lambda rank: said[rank])
+    assert run_summary(ended, PLACEMENT, verdict, lambda node: [], Path("/logs")) == [
+        "rank 2 on tpu-2 failed first: exit 1, 4.1 s after the start",
+        "    E: Connection closed by peer",
+        "its words are about others; what rank 5 on tpu-5 said:",
+        "    Traceback (most recent call last):",
+        "    MemoryError",
+        "after it: rank 5 failed within 0.9 s (exit 1)",
+        "try: a smaller batch, fewer data loader workers, or a host with more memory",
+        "logs: /logs",
+    ]

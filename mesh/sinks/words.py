@@ -1,0 +1,65 @@
+"""Python's own account of an error, found in what a program has printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# torch.distributed puts "[rank3]: " before each line of a traceback.
+_LEAD = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[ |+-]*\| ?)?")
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
+# Without a traceback: SyntaxError at the program's own text, and what programs print themselves.
+_BARE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit): ")
+MORE = 3  # lines of a message that has several
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An exception that ended a program."""
+
+    error: str  # its last line: type and message
+    where: str  # "train.py:88 in step": the innermost place; "" if none was printed
+    lines: tuple[str, ...]  # the traceback up to and with the message
+
+
+def raised(said: Sequence[str]) -> Raised | None:
+    """The last exception in a program's last lines.
+
+    >>> raised(["epoch 1", "Traceback (most recent call last):", '  File "/w/a.py", line 3, in step', "    f()",
+    ...         "ValueError: bad shape", "bye"])  # doctest: +NORMALIZE_WHITESPACE
+    Raised(error='ValueError: bad shape', where='a.py:3 in step', lines=('Traceback (most recent call last):',
+           '  File "/w/a.py", line 3, in step', '    f()', 'ValueError: bad shape'))
+    """
+    lines = [without_lead(line) for line in said]
+    begin = max((number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)), default=-1)
+    if begin < 0:
+        found = [number for number, line in enumerate(lines) if _BARE.match(line)]
+        return _raised(lines, found[-1], found[-1]) if found else None
+    for number in range(begin + 1, len(lines)):
+        if lines[number][:1].strip():
+            return _raised(lines, begin, number) if _EXCEPTION.match(lines[number]) else None
+    return None
+
+
+def without_lead(line: str) -> str:
+    """A line less what a launcher has put before it.
+
+    >>> without_lead("[rank3]: ValueError: no"), without_lead("  | ValueError: no")
+    ('ValueError: no', 'ValueError: no')
+    """
+    return _LEAD.sub("", line, count=1)
+
+
+def _raised(lines: Sequence[str], begin: int, error: int) -> Raised:
+    frames = [match for line in lines[max(0, begin - MORE) : error] if (match := _FRAME.match(line))]
+    where = ""
+    if frames:
+        file, number, function = frames[-1].group("file", "line", "function")
+        where = f"{file.rpartition('/')[2]}:{number}" + (f" in {function}" if function else "")
+    end = error + 1
+    while end < min(len(lines), error + 1 + MORE) and lines[end].startswith((" ", "\t")):
+        end += 1  # a message of several lines
+    return Raised(error=lines[error], where=where, lines=tuple(lines[begin:end]))
