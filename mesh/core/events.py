@@ -114,6 +114,28 @@ class Unfetched(HostEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """How far the sync is. A few come in a second; one that finds a sink busy is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing(Progress):
+    """Our own part of the sync takes a while."""
+
+    what: str  # "listing", "hashing" or "packing"
+    done: int  # files when listing, else bytes
+    of: int  # the same; 0: not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending(Progress):
+    """The workspace travels."""
+
+    sent: int  # bytes that have left for all hosts
+    of: int  # bytes that are to leave, as far as is known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Heard(HostEvent):
     """Something has come that tells nothing. For the launcher, which acknowledges it."""
 

@@ -126,7 +126,7 @@ class Session:
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
         self._offset = 0.0  # the host's clock minus ours, in seconds
         self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
-        self._sent = 0  # bytes of the workspace
+        self.sent = 0  # bytes of the workspace
         self._sending = threading.Lock()  # held by who sends much
         self.attempt = 0  # which listing of the workspace is being sent
         self._ended = False
@@ -204,7 +204,7 @@ class Session:
         for header, piece in frames:
             self.heard = time.monotonic()
             self._send_at_once(encode(header, piece))
-            self._sent += len(piece)
+            self.sent += len(piece)
             with self._lock:
                 orders, self._held_back = self._held_back, []
             if orders:
@@ -508,7 +508,7 @@ class Session:
                     time=now,
                     node=node,
                     files=files,
-                    bytes=self._sent,
+                    bytes=self.sent,
                     seconds=seconds,
                     tree=tree,
                     attempt=header["attempt"],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import RESET, clean
@@ -27,6 +28,7 @@ class LiveLine:
         self.is_possible = screen.is_terminal and environ.get("TERM", "") not in ("", "dumb")
         self._text = ""  # what is to be shown
         self._drawn = b""  # what is on the terminal now
+        self._hidden = 0  # how many want it off the terminal
         self._lock = threading.Lock()
         self.in_line = False  # the last output ended in the middle of a line; the live line waits for its end
 
@@ -34,10 +36,20 @@ class LiveLine:
         """Put text, which may have colours, in the place of the line; "" removes it. Cut to the terminal's width."""
         with self._lock:
             self._text = text if self.is_possible else ""
-            line = self._line()
-            if line != self._drawn:
-                self._screen.write((ERASE if self._drawn else b"") + line)
-                self._drawn = line
+            self._draw()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Within: the line is off the terminal, as somebody else needs it, for a question say."""
+        with self._lock:
+            self._hidden += 1
+            self._draw()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hidden -= 1
+                self._draw()
 
     def write(self, to: Descriptor, data: bytes) -> None:
         """Write other output, above the line if it goes to a terminal. Raises OutputClosed."""
@@ -52,8 +64,14 @@ class LiveLine:
                 self._drawn = line
             to.write(data)
 
+    def _draw(self) -> None:
+        line = self._line()
+        if line != self._drawn:
+            self._screen.write((ERASE if self._drawn else b"") + line)
+            self._drawn = line
+
     def _line(self) -> bytes:
-        if not self._text or self.in_line:
+        if not self._text or self.in_line or self._hidden:
             return b""
         return fitted(self._text, self._screen.columns() - 1).encode("utf-8", "backslashreplace")
 

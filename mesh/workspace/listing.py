@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesh.core.errors import MeshError
+from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 
 MOST_NAMED = 10  # paths in one message
@@ -50,15 +51,17 @@ class Listing:
     started_ns: int  # nanoseconds since the epoch: when the walk began
 
 
-def list_workspace(workspace: Path, ignore: Sequence[str], *, include_git: bool = False) -> Listing:
-    """List a workspace by its ignore files and the patterns of mesh.yaml.
+def list_workspace(
+    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, tell: Tell = untold
+) -> Listing:
+    """List a workspace by its ignore files and the patterns of mesh.yaml; tell: hears how many paths there are so far.
 
     Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Whether a file
     can be read shows when it is.
     """
     started_ns = time.time_ns()
     rules, inside = load_rules(workspace, ignore, include_git=include_git)
-    walk = _Walk(os.fsencode(workspace.resolve()), inside)
+    walk = _Walk(os.fsencode(workspace.resolve()), inside, tell)
     walk.directory(b"", rules)
     if walk.unreadable:
         raise unreadable(walk.unreadable)
@@ -75,8 +78,8 @@ def unreadable(lines: Sequence[str]) -> MeshError:
 
 
 class _Walk:
-    def __init__(self, root: bytes, inside: bytes) -> None:
-        self.root = root
+    def __init__(self, root: bytes, inside: bytes, tell: Tell) -> None:
+        self.root, self._tell = root, tell
         self._inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
@@ -90,6 +93,7 @@ class _Walk:
         except OSError as error:
             self._cannot_read(path, error)
             return
+        self._tell("listing", len(self.entries), 0)
         rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
         prefix = path + b"/" if path else b""
         inside = self._inside + prefix

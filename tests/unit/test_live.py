@@ -65,6 +65,15 @@ def test_the_line_is_written_in_place(terminal: Terminal, screen: Descriptor) ->
     assert terminal.shown() == "one\r\x1b[Ktwo\r\x1b[K"
 
 
+def test_it_makes_way_for_a_question(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("one")
+    with line.hidden():
+        screen.write(b"Password: ")
+        line.show("two")
+    assert terminal.shown() == "one\r\x1b[KPassword: two"
+
+
 def test_other_output_goes_above_it(terminal: Terminal, screen: Descriptor) -> None:
     line = LiveLine(screen, XTERM)
     line.show("syncing")
