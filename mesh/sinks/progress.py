@@ -93,9 +93,8 @@ class Progress:
         """How many are done, and who is not, once most are."""
         count = len(self._names)
         said = f"{done} of {counted(count, 'host')}"
-        return (
-            said if 2 * done < count and len(waiting) > NAMED else f"{said}, waiting for {self._named(list(waiting))}"
-        )
+        is_few = len(waiting) <= max(NAMED, count // 2)
+        return f"{said}, waiting for {self._named(list(waiting))}" if is_few else said
 
     def _named(self, nodes: Sequence[int]) -> str:
         return ", ".join(self._names[node] for node in nodes[:NAMED]) + (", ..." if len(nodes) > NAMED else "")

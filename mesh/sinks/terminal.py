@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -52,8 +52,10 @@ class TerminalSink:
         stderr_fd: int = 2,
         environ: Mapping[str, str],
         progress: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """label: "rank" or "host"; environ: NO_COLOR and TERM are looked for in it; progress: tell how far it is."""
+        self._clock = clock  # seconds
         self._placement, self._mode = placement, mode
         self._out = Descriptor(stdout_fd, required=True)
         self._err = Descriptor(stderr_fd, required=False)
@@ -69,14 +71,14 @@ class TerminalSink:
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
         self._cleaners: dict[Stream, Cleaner] = {}
         self._live = LiveLine(self._err, environ)
-        self._began = self._told_at = self._said_at = time.monotonic()
+        self._began = self._told_at = self._said_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
 
     def handle(self, event: Event) -> None:
-        if self._progress and self._progress.handle(event, time.monotonic()):
+        if self._progress and self._progress.handle(event, self._clock()):
             self._tell_progress(self._progress)
         match event:
             case Output():
@@ -116,7 +118,7 @@ class TerminalSink:
             self._tell_progress(self._progress)
         if self._live.is_possible and self._progress:
             return
-        if self._missing and not self._named_missing and time.monotonic() - self._began > PATIENCE:
+        if self._missing and not self._named_missing and self._clock() - self._began > PATIENCE:
             self._named_missing = True
             names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
             self._say(f"still connecting to {names}")
@@ -167,7 +169,7 @@ class TerminalSink:
 
     def _tell_progress(self, progress: Progress) -> None:
         """In place on a terminal, elsewhere as a line now and then."""
-        now = time.monotonic()
+        now = self._clock()
         text = progress.line(now)
         if self._live.is_possible and (not text or now >= self._told_at + OFTEN):
             self._told_at = now
