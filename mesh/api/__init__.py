@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, HostKeys, Placement
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
@@ -48,6 +48,7 @@ __all__ = [
     "ssh_argv",
     "stop",
     "sync",
+    "watch",
 ]
 
 DEFAULTS = Options()
@@ -135,13 +136,40 @@ def sync(
 
     json, quiet: as with run
     """
+    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet))
+
+
+def watch(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    json: bool = False,
+    say: Callable[[str], None],
+    complain: Callable[[MeshError], None],
+) -> int:
+    """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
+
+    A busy host is waited for, unless options say how long; no sync has a run directory.
+    json: as with run; say, complain: tell the user what is no event of a sync
+    Raises UsageError, and MeshError if the workspace cannot be watched.
+    """
+    from mesh.api.watching import keep_synced
+
+    showing = Showing(json=json, kept=False)
+    return keep_synced(
+        lambda options: _sync(cluster, options, clusters_file, showing).exit_code, options, say, complain
+    )
+
+
+def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) -> SyncResult:
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = dataclasses.replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=()
     )
     collected = _Synced()
-    outcome, placement, _ = launch(spec, found, Showing(json=json, quiet=quiet), collected)
+    outcome, placement, _ = launch(spec, found, showing, collected)
     return SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),

@@ -106,25 +106,32 @@ def launch(
             passwords.close()
     if store:
         store.finish(outcome)
-    if terminal and store:
+    if terminal:
         _conclude(spec, cluster, placement, outcome, terminal, store)
     return outcome, placement, store
 
 
 def _conclude(
-    spec: RunSpec, cluster: Cluster, placement: Placement, outcome: Outcome, terminal: TerminalSink, store: StoreSink
+    spec: RunSpec,
+    cluster: Cluster,
+    placement: Placement,
+    outcome: Outcome,
+    terminal: TerminalSink,
+    store: StoreSink | None,
 ) -> None:
     """Tell how it ended."""
-    from mesh.sinks.summary import run_summary, setup_summary
+    from mesh.sinks.summary import run_summary, setup_summary, sync_summary
 
-    if spec.kind is Kind.SETUP:
+    if spec.kind is Kind.SYNC:
+        lines = sync_summary(outcome, placement)
+    elif store and spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
-    elif spec.kind is Kind.RUN or outcome.exit_code:
+    elif store:
         lines = run_summary(outcome, placement, store.said, store.prepared, store.logs)
     else:
-        lines = []  # a sync was told as it came
+        lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))
-    if store.problem:
+    if store and store.problem:
         terminal.complain(f"the run directory is incomplete: {store.problem}")
     if terminal.problem:
         terminal.complain(f"not all output could be shown: {terminal.problem}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,8 @@ class Listing:
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
     started_ns: int  # nanoseconds since the epoch: when the walk began
+    rules: Mapping[bytes, Rules] = field(default_factory=dict)  # of each directory that belongs, b"" being the root
+    inside: bytes = b""  # where the root is, for the rules; with a slash at its end, unless it is their top
 
 
 def list_workspace(
@@ -65,7 +67,7 @@ def list_workspace(
     walk.directory(b"", rules)
     if walk.unreadable:
         raise unreadable(walk.unreadable)
-    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns)
+    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns, walk.rules, walk.inside)
 
 
 def unreadable(lines: Sequence[str]) -> MeshError:
@@ -80,7 +82,8 @@ def unreadable(lines: Sequence[str]) -> MeshError:
 class _Walk:
     def __init__(self, root: bytes, inside: bytes, tell: Tell) -> None:
         self.root, self._tell = root, tell
-        self._inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+        self.inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+        self.rules: dict[bytes, Rules] = {}
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
@@ -94,9 +97,9 @@ class _Walk:
             self._cannot_read(path, error)
             return
         self._tell("listing", len(self.entries), 0)
-        rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
+        self.rules[path] = rules = rules.below((self.inside + path).rstrip(b"/"), [child.name for child in children])
         prefix = path + b"/" if path else b""
-        inside = self._inside + prefix
+        inside = self.inside + prefix
         for child in children:
             below = prefix + child.name
             try:
