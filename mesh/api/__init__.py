@@ -19,6 +19,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, HostKeys, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
+from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
@@ -136,7 +137,7 @@ def sync(
 
     json, quiet: as with run
     """
-    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet))
+    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet))[0]
 
 
 def watch(
@@ -156,13 +157,14 @@ def watch(
     """
     from mesh.api.watching import keep_synced
 
-    showing = Showing(json=json, kept=False)
-    return keep_synced(
-        lambda options: _sync(cluster, options, clusters_file, showing).exit_code, options, say, complain
-    )
+    def sync_once(options: Options) -> int:
+        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False))
+        return 128 + outcome.signal if outcome.signal else result.exit_code
+
+    return keep_synced(sync_once, options, say, complain)
 
 
-def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) -> SyncResult:
+def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) -> tuple[SyncResult, Outcome]:
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = dataclasses.replace(
@@ -170,12 +172,13 @@ def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) 
     )
     collected = _Synced()
     outcome, placement, _ = launch(spec, found, showing, collected)
-    return SyncResult(
+    result = SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),
         sent=sum(event.bytes for event in collected.events),
         failures=failures(outcome, placement),
     )
+    return result, outcome
 
 
 def list_workspace() -> list[Listed]:

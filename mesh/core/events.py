@@ -68,6 +68,7 @@ class Busy(HostEvent):
     """Another run holds the host's lock."""
 
     owner: str  # whose, since when, with what: one line for people
+    is_brief: bool = False  # it only syncs
 
 
 @dataclass(frozen=True, kw_only=True)

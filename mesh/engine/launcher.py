@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import queue
 import select
@@ -167,8 +168,9 @@ class Launcher:
             finally:
                 self._hang_up()
                 self._finish_showing()
-            self._raise_errors()
-            return outcome
+        self._raise_errors()
+        late = next((item.signal for item in self._urgent if isinstance(item, Interrupted)), 0)
+        return dataclasses.replace(outcome, signal=outcome.signal or late)
 
     # ---- the main thread
 

@@ -46,7 +46,7 @@ from mesh.core.events import (
     Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
-from mesh.core.run import SetupCommand
+from mesh.core.run import Kind, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
@@ -501,7 +501,8 @@ class Session:
             case "unfetched":
                 return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
             case "busy":
-                return Busy(time=now, node=node, owner=_told(header["owner"]))
+                owner = header["owner"]
+                return Busy(time=now, node=node, owner=_told(owner), is_brief=owner.get("kind") == Kind.SYNC.value)
             case "synced":
                 files, seconds, tree = header["files"], header["seconds"], header["tree"]
                 return Synced(

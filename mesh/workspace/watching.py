@@ -98,7 +98,7 @@ class Watch:
         ]
         polling = bool(os.environ.get("WATCHFILES_FORCE_POLLING"))
         try:
-            self._notify: RustNotify = RustNotify(paths, False, polling, POLL, whole, True)
+            self._notify: RustNotify = RustNotify(paths, False, polling, POLL, whole, False)
         except FileNotFoundError:
             raise
         except (OSError, WatchfilesRustInternalError) as error:
