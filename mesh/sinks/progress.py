@@ -93,7 +93,7 @@ class Progress:
         """How many are done, and who is not, once most are."""
         count = len(self._names)
         said = f"{done} of {counted(count, 'host')}"
-        is_few = len(waiting) <= max(NAMED, count // 2)
+        is_few = len(waiting) <= max(1, count // 2)
         return f"{said}, waiting for {self._named(list(waiting))}" if is_few else said
 
     def _named(self, nodes: Sequence[int]) -> str:

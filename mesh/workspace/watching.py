@@ -103,7 +103,7 @@ class Watch:
             raise
         except (OSError, WatchfilesRustInternalError) as error:
             raise MeshError(
-                f"cannot watch {len(paths)} directories: {error}",
+                f"cannot watch {len(paths)} directories: {str(error).partition(' about ')[0]}",
                 hint="raise fs.inotify.max_user_watches and fs.inotify.max_user_instances (sysctl), or ignore more",
             ) from error
 
