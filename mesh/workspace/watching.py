@@ -102,8 +102,9 @@ class Watch:
         except FileNotFoundError:
             raise
         except (OSError, WatchfilesRustInternalError) as error:
+            reason = str(error).partition(" about ")[0]
             raise MeshError(
-                f"cannot watch {len(paths)} directories: {str(error).partition(' about ')[0]}",
+                f"cannot watch {len(paths)} directories: {reason}",
                 hint="raise fs.inotify.max_user_watches and fs.inotify.max_user_instances (sysctl), or ignore more",
             ) from error
 
