@@ -21,6 +21,7 @@ from mesh.workspace.prepare import prepare
 
 LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
 NAMED = 5  # paths
+WORTH = 0.01  # of all that is sent; leaving out less helps nobody
 OFTEN = 0.2  # seconds between two Preparing
 
 
@@ -104,7 +105,7 @@ class WorkspaceLuggage:
         if total <= LARGE or self._has_told_size:
             return
         self._has_told_size = True
-        paths = biggest(files, NAMED)
+        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
         lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
         head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
         self._say("\n    ".join([head, *lines]))
