@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, HostKeys, Placement
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
+from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
 
@@ -48,6 +49,7 @@ __all__ = [
     "ssh_argv",
     "stop",
     "sync",
+    "watch",
 ]
 
 DEFAULTS = Options()
@@ -135,19 +137,48 @@ def sync(
 
     json, quiet: as with run
     """
+    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet))[0]
+
+
+def watch(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    json: bool = False,
+    say: Callable[[str], None],
+    complain: Callable[[MeshError], None],
+) -> int:
+    """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
+
+    A busy host is waited for, unless options say how long; no sync has a run directory.
+    json: as with run; say, complain: tell the user what is no event of a sync
+    Raises UsageError, and MeshError if the workspace cannot be watched.
+    """
+    from mesh.api.watching import keep_synced
+
+    def sync_once(options: Options) -> int:
+        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False))
+        return 128 + outcome.signal if outcome.signal else result.exit_code
+
+    return keep_synced(sync_once, options, say, complain)
+
+
+def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) -> tuple[SyncResult, Outcome]:
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = dataclasses.replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=()
     )
     collected = _Synced()
-    outcome, placement, _ = launch(spec, found, Showing(json=json, quiet=quiet), collected)
-    return SyncResult(
+    outcome, placement, _ = launch(spec, found, showing, collected)
+    result = SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),
         sent=sum(event.bytes for event in collected.events),
         failures=failures(outcome, placement),
     )
+    return result, outcome
 
 
 def list_workspace() -> list[Listed]:

@@ -5,29 +5,40 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
+from mesh.core.events import Event, Notice, Preparing
 from mesh.core.run import RunSpec
+from mesh.sinks.amounts import told_bytes
+from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import git_variables
 from mesh.workspace.hashes import HashCache, cache_directory
 from mesh.workspace.manifest import Manifest, changes
 from mesh.workspace.pack import Changed, Want, read_wants
 from mesh.workspace.prepare import prepare
 
+LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
+NAMED = 5  # paths
+WORTH = 0.01  # of all that is sent; leaving out less helps nobody
+OFTEN = 0.2  # seconds between two Preparing
+
 
 class WorkspaceLuggage:
     """One workspace of one run; see engine.courier.Luggage."""
 
-    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[str], None]) -> None:
-        """files: closes what we open; tell: called with what the user should know. Raises MeshError."""
+    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event], None]) -> None:
+        """files: closes what we open; tell: called with Notice and Preparing, from any thread. Raises MeshError."""
         self._spec, self._files, self._tell = spec, files, tell
+        self._told_at = time.monotonic()
+        self._has_told_size = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
         self._list()
         for skipped in self._prepared.skipped:
-            tell(f"not sent: {skipped}")
+            self._say(f"not sent: {skipped}")
         for notice in self._prepared.notices:
-            tell(notice)
+            self._say(notice)
         self.env: Mapping[str, str] = git_variables(spec.workspace)
 
     def changes(self, base: str) -> bytes:
@@ -57,7 +68,8 @@ class WorkspaceLuggage:
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
         wanted: Sequence[Want] = read_wants(list(wants))
-        self._prepared.pack(wanted, file, compress=compress)
+        self._tell_size(wanted)
+        self._prepared.pack(wanted, file, compress=compress, tell=self._tell_progress)
         file.flush()
         return file.fileno()
 
@@ -75,6 +87,34 @@ class WorkspaceLuggage:
 
     def _list(self) -> None:
         spec = self._spec
-        self._prepared = prepare(spec.workspace, spec.ignore, self._cache, include_git=spec.include_git)
+        self._prepared = prepare(
+            spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, tell=self._tell_progress
+        )
         self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
         self.tree = self._prepared.manifest.tree
+
+    def _tell_size(self, wanted: Sequence[Want]) -> None:
+        """Before very much is sent: name the biggest, once."""
+        missing = {want.hash for want in wanted if not want.base}
+        files = [
+            (entry.path.encode("latin-1"), entry.size)
+            for entry in self._prepared.manifest.entries
+            if entry.kind == "f" and entry.content in missing
+        ]
+        total = sum(want.size for want in wanted if not want.base)
+        if total <= LARGE or self._has_told_size:
+            return
+        self._has_told_size = True
+        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
+        lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
+        head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
+        self._say("\n    ".join([head, *lines]))
+
+    def _say(self, text: str) -> None:
+        self._tell(Notice(time=time.time(), text=text))
+
+    def _tell_progress(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now >= self._told_at + OFTEN:
+            self._told_at = now
+            self._tell(Preparing(time=time.time(), what=what, done=done, of=of))

@@ -16,12 +16,12 @@ from mesh.api.owner import is_dead, owner_of
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
-from mesh.core.events import Notice
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 
 if TYPE_CHECKING:
     from mesh.backends.passwords import Passwords
+    from mesh.core.events import Event
     from mesh.core.interfaces import Backend, Sink
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
@@ -79,7 +79,11 @@ def launch(
         else None
     )
     terminal = (
-        None if showing.quiet else TerminalSink(placement=placement, mode=mode, label=showing.label, environ=os.environ)
+        None
+        if showing.quiet
+        else TerminalSink(
+            placement=placement, mode=mode, label=showing.label, environ=os.environ, progress=not showing.json
+        )
     )
     sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
     sinks += [JsonSink(placement=placement)] if showing.json else []
@@ -87,23 +91,23 @@ def launch(
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
             terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
-    passwords = Passwords(cluster.password_env, os.environ)
+    alone = terminal.hidden if terminal else contextlib.nullcontext
+    passwords = Passwords(cluster.password_env, os.environ, alone=alone)
     with contextlib.ExitStack() as files:
         local = Local(
             owner=owner_of(spec, cluster),
             is_dead=is_dead,
             password=passwords.of,
-            luggage=lambda: _luggage(spec, files, terminal),
+            luggage=lambda tell: _luggage(spec, files, tell),
         )
         backend = BACKENDS[cluster.backend](cluster, passwords)
         try:
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
             passwords.close()
-    if store:
-        verdict = store.finish(outcome)
-        if terminal:
-            _conclude(spec, cluster, placement, outcome, verdict, terminal, store)
+    verdict = store.finish(outcome) if store else None
+    if terminal:
+        _conclude(spec, cluster, placement, outcome, verdict, terminal, store)
     return outcome, placement, store
 
 
@@ -114,30 +118,28 @@ def _conclude(
     outcome: Outcome,
     verdict: Verdict | None,
     terminal: TerminalSink,
-    store: StoreSink,
+    store: StoreSink | None,
 ) -> None:
     """Tell how it ended."""
-    from mesh.sinks.summary import run_summary, setup_summary
+    from mesh.sinks.summary import run_summary, setup_summary, sync_summary
 
-    if spec.kind is Kind.SETUP:
+    if spec.kind is Kind.SYNC:
+        lines = sync_summary(outcome, placement)
+    elif store and spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
-    elif spec.kind is Kind.RUN or outcome.exit_code:
+    elif store:
         lines = run_summary(outcome, placement, verdict, store.prepared, store.logs)
     else:
-        lines = []  # a sync was told as it came
+        lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))
-    if store.problem:
+    if store and store.problem:
         terminal.complain(f"the run directory is incomplete: {store.problem}")
     if terminal.problem:
         terminal.complain(f"not all output could be shown: {terminal.problem}")
 
 
-def _luggage(spec: RunSpec, files: contextlib.ExitStack, terminal: TerminalSink | None) -> Luggage:
+def _luggage(spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event], None]) -> Luggage:
     from mesh.api.luggage import WorkspaceLuggage
-
-    def tell(text: str) -> None:
-        if terminal:
-            terminal.handle(Notice(time=time.time(), text=text))
 
     return WorkspaceLuggage(spec, files, tell)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
 import termios
@@ -13,11 +14,19 @@ from typing import Any
 class Passwords:
     """What the hosts want of their users, in logins and for sudo. Any thread may ask."""
 
-    def __init__(self, variable: str, environ: Mapping[str, str], ask: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        variable: str,
+        environ: Mapping[str, str],
+        ask: Callable[[str], str] | None = None,
+        alone: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         """variable: password_env of the cluster; ask: shows a prompt and returns what was typed.
 
         By default it is asked for on the terminal, if there is one.
+        alone: a question is open within what it returns
         """
+        self._alone = alone
         self._variable, self._environ = variable, environ
         self._ask = ask or (getpass.getpass if sys.stdin is not None and sys.stdin.isatty() else None)
         self._lock = threading.RLock()  # one question at a time
@@ -32,7 +41,8 @@ class Passwords:
             if sys.stdin is not None and sys.stdin.isatty():
                 self._terminal = termios.tcgetattr(sys.stdin)
             try:
-                return self._ask(prompt)
+                with self._alone():
+                    return self._ask(prompt)
             except EOFError:
                 return ""
             finally:

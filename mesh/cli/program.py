@@ -29,6 +29,7 @@ EXAMPLES = {
 """,
     "push": """\
   mesh push pod                               the working directory on every host, and nothing started
+  mesh push pod --watch                       again whenever a file changes, until Ctrl-C
   mesh push --list                            what that is, the biggest first
   mesh push --explain data/x.bin              why a path is sent or not
 """,
@@ -50,7 +51,7 @@ WORDS = {
     "run": "CLUSTER COMMAND [ARG ...]",
     "exec": "CLUSTER COMMAND [ARG ...]",
     "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
-    "push": "CLUSTER | --list | --explain PATH",
+    "push": "CLUSTER [--watch] | --list | --explain PATH",
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
-from mesh.sinks.terminal import told_bytes
+from mesh.sinks.amounts import told_bytes
 from mesh.workspace import listing
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}

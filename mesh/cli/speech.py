@@ -28,6 +28,14 @@ def show(lines: Iterable[str]) -> None:
         raise MeshError(f"cannot write to stdout: {error.strerror}", hint="is there room where it goes to?") from error
 
 
+def say(text: str) -> None:
+    """Tell something beside the results, as runs do."""
+    if sys.stderr is not None:
+        lead = "\x1b[1m==>\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "==>"
+        sys.stderr.write(f"{lead} {text}\n")
+        sys.stderr.flush()
+
+
 def complain(error: MeshError) -> None:
     """Tell an error, unless it has nothing to tell."""
     if not str(error) or sys.stderr is None:

@@ -17,7 +17,7 @@ from invoke.tasks import Task, task
 from mesh import api
 from mesh.cli.completion import script
 from mesh.cli.reports import explained, leftovers, listed, report_as_dict, runs_table, table
-from mesh.cli.speech import show
+from mesh.cli.speech import complain, say, show
 from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
 from mesh.config.settings import given_command, read_options
@@ -167,6 +167,7 @@ def setup(
         **{name: OPTIONS[name] for name in (*PICK, "json", "wait", "fresh", "no-fanout")},
         "list": "list what would be sent, the biggest first, and do nothing; needs no cluster",
         "explain": "tell which rule decides whether this path is sent; needs no cluster",
+        "watch": "do it again whenever a file changes, until Ctrl-C",
     },
 )
 @telling
@@ -183,6 +184,7 @@ def push(
     no_fanout: bool = False,
     list: bool = False,  # noqa: A002  (the option's name)
     explain: str = "",
+    watch: bool = False,
 ) -> None:
     """Bring the working directory to every host, and start nothing."""
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh, no_fanout=no_fanout)
@@ -192,6 +194,12 @@ def push(
     elif list:
         files = api.list_workspace()
         show([dumps([asdict(file) for file in files])] if json else listed(files))
+    elif watch:
+        raise Exit(
+            code=api.watch(
+                cluster=cluster, options=options, clusters_file=clusters, json=json, say=say, complain=complain
+            )
+        )
     else:
         result = api.sync(cluster=cluster, options=options, clusters_file=clusters, json=json)
         raise Exit(code=result.exit_code)

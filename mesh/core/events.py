@@ -68,6 +68,7 @@ class Busy(HostEvent):
     """Another run holds the host's lock."""
 
     owner: str  # whose, since when, with what: one line for people
+    is_brief: bool = False  # it only syncs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,28 @@ class Unfetched(HostEvent):
 
     tree: int  # as in Serving
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """How far the sync is. A few come in a second; one that finds a sink busy is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing(Progress):
+    """Our own part of the sync takes a while."""
+
+    what: str  # "listing", "hashing" or "packing"
+    done: int  # files when listing, else bytes
+    of: int  # the same; 0: not known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending(Progress):
+    """The workspace travels."""
+
+    sent: int  # bytes that have left for all hosts
+    of: int  # bytes that are to leave, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,3 +43,4 @@ class Outcome:
     lost: tuple[Lost, ...] = ()  # hosts, by node
     failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be prepared, by node
     unverified: tuple[str, ...] = ()  # what may be left behind, and where: one line each
+    signal: int = 0  # the first one that asked us to end, also if the end had come already; 0: none

@@ -108,6 +108,7 @@ class Courier:
         self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._planted = 0  # trees, ever
         self._credentials = ""
+        self._planned = 0  # bytes that are to leave for all hosts, as far as is known
 
     def start(self) -> None:
         self._spawn("mesh-courier", self._work)
@@ -125,6 +126,14 @@ class Courier:
         with self._lock:
             self._is_final = self._is_final or event.attempt == self._attempt
             return event.attempt == self._attempt
+
+    def sending(self) -> tuple[int, int] | None:
+        """Bytes that have left for all hosts, and that are to; None while no sync is on. From any thread."""
+        sessions = list(self._sessions.values())
+        if not sessions or len(self._synced_nodes) == self._count:
+            return None
+        sent = sum(session.sent for session in sessions)
+        return sent, max(sent, self._planned)
 
     def handle(self, event: Event) -> None:
         """Take note of what a host tells."""
@@ -166,6 +175,7 @@ class Courier:
         foreseen = luggage.foreseen(tree)
         pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
         changes = luggage.changes(tree)
+        self._planned += len(changes) + (os.fstat(pack).st_size if pack >= 0 else 0)
         self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
 
     def _begin_again(self, error: MeshError) -> None:
@@ -177,6 +187,7 @@ class Courier:
             self._attempt += 1
         luggage.renew()
         self._packs, self._trees = {}, {}
+        self._planned = sum(session.sent for session in self._sessions.values())
         for node, session in list(self._sessions.items()):
             self._begin(node, session, self._had[node])
 
@@ -214,6 +225,7 @@ class Courier:
         return self._packs[key]
 
     def _send_pack(self, node: int, pack: int) -> None:
+        self._planned += os.fstat(pack).st_size
         self._send(node, partial(self._sessions[node].send_pack, pack, attempt=self._attempt))
 
     def _send(self, node: int, function: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import queue
 import select
@@ -36,6 +37,8 @@ from mesh.core.events import (
     Notice,
     OtherTree,
     PrepareFailed,
+    Progress,
+    Sending,
     Serving,
     Silent,
     StdoutClosed,
@@ -57,6 +60,7 @@ from mesh.remote.blob import start_command
 from mesh.remote.session import Begin, Rank, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
+PROGRESS = 0.2  # seconds between two Sending
 BEAT = 5.0  # seconds between two beats
 SILENT = 15.0  # seconds without a byte after which a host is called silent
 AGAIN = 1.0  # seconds between two attempts to reach a host again
@@ -75,7 +79,7 @@ class Local:
 
     owner: dict[str, object]  # what the lock, and the agent, tell others
     is_dead: Callable[[Mapping[str, Any]], bool]  # whether an owner is known to live no more
-    luggage: Callable[[], Luggage]  # lists the workspace; raises MeshError or OSError
+    luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace, tells; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
 
@@ -141,6 +145,7 @@ class Launcher:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         self._interrupted = False
+        self._progress_at = 0.0  # monotonic: when progress is told next
 
     def run(self) -> Outcome:
         """Run until every process of the run is gone, or cannot be reached. Call it from the main thread.
@@ -163,8 +168,9 @@ class Launcher:
             finally:
                 self._hang_up()
                 self._finish_showing()
-            self._raise_errors()
-            return outcome
+        self._raise_errors()
+        late = next((item.signal for item in self._urgent if isinstance(item, Interrupted)), 0)
+        return dataclasses.replace(outcome, signal=outcome.signal or late)
 
     # ---- the main thread
 
@@ -194,9 +200,16 @@ class Launcher:
             self._decide(item)
             if isinstance(item, Notice):
                 self._show(item)
+        if time.monotonic() >= self._progress_at:
+            self._progress_at = time.monotonic() + PROGRESS
+            if sending := self._courier.sending():
+                self._show_progress(Sending(time=time.time(), sent=sending[0], of=sending[1]))
 
     def _handle(self, arrival: _Arrival) -> None:
         event = arrival.event
+        if isinstance(event, Progress):
+            self._show_progress(event)
+            return
         if isinstance(event, Connected):
             self._connected[event.node] = event
         elif isinstance(event, Locked):
@@ -265,6 +278,12 @@ class Launcher:
                 self._pass_time()
                 if self._supervisor.done or self._interrupted:
                     break  # whoever interrupts a paused terminal does not want to see the rest; the log files have it
+
+    def _show_progress(self, event: Progress) -> None:
+        """Hand it to the sinks that have nothing else to do."""
+        for shower in self._showers:
+            if not shower.is_behind:
+                shower.offer(event, 0.0)
 
     def _environment(self, node: int) -> dict[str, str]:
         hosts = self._placement.hosts
@@ -401,7 +420,7 @@ class Launcher:
 
     def _list_workspace(self) -> None:
         try:
-            self._luggage.set_result(self._local.luggage())
+            self._luggage.set_result(self._local.luggage(self._put))
         except (MeshError, OSError) as error:
             self._workspace_failed(error)
             self._luggage.set_exception(error)

@@ -44,6 +44,7 @@ from mesh.core.outcome import (
 from mesh.core.run import Kind, RunSpec
 from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 
+SYNC_PATIENCE = 30.0  # seconds to wait for a host that is only being synced: whoever watches syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
 CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
@@ -200,6 +201,7 @@ class Supervisor:
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
             failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
             unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
+            signal=self._signal,
         )
 
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
@@ -251,15 +253,16 @@ class Supervisor:
 
     def _busy(self, event: Busy) -> list[Order]:
         """Another run has a host: the end, or a time to wait without keeping any other host."""
-        if self._cause is not None or not self._spec.wait or self._passed("wait"):
+        wait = self._spec.wait or (SYNC_PATIENCE if event.is_brief else 0.0)
+        if self._cause is not None or not wait or self._passed("wait"):
             message = f"busy with {event.owner}"
             failure = PrepareFailed(time=event.time, node=event.node, step="lock", message=message)
             self._is_backing_off = False
             return self._fail(failure, Cause.BUSY)
         said: list[Order] = []
         if "wait" not in self._deadlines:
-            self._deadlines["wait"] = self._now + self._spec.wait
-            most = f", for {self._spec.wait:g} s at most" if self._spec.wait < math.inf else ""
+            self._deadlines["wait"] = self._now + wait
+            most = f", for {wait:g} s at most" if wait < math.inf else ""
             said = [Say(text=f"waiting for {self._name(event.node)}{most}: it is busy with {event.owner}")]
         self._is_backing_off = True
         self._phase[event.node] = Phase.CONNECTED
@@ -361,8 +364,8 @@ class Supervisor:
         return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
 
     def _interrupt(self, number: int) -> list[Order]:
+        self._signal = self._signal or number
         if self._ending is Ending.NOT:
-            self._signal = self._signal or number
             passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
             return self._end(Cause.SIGNAL, passed_on)
         if self._ending is Ending.STOPPING:

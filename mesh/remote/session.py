@@ -46,7 +46,7 @@ from mesh.core.events import (
     Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
-from mesh.core.run import SetupCommand
+from mesh.core.run import Kind, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
@@ -126,7 +126,7 @@ class Session:
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
         self._offset = 0.0  # the host's clock minus ours, in seconds
         self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
-        self._sent = 0  # bytes of the workspace
+        self.sent = 0  # bytes of the workspace
         self._sending = threading.Lock()  # held by who sends much
         self.attempt = 0  # which listing of the workspace is being sent
         self._ended = False
@@ -204,7 +204,7 @@ class Session:
         for header, piece in frames:
             self.heard = time.monotonic()
             self._send_at_once(encode(header, piece))
-            self._sent += len(piece)
+            self.sent += len(piece)
             with self._lock:
                 orders, self._held_back = self._held_back, []
             if orders:
@@ -501,14 +501,15 @@ class Session:
             case "unfetched":
                 return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
             case "busy":
-                return Busy(time=now, node=node, owner=_told(header["owner"]))
+                owner = header["owner"]
+                return Busy(time=now, node=node, owner=_told(owner), is_brief=owner.get("kind") == Kind.SYNC.value)
             case "synced":
                 files, seconds, tree = header["files"], header["seconds"], header["tree"]
                 return Synced(
                     time=now,
                     node=node,
                     files=files,
-                    bytes=self._sent,
+                    bytes=self.sent,
                     seconds=seconds,
                     tree=tree,
                     attempt=header["attempt"],

@@ -9,6 +9,8 @@ import stat
 
 from mesh.core.errors import OutputClosed
 
+COLUMNS = 80  # of a terminal that does not tell
+
 
 class Descriptor:
     """Standard output or error. A paused terminal blocks us; nobody at the other end is OutputClosed."""
@@ -37,6 +39,13 @@ class Descriptor:
                 poll.poll(1000)
             except OSError as error:
                 self._failed(error)
+
+    def columns(self) -> int:
+        """The width of the terminal, as it is now."""
+        try:
+            return os.get_terminal_size(self._number).columns or COLUMNS
+        except OSError:
+            return COLUMNS
 
     def check(self) -> None:
         """See whether somebody is at the other end. Raises OutputClosed."""

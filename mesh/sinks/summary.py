@@ -26,9 +26,8 @@ def run_summary(
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
-    if verdict is None:
-        return _fitted(_ending(outcome, placement, prepared), outcome, logs)
-    return _fitted(_why(verdict, placement, outcome), outcome, logs)
+    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared)
+    return [*_fitted(lines, outcome), f"logs: {logs}"]
 
 
 def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
@@ -52,7 +51,18 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
         lines = _ending(outcome, placement, said, what="setup")
-    return _fitted(lines, outcome, logs)
+    return [*_fitted(lines, outcome), f"logs: {logs}"]
+
+
+def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
+    """The lines for people after a sync; none if it succeeded, as that was told as it came."""
+    if outcome.cause in (Cause.COMPLETED, Cause.OUTPUT_CLOSED):
+        return []
+    if outcome.cause is Cause.SIGNAL:
+        lines = [f"ended by {signal.Signals(outcome.exit_code - 128).name}"]
+    else:
+        lines = _failures(outcome, placement, lambda node: [], "sync")
+    return _fitted(lines, outcome)
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
@@ -61,12 +71,13 @@ def _of_last_command(said: Sequence[str]) -> Sequence[str]:
     return said[begins[-1] + 1 :] if begins else said
 
 
-def _fitted(lines: list[str], outcome: Outcome, logs: Path) -> list[str]:
+def _fitted(lines: list[str], outcome: Outcome) -> list[str]:
+    """With what was not verified, and room for one more line."""
     lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
     room = MOST_LINES - 1
     if len(lines) > room:
         lines = [*lines[: room - 1], f"and {len(lines) - room + 1} lines more in run.json"]
-    return [*lines, f"logs: {logs}"]
+    return lines
 
 
 def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command") -> list[str]:
@@ -135,6 +146,8 @@ def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str)
     for failure in outcome.failures:
         groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
     lines = [f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"]
+    if what == "sync":
+        lines = ["not every host has the workspace"]
     for (step, message, hint), failures in groups.items():
         names = [placement.hosts[failure.node].name for failure in failures]
         who = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -24,12 +25,17 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
+from mesh.sinks.amounts import told_bytes
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import Cleaner, clean, clean_lines
 from mesh.sinks.lines import LineCutter, Lines, label
+from mesh.sinks.live import LiveLine
+from mesh.sinks.progress import Progress
 from mesh.sinks.ranks import counted
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
+OFTEN = 0.15  # seconds between two states of the live line
+SELDOM = 10.0  # seconds between two lines of progress where there is no terminal
 BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
 
@@ -45,8 +51,11 @@ class TerminalSink:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         environ: Mapping[str, str],
+        progress: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """label: "rank" or "host"; environ: NO_COLOR is looked for in it."""
+        """label: "rank" or "host"; environ: NO_COLOR and TERM are looked for in it; progress: tell how far it is."""
+        self._clock = clock  # seconds
         self._placement, self._mode = placement, mode
         self._out = Descriptor(stdout_fd, required=True)
         self._err = Descriptor(stderr_fd, required=False)
@@ -57,16 +66,20 @@ class TerminalSink:
             Stream.SETUP: self._out,
         }
         self._colours = self._err.is_terminal and not environ.get("NO_COLOR")
+        self._lead = f"{BOLD}==>{RESET} " if self._colours else "==> "
         self._prefixes = self._make_prefixes(label)
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
         self._cleaners: dict[Stream, Cleaner] = {}
-        self._in_line = False  # rank 0's bytes on the terminal end in the middle of a line
-        self._began = time.monotonic()
+        self._live = LiveLine(self._err, environ)
+        self._began = self._told_at = self._said_at = self._clock()
+        self._progress = Progress(placement, self._began) if progress else None
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
 
     def handle(self, event: Event) -> None:
+        if self._progress and self._progress.handle(event, self._clock()):
+            self._tell_progress(self._progress)
         match event:
             case Output():
                 self._output(event)
@@ -101,16 +114,21 @@ class TerminalSink:
 
     def idle(self) -> None:
         self._out.check()
-        if self._missing and not self._named_missing and time.monotonic() - self._began > PATIENCE:
+        if self._progress:
+            self._tell_progress(self._progress)
+        if self._live.is_possible and self._progress:
+            return
+        if self._missing and not self._named_missing and self._clock() - self._began > PATIENCE:
             self._named_missing = True
             names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
             self._say(f"still connecting to {names}")
 
     def close(self) -> None:
-        pass
+        self._live.show("")
 
     def conclude(self, lines: Sequence[str], *, failed: bool) -> None:
         """After the end: the summary, as one error or a few plain lines."""
+        self._live.show("")
         if not lines:
             return
         if failed:
@@ -118,6 +136,10 @@ class TerminalSink:
         else:
             for line in lines:
                 self._say(line)
+
+    def hidden(self) -> contextlib.AbstractContextManager[None]:
+        """Within: nothing is written in place, as somebody is asked something on the terminal. From any thread."""
+        return self._live.hidden()
 
     @property
     def problem(self) -> str:
@@ -135,16 +157,26 @@ class TerminalSink:
     # ---- mesh's own words
 
     def _say(self, text: str) -> None:
-        self._tell(f"{BOLD}==>{RESET} " if self._colours else "==> ", text)
+        self._tell(self._lead, text)
 
     def _complain(self, text: str, more: str = "") -> None:
         lead = f"{RED}error:{RESET} " if self._colours else "error: "
         self._tell(lead, "\n       ".join([text, *(more.split("\n") if more else [])]))
 
     def _tell(self, lead: str, text: str) -> None:
-        begin = "\n" if self._in_line else ""
-        self._in_line = False
-        self._err.write(f"{begin}{lead}{clean(text)}\n".encode("utf-8", "backslashreplace"))
+        begin = "\n" if self._live.in_line and self._err.is_terminal else ""
+        self._live.write(self._err, f"{begin}{lead}{clean(text)}\n".encode("utf-8", "backslashreplace"))
+
+    def _tell_progress(self, progress: Progress) -> None:
+        """In place on a terminal, elsewhere as a line now and then."""
+        now = self._clock()
+        text = progress.line(now)
+        if self._live.is_possible and (not text or now >= self._told_at + OFTEN):
+            self._told_at = now
+            self._live.show(self._lead + clean(text) if text else "")
+        elif text and now >= self._said_at + SELDOM and not self._live.is_possible:
+            self._said_at = now
+            self._say(text)
 
     def _sync(self, event: Synced) -> None:
         self._synced.append(event)
@@ -179,9 +211,7 @@ class TerminalSink:
         data = event.data
         if to.is_terminal:
             data = self._cleaners.setdefault(event.stream, Cleaner()).feed(data).encode()
-        to.write(data)
-        if data and to.is_terminal and self._err.is_terminal:
-            self._in_line = not data.endswith(b"\n")
+        self._live.write(to, data)
 
     def _lines(self, event: Output) -> None:
         key = event.rank, event.stream
@@ -203,22 +233,10 @@ class TerminalSink:
         if stream in (Stream.PRERUN, Stream.SETUP):
             prefix = f"[{self._placement.hosts[self._placement.node(rank)].name}] ".encode()
         if lines.head is not None:
-            to.write(prefix)
+            self._live.write(to, prefix)
             for piece in lines.pieces():
-                to.write(clean(piece.decode("utf-8", "replace")).encode() if to.is_terminal else piece)
+                self._live.write(to, clean(piece.decode("utf-8", "replace")).encode() if to.is_terminal else piece)
         text = lines.text
         if to.is_terminal:
             text = clean_lines(text.decode("utf-8", "replace")).encode()
-        to.write(label(text, prefix, first=lines.head is None))
-
-
-def told_bytes(size: int) -> str:
-    """
-    >>> told_bytes(0), told_bytes(1234), told_bytes(20_000_000)
-    ('0 B', '1.2 kB', '20.0 MB')
-    """
-    number, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while number >= 1000 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.0f} B" if units[0] == "B" else f"{number:.1f} {units[0]}"
+        self._live.write(to, label(text, prefix, first=lines.head is None))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from mesh.core.errors import MeshError
+from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 
 MOST_NAMED = 10  # paths in one message
@@ -48,21 +49,25 @@ class Listing:
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
     started_ns: int  # nanoseconds since the epoch: when the walk began
+    rules: Mapping[bytes, Rules] = field(default_factory=dict)  # of each directory that belongs, b"" being the root
+    inside: bytes = b""  # where the root is, for the rules; with a slash at its end, unless it is their top
 
 
-def list_workspace(workspace: Path, ignore: Sequence[str], *, include_git: bool = False) -> Listing:
-    """List a workspace by its ignore files and the patterns of mesh.yaml.
+def list_workspace(
+    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, tell: Tell = untold
+) -> Listing:
+    """List a workspace by its ignore files and the patterns of mesh.yaml; tell: hears how many paths there are so far.
 
     Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Whether a file
     can be read shows when it is.
     """
     started_ns = time.time_ns()
     rules, inside = load_rules(workspace, ignore, include_git=include_git)
-    walk = _Walk(os.fsencode(workspace.resolve()), inside)
+    walk = _Walk(os.fsencode(workspace.resolve()), inside, tell)
     walk.directory(b"", rules)
     if walk.unreadable:
         raise unreadable(walk.unreadable)
-    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns)
+    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns, walk.rules, walk.inside)
 
 
 def unreadable(lines: Sequence[str]) -> MeshError:
@@ -75,9 +80,10 @@ def unreadable(lines: Sequence[str]) -> MeshError:
 
 
 class _Walk:
-    def __init__(self, root: bytes, inside: bytes) -> None:
-        self.root = root
-        self._inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+    def __init__(self, root: bytes, inside: bytes, tell: Tell) -> None:
+        self.root, self._tell = root, tell
+        self.inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+        self.rules: dict[bytes, Rules] = {}
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
@@ -90,9 +96,10 @@ class _Walk:
         except OSError as error:
             self._cannot_read(path, error)
             return
-        rules = rules.below((self._inside + path).rstrip(b"/"), [child.name for child in children])
+        self._tell("listing", len(self.entries), 0)
+        self.rules[path] = rules = rules.below((self.inside + path).rstrip(b"/"), [child.name for child in children])
         prefix = path + b"/" if path else b""
-        inside = self._inside + prefix
+        inside = self.inside + prefix
         for child in children:
             below = prefix + child.name
             try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from mesh.core.errors import MeshError
+from mesh.workspace.counting import Counter, Tell, untold
 from mesh.workspace.listing import MOST_NAMED, told
 from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
 
@@ -94,11 +95,12 @@ def make(
     *,
     compress: bool = True,
     step: Callable[[bytes], None] = lambda path: None,
+    tell: Tell = untold,
 ) -> Packed:
     """Write a pack of the wanted contents to a file. Needs some MB of memory, whatever the size of files.
 
     compress: deflate where that makes it smaller; the caller knows whether the link is slower than that
-    step: called with each file's path while it is open, for tests
+    step: called with each file's path while it is open, for tests; tell: hears how far it is
     Raises Changed, and MeshError if something is wanted that the manifest does not have.
     """
     missing = {want.hash: want for want in wanted}
@@ -110,7 +112,8 @@ def make(
         raise MeshError("a host asks for a content that the workspace does not have")
     changed: list[str] = []
     with zipfile.ZipFile(into, "w", compresslevel=1) as pack:
-        writer = _Writer(root, pack, compress, step)
+        counter = Counter(tell, "packing", sum(entries[0].size for entries in places.values()))
+        writer = _Writer(root, pack, compress, step, counter)
         for content, entries in places.items():
             # A file of the same content will do.
             if not any(writer.add(missing[content], entry) for entry in entries):
@@ -124,8 +127,11 @@ def make(
 class _Writer:
     """Adds contents; what is written of a file that has changed stays in the pack, and nothing refers to it."""
 
-    def __init__(self, root: bytes, pack: zipfile.ZipFile, compress: bool, step: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, root: bytes, pack: zipfile.ZipFile, compress: bool, step: Callable[[bytes], None], counter: Counter
+    ) -> None:
         self._root, self._pack, self._compress, self._step = root, pack, compress, step
+        self._counter = counter
         self._index: list[tuple[str, str, int, int, str, list[Operation]]] = []
         self._members = 1
         self._bundle, self._bundled = bytearray(), "1"  # small contents, and the member that they will be in
@@ -164,8 +170,13 @@ class _Writer:
         """Add what is new in a file; return its place, or None if the file as a whole has another hash."""
         length = sum(length for offset, length in operations if offset == NEW)
         digest = new_hash()
+
+        def see(data: bytes) -> None:
+            digest.update(data)
+            self._counter.add(len(data))
+
         if length <= SMALL:
-            data = b"".join(_new(file, operations, digest.update))
+            data = b"".join(_new(file, operations, see))
             if digest.hexdigest() != content:
                 return None
             if len(self._bundle) + length > BUNDLE:
@@ -175,7 +186,7 @@ class _Writer:
             return place
         self._members += 1
         with self._open(str(self._members), self._compress and _pays(_samples(file, operations)), length) as member:
-            for piece in _new(file, operations, digest.update):
+            for piece in _new(file, operations, see):
                 member.write(piece)
         return (str(self._members), 0, length) if digest.hexdigest() == content else None
 

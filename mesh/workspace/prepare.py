@@ -13,6 +13,7 @@ from typing import IO
 
 from mesh.workspace import listing as listed
 from mesh.workspace import pack
+from mesh.workspace.counting import Counter, Tell, untold
 from mesh.workspace.hashes import HashCache, Row, Stamp
 from mesh.workspace.listing import Listing, list_workspace, told, unreadable
 from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
@@ -40,6 +41,7 @@ class Prepared:
         *,
         compress: bool = True,
         step: Callable[[bytes], None] = lambda path: None,
+        tell: Tell = untold,
     ) -> pack.Packed:
         """Write the contents that hosts lack (see pack.make).
 
@@ -47,26 +49,30 @@ class Prepared:
         times, and let the last error be the user's.
         """
         try:
-            return pack.make(self.root, self.manifest, wanted, into, compress=compress, step=step)
+            return pack.make(self.root, self.manifest, wanted, into, compress=compress, step=step, tell=tell)
         except pack.Changed as error:
             for path in error.paths:
                 self.cache.forget(path)
             raise
 
 
-def prepare(workspace: Path, ignore: Sequence[str], cache: HashCache, *, include_git: bool = False) -> Prepared:
-    """List a workspace and hash what is not known.
+def prepare(
+    workspace: Path, ignore: Sequence[str], cache: HashCache, *, include_git: bool = False, tell: Tell = untold
+) -> Prepared:
+    """List a workspace and hash what is not known; tell: hears how far that is.
 
     Raises MeshError naming what cannot be read, or changes faster than it is read.
     """
-    listing = list_workspace(workspace, ignore, include_git=include_git)
-    manifest = make_manifest(listing, cache)
+    listing = list_workspace(workspace, ignore, include_git=include_git, tell=tell)
+    manifest = make_manifest(listing, cache, tell=tell)
     return Prepared(
         root=listing.root, manifest=manifest, skipped=listing.skipped, notices=_hard_links(listing), cache=cache
     )
 
 
-def make_manifest(listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None) -> Manifest:
+def make_manifest(
+    listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None, tell: Tell = untold
+) -> Manifest:
     """The manifest of what was listed; a file that is gone by now is left out.
 
     step: called with each file's path while it is read, for tests
@@ -92,7 +98,8 @@ def make_manifest(listing: Listing, cache: HashCache, step: Callable[[bytes], No
             entries.append(Entry(path, "l", found.mode, 0, 0, found.target.decode("latin-1")))
     troubles: list[str] = []
     changing: list[str] = []
-    for found, hashed in _hash_all(listing.root, unknown, step):
+    counter = Counter(tell, "hashing", sum(found.size for found in unknown))
+    for found, hashed in _hash_all(listing.root, unknown, step, counter):
         if isinstance(hashed, FileNotFoundError):  # deleted meanwhile: it does not belong any more
             continue
         if isinstance(hashed, OSError):
@@ -116,16 +123,17 @@ Hashed = tuple[Entry, Stamp] | OSError | None  # None: it changed each time that
 
 
 def _hash_all(
-    root: bytes, files: Sequence[listed.Entry], step: Callable[[bytes], None]
+    root: bytes, files: Sequence[listed.Entry], step: Callable[[bytes], None], counter: Counter
 ) -> list[tuple[listed.Entry, Hashed]]:
     small = [found for found in files if found.size < LARGE]
     large = [found for found in files if found.size >= LARGE]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        later = [(found, pool.submit(_hash, root, found, step)) for found in large]
-        return [(found, _hash(root, found, step)) for found in small] + [(found, one.result()) for found, one in later]
+        later = [(found, pool.submit(_hash, root, found, step, counter)) for found in large]
+        now = [(found, _hash(root, found, step, counter)) for found in small]
+        return now + [(found, one.result()) for found, one in later]
 
 
-def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None]) -> Hashed:
+def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], counter: Counter) -> Hashed:
     """A file as it is at one moment."""
     try:
         for _ in range(TRIES):
@@ -139,6 +147,7 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None]) -> Ha
                 digest = new_hash()
                 while data := file.read(min(PIECE, before.st_size + 1)):
                     digest.update(data)
+                    counter.add(len(data))
                 stamp = _stamp(os.fstat(descriptor))
             if _stamp(before) == stamp:
                 path, mode = found.path.decode("latin-1"), stat.S_IMODE(before.st_mode)

@@ -224,6 +224,13 @@ def test_the_second_interrupt_kills_and_the_third_leaves() -> None:
     assert [line.split(":")[0] for line in outcome.unverified] == ["h0", "h1"]
 
 
+def test_an_interrupt_that_comes_late_is_known() -> None:
+    replay = Replay(hosts=1, command=(), kind=Kind.SYNC)
+    replay.handle(connected(0), Locked(time=1, node=0), synced(0), Interrupted(time=2, signal=signal.SIGINT), *gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.signal) == (0, signal.SIGINT)
+
+
 def test_after_a_kill_what_is_left_has_no_grace() -> None:
     replay = Replay(hosts=1)
     replay.ready()
@@ -508,6 +515,27 @@ def test_without_wait_a_busy_host_ends_it() -> None:
     replay.handle(connected(0), connected(1))
     replay.handle(busy(0))
     assert Finish(node=1, number=signal.SIGTERM, grace=GRACE) in replay.tick(1.1)
+
+
+def test_a_sync_of_somebody_is_waited_for_in_any_case() -> None:
+    replay = Replay(hosts=1)
+    replay.tick(1.0)
+    syncing = Busy(time=1, node=0, owner="me: mesh sync", is_brief=True)
+    assert replay.handle(connected(0), syncing) == [Lock(node=0)]
+    assert replay.said == ["waiting for h0, for 30 s at most: it is busy with me: mesh sync"]
+    assert replay.tick(3.0) == [Lock(node=0)]
+    assert replay.handle(Locked(time=3, node=0)) == [Sync(node=0)]
+
+
+def test_a_run_that_comes_after_a_sync_is_not() -> None:
+    replay = Replay(hosts=1)
+    replay.tick(1.0)
+    replay.handle(connected(0), Busy(time=1, node=0, owner="me: mesh sync", is_brief=True))
+    replay.tick(3.0)
+    replay.handle(busy(0))
+    replay.tick(6.0)
+    replay.handle(*gone(0))
+    assert replay.outcome().exit_code == 75
 
 
 def test_waiting_lets_go_of_every_host_and_tries_again() -> None:

@@ -1,0 +1,85 @@
+"""A workspace that is synced on every change, until somebody ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+from collections.abc import Callable
+
+from mesh.api.choosing import here, project_here
+from mesh.config.project import FILE as PROJECT_FILE
+from mesh.config.settings import Options
+from mesh.core.errors import MeshError
+from mesh.core.outcome import EXIT_OUTPUT_CLOSED
+from mesh.sinks.ranks import counted
+from mesh.workspace.watching import Survey, Watch, survey
+
+ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM, EXIT_OUTPUT_CLOSED)
+
+
+def keep_synced(
+    sync: Callable[[Options], int],
+    options: Options,
+    say: Callable[[str], None],
+    complain: Callable[[MeshError], None],
+) -> int:
+    """Call sync now and after every change; return the exit status once somebody has ended it.
+
+    sync: syncs once and returns its exit status, having told what went wrong
+    say, complain: tell the user
+    Raises UsageError, and MeshError if the workspace cannot be watched.
+    """
+    if not options.wait:
+        options = dataclasses.replace(options, wait=math.inf)
+    watch = _watch_all()
+    try:
+        known, status = watch.survey, sync(options)
+        if status not in ENDED:
+            say(f"watching {counted(known.count, 'file')} in {os.fsdecode(known.root)}; Ctrl-C ends it")
+        options = dataclasses.replace(options, fresh=False)  # what hosts make from now on stays
+        while status not in ENDED:
+            if status:
+                say("the next change tries again")
+            watch.wait(known)
+            try:
+                known = _survey()
+                if watch.is_broken or known.directories != watch.survey.directories:
+                    watch, before = _watch_all(), watch
+                    before.close()
+                    known = watch.survey
+                status = sync(options)
+            except MeshError as error:
+                if watch.is_broken:
+                    raise
+                complain(error)
+                status = error.exit_code
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    finally:
+        watch.close()
+    return status
+
+
+def _survey() -> Survey:
+    """The workspace, by rules that are read anew."""
+    project = project_here()
+    # A mesh.yaml that is nearer, or comes, decides instead.
+    settings = [directory / PROJECT_FILE for directory in (here(), *here().parents)]
+    nearest = next((number for number, path in enumerate(settings) if path.exists()), 0)
+    return survey(project.workspace, project.ignore, settings[: nearest + 1], include_git=project.include_git)
+
+
+def _watch_all() -> Watch:
+    """Watch every directory of the workspace. What comes while that is being set up is watched as well."""
+    known = _survey()
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a directory is gone already
+            watch = Watch(known)
+            found = _survey()
+            if found.directories == known.directories:
+                return watch
+            watch.close()
+        known = _survey()

@@ -1,0 +1,34 @@
+"""Amounts, as people read them."""
+
+from __future__ import annotations
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def told_bytes(size: int) -> str:
+    """
+    >>> told_bytes(0), told_bytes(1234), told_bytes(20_000_000)
+    ('0 B', '1.2 kB', '20.0 MB')
+    """
+    power = _power(size)
+    return f"{_number(size, power)} {UNITS[power]}"
+
+
+def part_of(done: int, size: int) -> str:
+    """
+    >>> part_of(300_000, 20_000_000), part_of(5, 70)
+    ('0.3 of 20.0 MB', '5 of 70 B')
+    """
+    power = _power(size)
+    return f"{_number(done, power)} of {_number(size, power)} {UNITS[power]}"
+
+
+def _power(size: int) -> int:
+    power = 0
+    while size >= 1000 ** (power + 1) and power < len(UNITS) - 1:
+        power += 1
+    return power
+
+
+def _number(size: int, power: int) -> str:
+    return f"{size / 1000**power:.1f}" if power else str(size)

@@ -1,0 +1,128 @@
+"""Whether something in a workspace has changed, by the rules that say what belongs to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mesh.core.errors import MeshError
+from mesh.workspace.ignore import FILES, Rules
+from mesh.workspace.listing import list_workspace
+
+if TYPE_CHECKING:
+    from watchfiles._rust_notify import RustNotify
+
+QUIET = 100  # milliseconds without a change after which the changes so far are told
+LATEST = 2000  # milliseconds after the first one, in any case
+POLL = 300  # milliseconds between two looks where the system cannot tell (WATCHFILES_FORCE_POLLING)
+ADDED, MODIFIED, DELETED = 1, 2, 3  # watchfiles.Change
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What of a workspace is watched, as it was at one moment."""
+
+    root: bytes
+    directories: frozenset[bytes]  # to watch, absolute: those that belong, and those that hold rule files
+    count: int  # files and links that belong
+    _paths: frozenset[bytes]  # that belong, relative
+    _rules: dict[bytes, Rules]  # by directory, relative
+    _inside: bytes  # as Listing.inside
+    _rule_files: frozenset[bytes]  # absolute; outside the workspace
+
+    def concerns(self, change: int, path: bytes) -> bool:
+        """Whether a change of an absolute path may change what is sent."""
+        if path in self._rule_files or path == self.root:
+            return True
+        if not path.startswith(self.root + b"/"):
+            return False
+        inside = path[len(self.root) + 1 :]
+        parent, _, name = inside.rpartition(b"/")
+        if inside in self._paths or name in FILES:
+            return parent in self._rules
+        if parent not in self._rules:
+            return False
+        rules, asked = self._rules[parent], self._inside + inside
+        if change == DELETED:  # nobody knows what it was
+            return not (rules.excludes(asked, False) or rules.excludes(asked, True))
+        return not rules.excludes(asked, os.path.isdir(path) and not os.path.islink(path))
+
+
+def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, include_git: bool) -> Survey:
+    """What to watch; settings: files outside the rules that decide as well. Raises MeshError as list_workspace does."""
+    listing = list_workspace(workspace, ignore, include_git=include_git)
+    top = next(iter(listing.rules.values())).top
+    above = [listing.root]
+    while above[-1] != top:
+        above.append(os.path.dirname(above[-1]))
+    rule_files = {os.fsencode(path) for path in settings}
+    rule_files |= {os.path.join(directory, name) for directory in above[1:] for name in FILES}
+    rule_files.add(os.path.join(top, b".git/info/exclude"))
+    directories = {os.path.join(listing.root, path) if path else listing.root for path in listing.rules}
+    directories |= {directory for path in rule_files if os.path.isdir(directory := os.path.dirname(path))}
+    paths = frozenset(entry.path for entry in listing.entries)
+    count = len(listing.entries) - len(listing.rules) + 1
+    return Survey(
+        listing.root,
+        frozenset(directories),
+        count,
+        paths,
+        dict(listing.rules),
+        listing.inside,
+        frozenset(rule_files),
+    )
+
+
+class Watch:
+    """Collects changes from its beginning on, also while nobody asks for them."""
+
+    def __init__(self, survey: Survey) -> None:
+        """Raises MeshError where that cannot be; FileNotFoundError if a directory is gone by now."""
+        try:
+            from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
+        except ImportError as error:
+            raise MeshError(f"--watch needs watchfiles: {error}", hint="pip install watchfiles") from error
+        self._internal_error: type[Exception] = WatchfilesRustInternalError
+        self.survey = survey  # whose directories are watched
+        self.is_broken = False  # it sees nothing any more
+        # One by one: ignored directories and what links lead to may be huge. macOS has trees watched only as a whole.
+        whole = sys.platform == "darwin"
+        paths = [
+            path.decode()
+            for path in ([survey.root] if whole else sorted(survey.directories))
+            if path == path.decode("utf-8", "ignore").encode()  # no other names are taken
+        ]
+        polling = bool(os.environ.get("WATCHFILES_FORCE_POLLING"))
+        try:
+            self._notify: RustNotify = RustNotify(paths, False, polling, POLL, whole, False)
+        except FileNotFoundError:
+            raise
+        except (OSError, WatchfilesRustInternalError) as error:
+            reason = str(error).partition(" about ")[0]
+            raise MeshError(
+                f"cannot watch {len(paths)} directories: {reason}",
+                hint="raise fs.inotify.max_user_watches and fs.inotify.max_user_instances (sysctl), or ignore more",
+            ) from error
+
+    def wait(self, survey: Survey) -> None:
+        """Return when something has changed that concerns the workspace, as it was at the last survey.
+
+        Raises KeyboardInterrupt.
+        """
+        while True:
+            try:
+                changes = self._notify.watch(LATEST, QUIET, 0, None)
+            except self._internal_error:  # a name that is not UTF-8 cannot be told, and ends it
+                self.is_broken = True
+                return
+            if changes == "signal":
+                raise KeyboardInterrupt
+            if not isinstance(changes, str) and any(survey.concerns(what, os.fsencode(path)) for what, path in changes):
+                return
+
+    def close(self) -> None:
+        self._notify.close()

@@ -1,0 +1,150 @@
+"""The live line: what a terminal gets, byte for byte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+import tty
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.live import LiveLine
+
+XTERM = {"TERM": "xterm"}
+
+
+class Terminal:
+    """A terminal of 30 columns."""
+
+    def __init__(self) -> None:
+        self._master, self.number = pty.openpty()
+        tty.setraw(self.number)
+        self.resize(30)
+
+    def resize(self, columns: int) -> None:
+        fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def shown(self) -> str:
+        """What was written since the last look."""
+        os.write(self.number, b"\0")
+        data = b""
+        while not data.endswith(b"\0"):
+            data += os.read(self._master, 65536)
+        return data[:-1].decode()
+
+    def close(self) -> None:
+        os.close(self._master)
+        os.close(self.number)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def screen(terminal: Terminal) -> Descriptor:
+    return Descriptor(terminal.number, required=False)
+
+
+def test_the_line_is_written_in_place(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("one")
+    line.show("one")
+    line.show("two")
+    line.show("")
+    line.show("")
+    assert terminal.shown() == "one\r\x1b[Ktwo\r\x1b[K"
+
+
+def test_it_makes_way_for_a_question(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("one")
+    with line.hidden():
+        screen.write(b"Password: ")
+        line.show("two")
+    assert terminal.shown() == "one\r\x1b[KPassword: two"
+
+
+def test_other_output_goes_above_it(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("syncing")
+    line.write(screen, b"[0] step 1\n[1] step 1\n")
+    line.write(screen, b"")
+    line.show("")
+    assert terminal.shown() == "syncing\r\x1b[K[0] step 1\n[1] step 1\nsyncing\r\x1b[K"
+
+
+def test_it_waits_for_the_end_of_a_line_that_is_not_whole(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("syncing")
+    line.write(screen, b"10%")
+    line.show("synced 1")
+    line.write(screen, b"\r20%")
+    line.show("synced 2")
+    line.write(screen, b"\n")
+    assert terminal.shown() == "syncing\r\x1b[K10%\r20%\nsynced 2"
+
+
+WIDTHS: dict[str, tuple[int, str, str]] = {
+    "what fits is whole": (8, "1234567", "1234567"),
+    "the last column stays free": (8, "12345678", "1234..."),
+    "wide characters take two": (8, "四五六七", "四五..."),
+    "accents take none": (8, "e\u0301" * 7, "e\u0301" * 7),
+    "colours take none, and end": (8, "\x1b[1m12345678\x1b[0m", "\x1b[1m1234...\x1b[0m"),
+    "it is one line": (30, "a\nb\r\tc", "a b c"),
+    "nothing that a terminal obeys but colours": (30, "a\x1b[2Jb\x07", "ab"),
+    "hardly any room": (3, "1234567", ".."),
+    "no room": (1, "1234567", ""),
+    "a terminal that does not know its width": (0, "x" * 90, "x" * 76 + "..."),
+}
+
+
+@pytest.mark.parametrize(("columns", "text", "shown"), WIDTHS.values(), ids=WIDTHS)
+def test_it_is_cut_to_the_width(terminal: Terminal, screen: Descriptor, columns: int, text: str, shown: str) -> None:
+    terminal.resize(columns)
+    LiveLine(screen, XTERM).show(text)
+    assert terminal.shown() == shown
+
+
+def test_a_new_width_is_seen(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLine(screen, XTERM)
+    line.show("x" * 20)
+    terminal.resize(11)
+    line.write(screen, b"out\n")
+    assert terminal.shown() == "x" * 20 + "\r\x1b[Kout\n" + "x" * 7 + "..."
+
+
+def test_in_a_file_there_is_only_the_output(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        screen = Descriptor(file.fileno(), required=False)
+        _show_and_write(LiveLine(screen, XTERM), screen)
+    assert (tmp_path / "out").read_text() == "one\n"
+
+
+def test_on_a_terminal_that_cannot_go_back_there_is_only_the_output(terminal: Terminal, screen: Descriptor) -> None:
+    _show_and_write(LiveLine(screen, {"TERM": "dumb"}), screen)
+    assert terminal.shown() == "one\n"
+
+
+def _show_and_write(line: LiveLine, screen: Descriptor) -> None:
+    line.show("syncing")
+    line.write(screen, b"one\n")
+    line.show("")
+
+
+def test_output_that_goes_elsewhere_leaves_it_alone(terminal: Terminal, screen: Descriptor, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        line = LiveLine(screen, XTERM)
+        line.show("syncing")
+        line.write(Descriptor(file.fileno(), required=True), b"half a line")
+        line.show("synced")
+    assert (terminal.shown(), (tmp_path / "out").read_bytes()) == ("syncing\r\x1b[Ksynced", b"half a line")
