@@ -341,8 +341,9 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
     for place in places:
         yield f"on hosts   {place}/workspaces/{spec.project}"
-    for line in spec.prerun:
-        yield f"prerun     {line}"
+    for entry in spec.prerun:
+        unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
+        yield f"prerun     {entry.run}{unless if not spec.force else ''}"
     if spec.env:
         yield f"env        {', '.join(sorted(spec.env))}"
     yield f"command    {shlex.join(spec.command)}"

@@ -119,6 +119,15 @@ class Heard(HostEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrerunDecided(HostEvent):
+    """The host knows whether it must run a prerun entry that has inputs."""
+
+    entry: int  # index in the list
+    skipped: bool
+    missing: tuple[str, ...]  # inputs that are not there
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready(HostEvent):
     """Everything before the ranks is done there, prerun too."""
 

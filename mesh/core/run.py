@@ -32,6 +32,16 @@ class SetupCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrerunEntry:
+    """One entry of ``prerun:``."""
+
+    run: str  # shell text
+    # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
+    # the same contents of these; (): it always runs.
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What one run does, on whatever hosts. Times are in seconds.
 
@@ -44,10 +54,10 @@ class RunSpec:
     command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode); (): none
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
-    force: bool = False  # setup: run also what ``unless`` would skip
+    force: bool = False  # run also what ``unless`` or ``inputs`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
-    prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
+    prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
     nproc: int = 1  # ranks on each host, at least 1
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL

@@ -78,7 +78,7 @@ def test_the_seeds_formats_load(tmp_path: Path) -> None:
     project = load_project(tmp_path)
     assert [command.run for command in project.commands] == ["curl -LsSf https://astral.sh/uv/install.sh | sh"]
     assert len(project.ignore) == 6
-    assert project.prerun[2] == "uv pip install loguru 'jax[tpu]'"
+    assert project.prerun[2].run == "uv pip install loguru 'jax[tpu]'"
 
 
 def test_everything_that_can_stand_in_a_cluster(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 WRONG_PROJECTS = {
     "an unknown key": ("ignroe: []\n", "mesh.yaml:1: ignroe: unknown key 'ignroe'; did you mean 'ignore'?"),
     "text for a list": ("prerun: make\n", "mesh.yaml:1: prerun: expected a list, found 'make'"),
-    "a number in a list": ("prerun: [1]\n", "mesh.yaml:1: prerun[0]: expected a text, found 1"),
+    "a number in a list": ("prerun: [1]\n", "mesh.yaml:1: prerun[0]: expected a text, or a mapping with run:, found 1"),
     "a list for env": ("env: [A=1]\n", "mesh.yaml:1: env: expected variables, NAME: VALUE, found a list"),
     "nothing for a variable": (
         "env:\n  A:\n",
