@@ -76,6 +76,7 @@ class Explanation:
 
     belongs: bool
     path: str  # relative to the workspace
+    obstacle: str  # why it is not sent although no rule leaves it out, as "it is a FIFO"; "": nothing is in the way
     above: str  # the directory above it that is left out, relative to the workspace; "": none is
     rule: str  # the pattern that decides; "": none is about it
     place: str  # its file and line
@@ -168,6 +169,7 @@ def list_workspace() -> list[Listed]:
 def explain(path: str) -> Explanation:
     """Whether a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
     from mesh.workspace.ignore import explain as decide
+    from mesh.workspace.listing import obstacle
 
     project = project_here()
     inside = _inside(project.workspace, path)
@@ -179,9 +181,11 @@ def explain(path: str) -> Explanation:
         places=project.ignore_places,
     )
     rule = decision.rule
+    in_the_way = obstacle(project.workspace, inside) if decision.belongs else ""
     return Explanation(
-        belongs=decision.belongs,
+        belongs=decision.belongs and not in_the_way,
         path=os.fsdecode(inside),
+        obstacle=in_the_way,
         above="" if decision.path == inside.strip(b"/") else os.fsdecode(decision.path),
         rule=os.fsdecode(rule.text) if rule else "",
         place=rule.place if rule else "",

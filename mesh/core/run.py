@@ -12,6 +12,7 @@ DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
+MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
 class Kind(Enum):
@@ -39,6 +40,16 @@ class PrerunEntry:
     # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
     # the same contents of these; (): it always runs.
     inputs: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """In one line, for people.
+
+        >>> PrerunEntry(run="uv venv &&\\n  uv sync").told
+        '"uv venv && uv sync"'
+        """
+        line = " ".join(self.run.split())
+        return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mesh.core.cluster import Placement
-from mesh.core.events import PrerunDecided
+from mesh.core.events import UNCHANGED, PrerunDecided
 from mesh.core.run import PrerunEntry
 from mesh.engine.orders import Order, Say
-from mesh.remote.agent.shell import UNCHANGED, shown
 
 MOST_NAMED = 8  # hosts
 
@@ -25,14 +24,14 @@ class Skips:
         """Take note of what one host has decided; the last one has it told, if any of them skips the entry."""
         of_entry = self._told.setdefault(event.entry, {})
         of_entry[event.node] = event
-        skipped = [one for one in of_entry.values() if one.skipped]
+        skipped = [one for one in of_entry.values() if not one.why]
         if len(of_entry) < len(self._names) or not skipped:
             return []
         count = f"{len(skipped)} host{'s' * (len(skipped) != 1)}"
         missing = list(dict.fromkeys(path for one in skipped for path in one.missing))
-        text = f"prerun: {shown(self._prerun[event.entry].run)} skipped on {count}: {UNCHANGED}"
+        text = f"prerun: {self._prerun[event.entry].told} skipped on {count}: {UNCHANGED}"
         text += f" (not there: {', '.join(missing)})" if missing else ""
-        running = [self._names[node] for node, one in sorted(of_entry.items()) if not one.skipped]
+        running = [self._names[node] for node, one in sorted(of_entry.items()) if one.why]
         if running:
             text += f"; it runs on {', '.join(running[:MOST_NAMED])}" + ", ..." * (len(running) > MOST_NAMED)
         return [Say(text=text)]

@@ -519,8 +519,8 @@ class Session:
                     attempt=header["attempt"],
                 )
             case "decided":
-                entry, skipped, missing = header["entry"], header["skipped"], tuple(header["missing"])
-                return PrerunDecided(time=now, node=node, entry=entry, skipped=skipped, missing=missing)
+                entry, why, missing = header["entry"], header["why"], tuple(header["missing"])
+                return PrerunDecided(time=now, node=node, entry=entry, why=why, missing=missing)
             case "ready":
                 return Ready(time=now, node=node)
             case "failed":

@@ -71,7 +71,7 @@ def covers(parts: Sequence[str], way: Sequence[str]) -> bool:
 def surroundings(environment: Mapping[bytes, bytes], directory: str) -> str:
     """A hash of what an entry finds there: the interpreter, and the packages of the environments that it may be about.
 
-    These are the active ones and, as for uv, ``.venv`` in the working directory.
+    These are the active ones, and ``.venv`` and ``.conda`` in the working directory.
     """
     from glob import escape, glob
 
@@ -83,7 +83,8 @@ def surroundings(environment: Mapping[bytes, bytes], directory: str) -> str:
             program = b""
         told.append(os.path.realpath(program).decode("latin-1") if program else "")
     active = [environment.get(name, b"") for name in (b"VIRTUAL_ENV", b"CONDA_PREFIX")]
-    for place in [*active, os.path.join(os.fsencode(directory), b".venv")]:
+    usual = [os.path.join(os.fsencode(directory), name) for name in (b".venv", b".conda")]
+    for place in [*active, *usual]:
         told.append(place.decode("latin-1"))
         names = [os.path.basename(path) for what in PACKAGES if place for path in glob(escape(place) + b"/" + what)]
         told += sorted(name.decode("latin-1") for name in names)

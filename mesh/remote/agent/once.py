@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]  # "text" and "found", hashes; "inputs", hashes by path; "machines", where it has succeeded
 
+UNKNOWN = "it has not succeeded here yet"
 MOST_MACHINES = 4096  # that are remembered of one entry
 MOST = 1 << 26  # bytes of the file
 
@@ -39,6 +40,7 @@ class Once:
         """force: every entry is to run."""
         self._state, self._entries, self._force = state, entries, force
         self._file = -1  # while an entry is decided about, or runs
+        self.has_run = False  # one of them has, in this session
 
     def open(self) -> None:
         """Before ``decide``. Raises OSError."""
@@ -71,6 +73,8 @@ class Once:
             reason = "--prerun" if self._force else _difference(old, row)
         except OSError as error:
             row, reason = {}, f"its inputs cannot be read: {why(error)}"
+        if reason == UNKNOWN and self.has_run:
+            reason = "one before it has run"
         missing = [path for path, found in row["inputs"].items() if not found] if row else []
         if reason:
             self._write(rows[:place])
@@ -120,7 +124,7 @@ class Once:
 def _difference(old: Row, new: Row) -> str:
     """Why an entry must run again; "" if it need not."""
     if not old:
-        return "it has not succeeded here since it, or one before it, last ran"
+        return UNKNOWN
     if old.get("text") != new["text"]:
         return "its text has changed, or that of one before it"
     changed = [path for path, found in new["inputs"].items() if old["inputs"].get(path) != found]

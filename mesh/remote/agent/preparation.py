@@ -7,7 +7,7 @@ from functools import partial
 from .errand import hint, why
 from .once import Once
 from .ranks import Source
-from .shell import ASKS, DONE, GO_ON, HELD, RUN, SKIP, UNCHANGED, Prerun, shown
+from .shell import ASKS, DONE, GO_ON, HELD, RUN, SKIP, Prerun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,20 +104,20 @@ class Preparation:
         session, once, agent = self._session, self._once, self._agent
         if session is None or once is None or agent.is_over():
             return
-        told = shown(session.entries[session.step]["run"])
         if "error" in answer:
             agent.fail("prerun", answer["error"], answer["hint"])
         elif "busy" in answer:
-            self._say(f"{told} waits: another host runs it in the same workspace")
+            self._say("waits: another host runs the next entry in the same workspace")
             self._ask(wait=True)
         else:
-            skipped, self._row = not answer["why"], answer["row"]
-            self._say(f"{told} skipped: {UNCHANGED}" if skipped else f"{told} runs: {answer['why']}")
-            told_all = {"entry": session.step, "skipped": skipped, "missing": answer["missing"]}
-            agent.out.send({"type": "decided", **told_all})
-            if skipped:
+            self._row = answer["row"]
+            self._say("")
+            told = {"entry": session.step, "why": answer["why"], "missing": answer["missing"]}
+            agent.out.send({"type": "decided", **told})
+            once.has_run = once.has_run or bool(answer["why"])
+            if not answer["why"]:
                 once.close()
-            session.answer(SKIP if skipped else RUN)
+            session.answer(RUN if answer["why"] else SKIP)
 
     def _succeeded(self) -> None:
         """An entry has: note it before the next one begins."""
@@ -137,15 +137,16 @@ class Preparation:
         if session is None or once is None or self._agent.is_over():
             return
         if "error" in answer:
-            self._say(f"that it has succeeded could not be noted, and it will run again: {answer['error']}")
+            self._say(f"that it has succeeded could not be noted, so that it will run again: {answer['error']}")
         once.close()
         session.answer(GO_ON)
 
     def _say(self, text: str) -> None:
-        """A line of ours between those of the session."""
+        """A line of ours between those of the session; "": only end its last one."""
         assert self._session is not None
         source = self._agent.sources.get(self._session.output)
         self._agent.relay_all(self._session.output)
         lead = "" if source is None or source.ends_line else "\n"
-        line = f"{lead}==> {text}\n".encode("utf-8", "replace")
-        self._agent.out.send({"type": "output", "rank": -1, "stream": "prerun"}, line)
+        line = lead + (f"==> {text}\n" if text else "")
+        if line:
+            self._agent.out.send({"type": "output", "rank": -1, "stream": "prerun"}, line.encode("utf-8", "replace"))

@@ -26,18 +26,6 @@ ASKER = f"""/bin/sh -c 'echo "asks $$" >&8; read -r answer <&9; [ "$answer" = sk
 
 ASKS, DONE, HELD = "asks", "done", "held"  # what a session says, and waits
 SKIP, RUN, GO_ON = b"skip\n", b"run\n", b"go on\n"  # what it is told then
-UNCHANGED = "its inputs have not changed"
-MOST_SHOWN = 60  # characters of an entry
-
-
-def shown(text: str) -> str:
-    """An entry for people, in one line.
-
-    >>> shown("uv venv &&\\n  uv pip install")
-    '"uv venv && uv pip install"'
-    """
-    line = " ".join(text.split())
-    return f'"{line}"' if len(line) <= MOST_SHOWN else f'"{line[: MOST_SHOWN - 3]}..."'
 
 
 def script(entries: Sequence[Entry]) -> str:
