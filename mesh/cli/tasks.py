@@ -244,7 +244,7 @@ def ps(
     auto_shortflags=False,
     positional=["run"],
     help={
-        "run": "the id of a run, the beginning of one, or last",
+        "run": "the id of a run, the beginning of one, or last; with `mesh` the first word that is no option",
         "all": "every run of yours on the cluster",
         "cluster": "where it runs, if this machine does not know",
         "clusters": CLUSTERS,

@@ -602,7 +602,7 @@ def _last_words(farewell: Farewell) -> str:
 def _tail(text: bytes) -> str:
     """The last line that says something, as a person may read it."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    return lines[-1][:400] if lines else ""
 
 
 def _told(owner: Mapping[str, object]) -> str:
