@@ -147,8 +147,11 @@ def test_one_that_was_cut_short_runs_again(prepare: Prepare, opener: Open, any_p
 
 
 def test_it_is_forced(prepare: Prepare, workspace: Path) -> None:
-    assert [prepare(entry()), prepare(entry(), force=True), prepare(entry())] == [[UNKNOWN], ["--prerun"], [""]]
+    assert prepare(entry()) == [UNKNOWN]
+    size = (workspace.parent / ".p.prerun").stat().st_size
+    assert [prepare(entry(), force=True), prepare(entry())] == [["--prerun"], [""]]
     assert runs(workspace) == 2
+    assert (workspace.parent / ".p.prerun").stat().st_size == size
 
 
 def test_a_copy_of_the_workspace_has_nothing_to_skip(prepare: Prepare, remote_dir: Path) -> None:

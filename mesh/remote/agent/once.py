@@ -79,7 +79,8 @@ class Once:
         if reason:
             self._write(rows[:place])
             same = row and all(old.get(key) == row[key] for key in ("text", "inputs", "found"))
-            row["machines"] = [*(old["machines"] if same else ()), machine_id()][-MOST_MACHINES:]
+            others = [machine for machine in old["machines"] if machine != machine_id()] if same else []
+            row["machines"] = [*others, machine_id()][-MOST_MACHINES:]
         recordable = "inputs" in row and place <= len(rows)
         return {"why": reason, "row": row if recordable else {}, "missing": missing}
 
