@@ -78,6 +78,7 @@ class Explanation:
 
     belongs: bool
     path: str  # relative to the workspace
+    obstacle: str  # why it is not sent although no rule leaves it out, as "it is a FIFO"; "": nothing is in the way
     above: str  # the directory above it that is left out, relative to the workspace; "": none is
     rule: str  # the pattern that decides; "": none is about it
     place: str  # its file and line
@@ -199,6 +200,7 @@ def list_workspace() -> list[Listed]:
 def explain(path: str) -> Explanation:
     """Whether a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
     from mesh.workspace.ignore import explain as decide
+    from mesh.workspace.listing import obstacle
 
     project = project_here()
     inside = _inside(project.workspace, path)
@@ -210,9 +212,11 @@ def explain(path: str) -> Explanation:
         places=project.ignore_places,
     )
     rule = decision.rule
+    in_the_way = obstacle(project.workspace, inside) if decision.belongs else ""
     return Explanation(
-        belongs=decision.belongs,
+        belongs=decision.belongs and not in_the_way,
         path=os.fsdecode(inside),
+        obstacle=in_the_way,
         above="" if decision.path == inside.strip(b"/") else os.fsdecode(decision.path),
         rule=os.fsdecode(rule.text) if rule else "",
         place=rule.place if rule else "",
@@ -372,8 +376,9 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
     for place in places:
         yield f"on hosts   {place}/workspaces/{spec.project}"
-    for line in spec.prerun:
-        yield f"prerun     {line}"
+    for entry in spec.prerun:
+        unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
+        yield f"prerun     {entry.run}{unless if not spec.force else ''}"
     if spec.env:
         yield f"env        {', '.join(sorted(spec.env))}"
     yield f"command    {shlex.join(spec.command)}"

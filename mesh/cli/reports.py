@@ -88,6 +88,8 @@ def explained(path: str, found: Explanation) -> Iterator[str]:
     rule = f"{_text(found.rule)} ({_text(found.place)})"
     if found.belongs:
         yield f"{path} is sent: {rule if found.rule else 'no rule leaves it out'}"
+    elif found.obstacle:
+        yield f"{path} is not sent: {found.obstacle}"
     else:
         above = f"{_text(found.above)}/ is left out by " if found.above else ""
         yield f"{path} is not sent: {above}{rule}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from invoke.exceptions import Exit
 
-from mesh.core.errors import MeshError, OutputClosed
+from mesh.core.errors import MeshError, OutputClosed, UnknownCluster
 
 
 def show(lines: Iterable[str]) -> None:
@@ -46,6 +46,11 @@ def complain(error: MeshError) -> None:
     sys.stderr.flush()
 
 
+def without_value(flag: str, word: str) -> str:
+    """What to say where a word after a flag with an optional time is none."""
+    return f"{flag} was taken without a value, as {word!r} is no time such as 30s, 5m or 2h"
+
+
 def told(body: Callable[..., None]) -> Callable[..., None]:
     """A task that tells its errors and exits with their status, under ``mesh`` as under ``inv``."""
 
@@ -54,6 +59,9 @@ def told(body: Callable[..., None]) -> Callable[..., None]:
         try:
             body(*args, **options)
         except MeshError as error:
+            # The word after --wait may have been meant for it.
+            if isinstance(error, UnknownCluster) and options.get("wait") is True:
+                error.hint += "\n" + without_value("--wait", options["cluster"])
             complain(error)
             raise Exit(code=error.exit_code) from error
 

@@ -55,6 +55,7 @@ OPTIONS = {
     "evict": "end your own processes that hold a device which the run needs",
     "no-fanout": "send to every host from here: hosts hand nothing on among themselves",
     "fresh": "remove from the workspace what the hosts have made in it",
+    "prerun": "run also the prerun entries whose inputs have not changed",
 }
 
 
@@ -87,6 +88,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         evict: bool = False,
         fresh: bool = False,
         no_fanout: bool = False,
+        prerun: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -107,6 +109,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             evict=evict,
             fresh=fresh,
             no_fanout=no_fanout,
+            prerun=prerun,
         )
         command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
@@ -249,7 +252,7 @@ def ps(
     auto_shortflags=False,
     positional=["run"],
     help={
-        "run": "the id of a run, the beginning of one, or last",
+        "run": "the id of a run, the beginning of one, or last; with `mesh` the first word that is no option",
         "all": "every run of yours on the cluster",
         "cluster": "where it runs, if this machine does not know",
         "clusters": CLUSTERS,

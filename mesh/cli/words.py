@@ -14,6 +14,7 @@ from invoke.context import Context
 from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 
+from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
@@ -70,7 +71,10 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
         elif expected and not expected[0].value:
             expected.pop(0).value = word
         else:
-            raise UsageError(f"unexpected word {word!r}", hint=usage)
+            before = arguments[-len(rest) - 2] if len(arguments) > len(rest) + 1 else ""
+            is_open = before in task.flags and task.flags[before].optional
+            more = f": {without_value(before, word)}" if is_open else ""
+            raise UsageError(f"unexpected word {word!r}{more}", hint=usage)
     return []
 
 

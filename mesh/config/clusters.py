@@ -14,7 +14,7 @@ from mesh.config import yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
-from mesh.core.errors import UsageError
+from mesh.core.errors import UnknownCluster, UsageError
 
 LOCAL = "local"
 LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
@@ -90,7 +90,7 @@ def load_clusters(path: Path, *, required: bool) -> ClusterFile:
 
 
 def find_cluster(name: str, file: ClusterFile) -> Cluster:
-    """The cluster of that name, a built-in one or one of the file. Raises UsageError."""
+    """The cluster of that name, a built-in one or one of the file. Raises UnknownCluster, and other UsageErrors."""
     if name == LOCAL or name.startswith(f"{LOCAL}:"):
         return _local(name)
     if name in file.problems:
@@ -98,9 +98,9 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
     if name in file.clusters:
         return file.clusters[name]
     if not file.path.exists():
-        raise UsageError(f"no cluster {name!r}: there is no {file.path}", hint=EXAMPLE)
+        raise UnknownCluster(f"no cluster {name!r}: there is no {file.path}", hint=EXAMPLE)
     near = yamlfile.did_you_mean(name, [*file.names, LOCAL])
-    raise UsageError(f"no cluster {name!r} in {file.path}{near}", hint="`mesh clusters` lists them")
+    raise UnknownCluster(f"no cluster {name!r} in {file.path}{near}", hint="`mesh clusters` lists them")
 
 
 def _local(name: str) -> Cluster:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from yaml.nodes import MappingNode, Node
+from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_GRACE, DEFAULT_SPOOL, SetupCommand
+from mesh.core.run import DEFAULT_GRACE, DEFAULT_SPOOL, PrerunEntry, SetupCommand
 
 FILE = "mesh.yaml"
 KEYS = ("commands", "ignore", "include_git", "prerun", "env", "pass", "workspace", "grace", "spool")
 COMMAND_KEYS = ("run", "unless", "sudo")
+ENTRY_KEYS = ("run", "inputs")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,9 +47,9 @@ ignore:
 
 # Before each run, in one bash session per host: what it exports or activates holds for the command.
 prerun:
-  # - uv venv --allow-existing
+  # - run: uv venv --allow-existing && uv pip install -r requirements.txt
+  #   inputs: [requirements.txt]  # skipped where it last succeeded with these contents; --prerun runs it all the same
   # - source .venv/bin/activate
-  # - uv pip install -r requirements.txt
 
 # Variables for every rank; they win over those that mesh sets.
 env:
@@ -78,7 +80,7 @@ class Project:
     ignore: tuple[str, ...] = ()
     ignore_places: tuple[str, ...] = ()  # FILE:LINE of each
     include_git: bool = False  # .git belongs to the workspace
-    prerun: tuple[str, ...] = ()
+    prerun: tuple[PrerunEntry, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     grace: float = DEFAULT_GRACE  # seconds
@@ -102,8 +104,7 @@ def _read(path: Path) -> Project:
     keys = yamlfile.mapping(node, path.name, problems, "the keys " + ", ".join(KEYS))
     yamlfile.known(keys, KEYS, "", problems)
     lists = {
-        key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else ()
-        for key in ("ignore", "prerun", "pass")
+        key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else () for key in ("ignore", "pass")
     }
     project = Project(
         workspace=_workspace(path, keys, problems),
@@ -112,7 +113,7 @@ def _read(path: Path) -> Project:
         ignore=lists["ignore"],
         ignore_places=_places(path, keys, problems),
         include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
-        prerun=lists["prerun"],
+        prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],
         grace=_grace(keys, problems),
@@ -153,6 +154,45 @@ def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
     }
     sudo = "sudo" in keys and yamlfile.flag(keys["sudo"][1], f"{where}.sudo", problems)
     return SetupCommand(run=texts.get("run", ""), unless=texts.get("unless", ""), sudo=sudo)
+
+
+def _prerun(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[PrerunEntry, ...]:
+    if "prerun" not in keys or yamlfile.found(keys["prerun"][1]) == "nothing":
+        return ()
+    listed = yamlfile.items(keys["prerun"][1], "prerun", problems, "a list")
+    return tuple(_entry(node, where, problems) for where, node in listed)
+
+
+def _entry(node: Node, where: str, problems: Problems) -> PrerunEntry:
+    """One item of the list: shell text, or a mapping with run:."""
+    if not isinstance(node, MappingNode):
+        return PrerunEntry(run=_shell_text(node, where, problems, "a text, or a mapping with run:"))
+    keys = yamlfile.mapping(node, where, problems, "an entry")
+    yamlfile.known(keys, ENTRY_KEYS, where, problems)
+    run = ""
+    inputs: tuple[str, ...] = ()
+    if "run" in keys:
+        run = _shell_text(keys["run"][1], f"{where}.run", problems, "a text")
+    else:
+        problems.add(node, where, "has no run:")
+    if "inputs" in keys:
+        inputs = _inputs(keys["inputs"][1], f"{where}.inputs", problems)
+    return PrerunEntry(run=run, inputs=inputs)
+
+
+def _inputs(node: Node, where: str, problems: Problems) -> tuple[str, ...]:
+    """Paths in the workspace, in their shortest form."""
+    listed = yamlfile.items(node, where, problems, "a list of paths")
+    if not listed and isinstance(node, SequenceNode):
+        problems.add(node, where, "is empty: name what the entry reads, or leave it out, and the entry always runs")
+    inputs = []
+    for place, item in listed:
+        written = _shell_text(item, place, problems, "a path in the workspace")
+        path = posixpath.normpath(written)
+        if path.startswith(("/", "~/")) or path.split("/")[0] in ("..", "~"):
+            problems.add(item, place, f"{written} is not in the workspace")
+        inputs.append(path)
+    return tuple(dict.fromkeys(inputs))
 
 
 def _shell_text(node: Node, where: str, problems: Problems, expected: str) -> str:

@@ -44,6 +44,7 @@ class Options:
     evict: bool = False  # end other processes of our user that hold a device
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
+    prerun: bool = False  # run also the prerun entries whose inputs have not changed
 
 
 def read_options(
@@ -66,6 +67,7 @@ def read_options(
     evict: bool = False,
     fresh: bool = False,
     no_fanout: bool = False,
+    prerun: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
@@ -90,6 +92,7 @@ def read_options(
         evict=evict,
         fresh=fresh,
         fan_out=not no_fanout,
+        prerun=prerun,
     )
 
 
@@ -212,6 +215,7 @@ def run_spec(
         ignore=project.ignore,
         include_git=project.include_git,
         prerun=project.prerun,
+        force=options.prerun,
         env=_environment(project, options.env, environ),
         nproc=options.nproc,
         grace=_seconds("grace", options.grace, environ, project.grace),

@@ -19,6 +19,10 @@ class UsageError(MeshError):
     exit_code = 2
 
 
+class UnknownCluster(UsageError):
+    """There is no cluster of the name that was given."""
+
+
 class HostUnreachable(MeshError):
     """No channel to a host could be opened; step is what failed, one of events.CONNECTING."""
 

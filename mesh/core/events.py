@@ -14,6 +14,7 @@ from typing import Any
 # The steps on the way to an agent, in their order: a host that fails in one of them has none.
 CONNECTING = ("reach", "host-key", "login", "python")
 
+UNCHANGED = "its inputs have not changed"
 OOM_NEAR = "the kernel has killed a process there for lack of memory"
 
 
@@ -139,6 +140,23 @@ class Sending(Progress):
 @dataclass(frozen=True, kw_only=True)
 class Heard(HostEvent):
     """Something has come that tells nothing. For the launcher, which acknowledges it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrerunDecided(HostEvent):
+    """The host knows whether it must run a prerun entry that has inputs."""
+
+    entry: int  # index in the list
+    why: str  # it runs; "": it is skipped
+    missing: tuple[str, ...]  # inputs that are not there
+
+    def told(self) -> str:
+        """In words.
+
+        >>> PrerunDecided(time=0, node=0, entry=0, why="", missing=("uv.lock",)).told()
+        'skipped: its inputs have not changed'
+        """
+        return f"runs: {self.why}" if self.why else f"skipped: {UNCHANGED}"
 
 
 @dataclass(frozen=True, kw_only=True)

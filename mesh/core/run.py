@@ -12,6 +12,7 @@ DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
+MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
 class Kind(Enum):
@@ -32,6 +33,26 @@ class SetupCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrerunEntry:
+    """One entry of ``prerun:``."""
+
+    run: str  # shell text
+    # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
+    # the same contents of these; (): it always runs.
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """In one line, for people.
+
+        >>> PrerunEntry(run="uv venv &&\\n  uv sync").told
+        '"uv venv && uv sync"'
+        """
+        line = " ".join(self.run.split())
+        return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What one run does, on whatever hosts. Times are in seconds.
 
@@ -44,10 +65,10 @@ class RunSpec:
     command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode); (): none
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
-    force: bool = False  # setup: run also what ``unless`` would skip
+    force: bool = False  # run also what ``unless`` or ``inputs`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
-    prerun: tuple[str, ...] = ()  # shell text, run in one bash session per host
+    prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
     nproc: int = 1  # ranks on each host, at least 1
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL

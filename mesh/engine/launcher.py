@@ -256,7 +256,8 @@ class Launcher:
                 self._courier.begin(node, session, self._trees[node])
             case orders.Prepare(node=node):
                 spec = self._spec
-                session.prepare(self._environment(node), spec.prerun, claim=spec.claim, evict=spec.evict)
+                chosen = {"force": spec.force, "claim": spec.claim, "evict": spec.evict}
+                session.prepare(self._environment(node), spec.prerun, **chosen)
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):

@@ -24,6 +24,7 @@ from mesh.core.events import (
     Lost,
     Output,
     PrepareFailed,
+    PrerunDecided,
     Ready,
     Started,
     StdoutClosed,
@@ -43,6 +44,7 @@ from mesh.core.outcome import (
 )
 from mesh.core.run import Kind, RunSpec
 from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
+from mesh.engine.skips import Skips
 
 SYNC_PATIENCE = 30.0  # seconds to wait for a host that is only being synced: whoever watches syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
@@ -108,6 +110,7 @@ class Supervisor:
         self._pause = AGAIN * (1 + zlib.crc32(spec.run.encode()) % 100 / 100)
         self._is_setup = spec.kind is Kind.SETUP
         self._has_ranks = bool(spec.command or spec.commands)
+        self._skips = Skips(spec.prerun, placement)
 
     @property
     def done(self) -> bool:
@@ -129,6 +132,8 @@ class Supervisor:
                 return self._locked(node)
             case Synced(node=node):
                 return self._move(node, Phase.SYNCED)
+            case PrerunDecided():
+                return self._skips.take(event)
             case Ready(node=node):
                 return self._move(node, Phase.READY)
             case Busy():

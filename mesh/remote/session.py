@@ -35,6 +35,7 @@ from mesh.core.events import (
     OtherTree,
     Output,
     PrepareFailed,
+    PrerunDecided,
     Ready,
     Reconnected,
     Reconnecting,
@@ -46,7 +47,7 @@ from mesh.core.events import (
     Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
-from mesh.core.run import Kind, SetupCommand
+from mesh.core.run import Kind, PrerunEntry, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
@@ -224,13 +225,17 @@ class Session:
         given = {"tree": tree, "address": address, "port": port, "bytes": size, "credentials": credentials}
         self._send(encode({"type": "fetch", **given}))
 
-    def prepare(self, env: Mapping[str, str], prerun: Sequence[str], *, claim: bool, evict: bool) -> None:
+    def prepare(
+        self, env: Mapping[str, str], prerun: Sequence[PrerunEntry], *, force: bool, claim: bool, evict: bool
+    ) -> None:
         """Run prerun with the environment of the host's first rank.
 
+        force: also entries whose inputs have not changed
         claim: see first that nobody holds a device; evict: end processes of the same user that do
         """
-        request = {"type": "prepare", "env": dict(env), "prerun": list(prerun), "claim": claim, "evict": evict}
-        self._send(encode(request))
+        entries = [dataclasses.asdict(entry) for entry in prerun]
+        chosen = {"force": force, "claim": claim, "evict": evict}
+        self._send(encode({"type": "prepare", "env": dict(env), "prerun": entries, **chosen}))
 
     def start(self, argv: Sequence[str], ranks: Sequence[Rank]) -> None:
         """Start the ranks of this host."""
@@ -514,6 +519,9 @@ class Session:
                     tree=tree,
                     attempt=header["attempt"],
                 )
+            case "decided":
+                entry, why, missing = header["entry"], header["why"], tuple(header["missing"])
+                return PrerunDecided(time=now, node=node, entry=entry, why=why, missing=missing)
             case "ready":
                 return Ready(time=now, node=node)
             case "failed":
@@ -595,7 +603,7 @@ def _last_words(farewell: Farewell) -> str:
 def _tail(text: bytes) -> str:
     """The last line that says something, as a person may read it."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    return lines[-1][:400] if lines else ""
 
 
 def _told(owner: Mapping[str, object]) -> str:

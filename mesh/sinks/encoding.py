@@ -19,6 +19,7 @@ from mesh.core.events import (
     Lost,
     Notice,
     PrepareFailed,
+    PrerunDecided,
     RankEvent,
     Ready,
     Reconnected,
@@ -37,6 +38,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield _host("connected", event, placement)
         case Synced(files=files, bytes=size, seconds=seconds):
             yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds}
+        case PrerunDecided(entry=entry, why=why):
+            yield {**_host("prerun_entry", event, placement), "entry": entry, "skipped": not why, "why": why}
         case Ready():
             yield _host("ready", event, placement)
         case Busy(owner=owner):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, Started, Stream
+from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, PrerunDecided, Started, Stream
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
@@ -32,7 +32,7 @@ class StoreSink:
     def __init__(self, *, directory: Path, spec: RunSpec, cluster_name: str, placement: Placement) -> None:
         self.directory, self.logs = directory, directory / "logs"
         self.problem = ""
-        self._placement = placement
+        self._placement, self._prerun = placement, spec.prerun
         self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
         self._started: list[Started] = []
         self._left_out: list[dict[str, Any]] = []
@@ -67,6 +67,9 @@ class StoreSink:
             if isinstance(event, Output):
                 self._file(self.log(event.rank, event.stream)).write(event.data)
                 return
+            if isinstance(event, PrerunDecided):
+                told = f"==> {self._prerun[event.entry].told} {event.told()}\n"
+                self._file(self.host_log(event.node, Stream.PRERUN)).write(told.encode("utf-8", "replace"))
             if isinstance(event, Started):
                 self._started.append(event)
             if isinstance(event, LeftOut):

@@ -16,6 +16,8 @@ from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 
 MOST_NAMED = 10  # paths in one message
+A_DEVICE = "a device"
+SPECIAL = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: A_DEVICE, stat.S_IFBLK: A_DEVICE}
 
 
 class Kind(Enum):
@@ -70,6 +72,22 @@ def list_workspace(
     return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns, walk.rules, walk.inside)
 
 
+def obstacle(root: Path, path: bytes) -> str:
+    """Why a path of a workspace cannot be sent, whatever the rules say; "" if it can."""
+    place = os.fsencode(root)
+    parts = path.strip(b"/").split(b"/")
+    for depth in range(1, len(parts)):
+        if os.path.islink(os.path.join(place, *parts[:depth])):
+            return f"{told(b'/'.join(parts[:depth]))} is a symbolic link, which is sent as one"
+    try:
+        kind = stat.S_IFMT(os.lstat(os.path.join(place, *parts)).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return "there is no such file"
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+    return f"it is {SPECIAL[kind]}" if kind in SPECIAL else ""
+
+
 def unreadable(lines: Sequence[str]) -> MeshError:
     """The error for paths that belong and cannot be read; lines: each with the reason."""
     more = f"\nand {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
@@ -122,8 +140,7 @@ class _Walk:
         elif kind == stat.S_IFLNK:
             self.entries.append(Entry(path, Kind.LINK, mode, 0, *rest, os.readlink(child.path)))
         else:
-            what = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}.get(kind, "a device")
-            self.skipped.append(f"{told(path)}: {what}")
+            self.skipped.append(f"{told(path)}: {SPECIAL.get(kind, A_DEVICE)}")
 
     def _cannot_read(self, path: bytes, error: OSError) -> None:
         self.unreadable.append(f"{told(path) or '.'}: {error.strerror}")

@@ -30,6 +30,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel
+from mesh.core.run import PrerunEntry
 from mesh.remote.blob import start_command
 from mesh.remote.session import Begin, Rank, Session
 
@@ -87,16 +88,18 @@ class Run:
 
     def prepare(
         self,
-        prerun: Sequence[str] = (),
+        prerun: Sequence[str | PrerunEntry] = (),
         env: Mapping[str, str] | None = None,
         *,
+        force: bool = False,
         claim: bool = False,
         evict: bool = False,
     ) -> HostEvent:
         """Go on to Ready, or to what failed."""
         self.lock()
         given = {"RANK": "0", "LOCAL_RANK": "0", **(env or {})}
-        self.session.prepare(given, prerun, claim=claim, evict=evict)
+        entries = [PrerunEntry(run=entry) if isinstance(entry, str) else entry for entry in prerun]
+        self.session.prepare(given, entries, force=force, claim=claim, evict=evict)
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)
         return event

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
+from mesh.core.run import PrerunEntry
 from tests.lab import eventually
 
 from .conftest import Open, Run
@@ -144,6 +145,33 @@ def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_py
 
 def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     agent.lock()
-    agent.session.prepare({"RANK": "0"}, ["echo begun", "sleep 4567"], claim=False, evict=False)
+    entries = [PrerunEntry(run="echo begun"), PrerunEntry(run="sleep 4567")]
+    agent.session.prepare({"RANK": "0"}, entries, force=False, claim=False, evict=False)
     agent.until(Output)
     assert agent.finish(grace=5.0).left == ()
+
+
+def test_an_error_of_the_agent_is_told_on_each_python(opener: Open, python: str, tmp_path: Path) -> None:
+    """A request that no agent knows: what came of the run is told, and why."""
+    run = opener(python)
+    run.prepare()
+    run.start("sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 1000")
+    assert eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    run.session.ask({"type": "riddle"})
+    lost = run.until(Lost)
+    assert isinstance(lost, Lost)
+    assert lost.reason.startswith("its agent ended: the agent is gone (it failed: AttributeError: ")
+    assert "'do_riddle'" in lost.reason
+    assert lost.reason.endswith("); its processes were ended")
+    assert lost.is_clear
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_long_error_of_the_agent(agent: Run) -> None:
+    agent.lock()
+    agent.session.ask({"type": "x" * 200_000})
+    lost = agent.until(Lost)
+    assert isinstance(lost, Lost)
+    assert "AttributeError" in lost.reason
+    assert lost.reason.endswith("); its processes were ended")
+    assert len(lost.reason) < 400

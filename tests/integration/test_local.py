@@ -150,3 +150,64 @@ def test_a_host_has_a_home_of_its_own(plain_pod: Home) -> None:
         "run", "pod", "sh", "-c", "echo $HOME | grep -c mesh-lab; echo $PATH | cut -d: -f1,2 | grep -c '/.local/bin'"
     )
     assert done.lines == ["[0] 1", "[0] 1", "[1] 1", "[1] 1"]
+
+
+ENTRIES = """
+prerun:
+  - echo always >>../always
+  - run: echo once >>../once; cat requirements*.txt >made
+    inputs: ["requirements*.txt", src, uv.lock]
+  - export MADE=$(cat made)
+"""
+SKIPPED = 'prerun: "echo once >>../once; cat requirements*.txt >made" skipped on 2 hosts: its inputs have not changed'
+
+
+def test_prerun_that_need_not_run_again(home: Home) -> None:
+    home.files(mesh__yaml=ENTRIES, requirements__txt="jax")
+    (home.project / "src").mkdir()
+    (home.project / "src/a.py").write_text("import a")
+    skipped = f"==> {SKIPPED} (not there: uv.lock)\n"
+
+    def made(*options: str) -> str:
+        """What two ranks found, and whether the entry was skipped."""
+        done = home.mesh("run", *options, "local", "sh", "-c", "mkdir -p src/__pycache__; echo $MADE")
+        assert done.status == 0, done.err
+        assert done.err.count("prerun: ") == done.err.count(skipped) <= 1
+        (found,) = {line[4:] for line in done.lines}
+        return f"{found}, skipped" if skipped in done.err else found
+
+    assert made() == "jax"
+    assert made() == "jax, skipped"
+    home.files(requirements__txt="flax")
+    assert made() == "flax"
+    os.utime(home.project / "requirements.txt", (0, 0))
+    assert made() == "flax, skipped"
+    home.files(**{"requirements-dev__txt": "pytest"})
+    assert made() == "pytestflax"
+    (home.project / "src/a.py").write_text("import b")
+    assert made() == "pytestflax"
+    assert made() == "pytestflax, skipped"
+    assert made("--prerun") == "pytestflax"
+    assert made("--fresh") == "pytestflax"
+    assert made("--share") == "pytestflax"
+    assert made() == "pytestflax, skipped"
+    for host in (home.path / ".mesh/local").iterdir():
+        # A shared run has its workspace elsewhere.
+        assert (host / "workspaces/always").read_text() == "always\n" * 10
+        assert (host / "workspaces/once").read_text() == "once\n" * 6
+
+
+def test_a_push_that_removes_what_prerun_has_made(home: Home) -> None:
+    home.files(mesh__yaml="prerun:\n  - run: touch made\n    inputs: [mesh.yaml]\n")
+    for _ in range(2):
+        assert home.mesh("run", "local:1", "test", "-e", "made").status == 0
+    assert home.mesh("push", "--fresh", "local:1").status == 0
+    assert home.mesh("run", "local:1", "test", "-e", "made").status == 0
+
+
+def test_the_plan_tells_what_would_be_skipped(home: Home) -> None:
+    home.files(mesh__yaml="prerun:\n  - {run: make, inputs: [src, Makefile]}\n  - true && true\n")
+    lines = home.mesh("run", "--dry-run", "local:1", "true").out.decode().splitlines()
+    assert "prerun     make  (skipped where it succeeded with the same src, Makefile)" in lines
+    assert "prerun     true && true" in lines
+    assert "prerun     make" in home.mesh("run", "--prerun", "--dry-run", "local:1", "true").out.decode().splitlines()

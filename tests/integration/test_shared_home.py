@@ -139,6 +139,17 @@ def test_the_workspace_is_written_once(shared: Home, hosts: list[TestHost]) -> N
     assert done.lines == sorted(f"[{rank}] {text}" for rank in range(3) for text in ("main.py", "other.py", "print(2)"))
 
 
+def test_prerun_with_inputs_runs_on_one_host_after_the_other(shared: Home, hosts: list[TestHost]) -> None:
+    """What it makes may be each host's own, so that every one runs it; in a directory that they share, by turns."""
+    one_at_a_time = "mkdir busy && sleep 0.2 && rmdir busy && echo ran >>ran && touch /tmp/made"
+    shared.files(mesh__yaml=f"prerun:\n  - run: {one_at_a_time}\n    inputs: [mesh.yaml]\n")
+    for skipped in (False, True, True):
+        done = shared.mesh("run", "pod", "sh", "-c", "test -e /tmp/made && wc -l <ran")
+        assert done.status == 0, done.err
+        assert done.lines == [f"[{rank}] 3" for rank in range(3)]
+        assert ("skipped on 3 hosts: its inputs have not changed" in done.err) == skipped
+
+
 def test_spools_do_not_meet(shared: Home, hosts: list[TestHost]) -> None:
     """While the client is away, every machine keeps the output of its own ranks."""
     process = shared.popen("run", "pod", "sh", "-c", "seq 1000000; touch /tmp/ended", stdout=subprocess.DEVNULL)

@@ -109,6 +109,20 @@ def test_statuses_and_messages(home: Home) -> None:
         assert done.err.startswith(message), done.err
 
 
+def test_a_word_after_wait_that_is_no_time(home: Home) -> None:
+    told = "--wait was taken without a value, as '5min' is no time such as 30s, 5m or 2h"
+    done = home.mesh("run", "--wait", "5min", "local", "true")
+    assert (done.status, done.out) == (2, b"")
+    assert "no cluster '5min'" in done.err
+    assert told in done.err
+    assert "--wait was taken" not in home.mesh("run", "--wait", "5m", "locl", "true").err
+    for words in (["push", "local", "--wait", "5min"], ["push", "--wait=5min", "local"]):
+        done = home.mesh(*words)
+        assert done.status == 2
+        assert (told if "=" not in words[1] else "--wait: expected seconds") in done.err
+    assert home.mesh("init", "x").err.startswith("error: unexpected word 'x'\n")
+
+
 def test_an_empty_value_is_not_everything(home: Home) -> None:
     for words in (
         ["run", "--hosts", "", "local", "true"],
@@ -257,6 +271,15 @@ def test_through_invoke(home: Home) -> None:
         [*argv, "--", "sh", "-c", "exit 7"], cwd=home.project, env=home.environ, capture_output=True, check=False
     )
     assert failing.returncode == 7
+
+
+def test_stop_through_invoke(home: Home) -> None:
+    """Invoke has no word that may be left out: there the run is an option."""
+    home.environ["PYTHONWARNINGS"] = ""
+    argv = [sys.executable, "-m", "invoke", "--search-root", str(REPOSITORY), "stop", "--run", "nothing"]
+    done = subprocess.run(argv, cwd=home.project, env=home.environ, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"error: no run 'nothing' on local:1\n" in done.stderr
 
 
 def test_help_imports_nothing_of_ssh(home: Home) -> None:

@@ -17,7 +17,7 @@ from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.settings import Options, given_command, read_options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
-from mesh.core.run import RunSpec
+from mesh.core.run import PrerunEntry, RunSpec
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -78,7 +78,7 @@ def test_the_seeds_formats_load(tmp_path: Path) -> None:
     project = load_project(tmp_path)
     assert [command.run for command in project.commands] == ["curl -LsSf https://astral.sh/uv/install.sh | sh"]
     assert len(project.ignore) == 6
-    assert project.prerun[2] == "uv pip install loguru 'jax[tpu]'"
+    assert project.prerun[2].run == "uv pip install loguru 'jax[tpu]'"
 
 
 def test_everything_that_can_stand_in_a_cluster(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 WRONG_PROJECTS = {
     "an unknown key": ("ignroe: []\n", "mesh.yaml:1: ignroe: unknown key 'ignroe'; did you mean 'ignore'?"),
     "text for a list": ("prerun: make\n", "mesh.yaml:1: prerun: expected a list, found 'make'"),
-    "a number in a list": ("prerun: [1]\n", "mesh.yaml:1: prerun[0]: expected a text, found 1"),
+    "a number in a list": ("prerun: [1]\n", "mesh.yaml:1: prerun[0]: expected a text, or a mapping with run:, found 1"),
     "a list for env": ("env: [A=1]\n", "mesh.yaml:1: env: expected variables, NAME: VALUE, found a list"),
     "nothing for a variable": (
         "env:\n  A:\n",
@@ -460,3 +460,63 @@ def test_any_text_is_a_host_or_none(text: str) -> None:
     assert not host.startswith("-")
     assert not any(c.isspace() or c in "/@" for c in host + user)
     assert 0 <= port <= 65535
+
+
+def entries(tmp_path: Path, text: str) -> tuple[PrerunEntry, ...]:
+    (tmp_path / "mesh.yaml").write_text(text)
+    return load_project(tmp_path).prerun
+
+
+def test_prerun_entries_with_and_without_inputs(tmp_path: Path) -> None:
+    assert entries(
+        tmp_path,
+        "prerun:\n"
+        "  - source x\n"
+        "  - run: make\n"
+        "  - {run: uv sync, inputs: [uv.lock, ./src/, 'a/../b/*.txt', uv.lock, .]}\n",
+    ) == (
+        PrerunEntry(run="source x"),
+        PrerunEntry(run="make"),
+        PrerunEntry(run="uv sync", inputs=("uv.lock", "src", "b/*.txt", ".")),
+    )
+    assert entries(tmp_path, "prerun:\n") == ()
+
+
+def test_all_that_is_wrong_with_prerun_entries_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        entries(
+            tmp_path,
+            "prerun:\n"
+            "  - inputs: [a]\n"
+            "  - run: [x]\n"
+            "    input: [a]\n"
+            "  - run: make\n"
+            "    inputs:\n"
+            "      - /etc/passwd\n"
+            "      - ../other\n"
+            "      - a/../../b\n"
+            "      - ~/x\n"
+            "      - 7\n"
+            "  - {run: make, inputs: uv.lock}\n"
+            "  - {run: make, inputs: []}\n"
+            "  - {run: make, inputs: }\n",
+        )
+    assert str(raised.value).replace(f"{tmp_path}/mesh.yaml:", "").split("\n") == [
+        "2: prerun[0]: has no run:",
+        "4: prerun[1]: unknown key 'input'; did you mean 'inputs'?",
+        "3: prerun[1].run: expected a text, found a list",
+        "7: prerun[2].inputs[0]: /etc/passwd is not in the workspace",
+        "8: prerun[2].inputs[1]: ../other is not in the workspace",
+        "9: prerun[2].inputs[2]: a/../../b is not in the workspace",
+        "10: prerun[2].inputs[3]: ~/x is not in the workspace",
+        "11: prerun[2].inputs[4]: expected a path in the workspace, found 7",
+        "12: prerun[3].inputs: expected a list of paths, found 'uv.lock'",
+        "13: prerun[4].inputs: is empty: name what the entry reads, or leave it out, and the entry always runs",
+        "14: prerun[5].inputs: expected a list of paths, found nothing",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["uv", "pip", "conda"])
+def test_the_examples_of_environments_load(kind: str) -> None:
+    (entry,) = [one for one in load_project(REPOSITORY / "configs" / kind).prerun if one.inputs]
+    assert kind in entry.run

@@ -904,3 +904,45 @@ def test_each_python(place: Place, version: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[2, 2, true]\n", "")
     assert seen(place.there) == seen(place.here)
+
+
+def about(path: Path) -> tuple[int, int, bytes]:
+    status = path.lstat()
+    return stat.S_IMODE(status.st_mode), status.st_mtime_ns, path.read_bytes()
+
+
+@pytest.mark.parametrize("known", [False, True])  # to the last sync
+@pytest.mark.parametrize("edit", ["mode", "time", "content", "deleted"])
+def test_hard_links_of_the_host_are_not_changed_with_their_file(place: Place, edit: str, known: bool) -> None:
+    place.set({b"a": b"1", b"b": b"2"})
+    place.sync()
+    (place.there / "snapshot").mkdir()
+    other = place.there / "snapshot/a"
+    other.hardlink_to(place.there / "a")
+    before = about(other)
+    if known:
+        place.sync()
+    if edit == "mode":
+        (place.here / "a").chmod(0o711)
+    elif edit == "time":
+        os.utime(place.here / "a", ns=(5, 5))
+    elif edit == "content":
+        (place.here / "a").write_bytes(b"3")
+    else:
+        (place.here / "a").unlink()
+    assert len(place.sync()["asked"]) == (edit == "content")
+    assert about(other) == before
+    assert other.stat().st_nlink == 1
+    assert (place.there / "a").exists() == (edit != "deleted")
+    if edit != "deleted":
+        assert about(place.there / "a") == about(place.here / "a")
+    assert place.sync()["changed"] == 0
+
+
+def test_a_new_name_of_a_file_is_no_reason_to_copy_it(place: Place) -> None:
+    place.set({b"a": b"1"})
+    place.sync()
+    (place.there / "other").hardlink_to(place.there / "a")
+    inode = (place.there / "a").stat().st_ino
+    place.sync()
+    assert (place.there / "a").stat().st_ino == inode

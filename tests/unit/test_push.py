@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 
 import pytest
 
@@ -20,6 +22,9 @@ def project(home: Home) -> Home:
     (home.project / "keep/x.log").write_text("")
     (home.project / "keep/keep.log").write_text("1" * 2000)
     (home.project / "link").symlink_to("data")
+    os.mkfifo(home.project / "fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(home.project / "socket"))
     return home
 
 
@@ -46,6 +51,13 @@ def test_what_would_be_sent(project: Home) -> None:
         ("keep/x.log", "keep/x.log is not sent: *.log (PROJECT/.gitignore:1)"),
         ("keep/keep.log", "keep/keep.log is sent: !keep.log (PROJECT/.gitignore:2)"),
         ("not/there.log", "not/there.log is not sent: *.log (PROJECT/.gitignore:1)"),
+        ("not/there.py", "not/there.py is not sent: there is no such file"),
+        ("a.py/below", "a.py/below is not sent: there is no such file"),
+        ("link", "link is sent: no rule leaves it out"),
+        ("keep", "keep is sent: no rule leaves it out"),
+        ("fifo", "fifo is not sent: it is a FIFO"),
+        ("socket", "socket is not sent: it is a socket"),
+        ("link/deep", "link/deep is not sent: link is a symbolic link, which is sent as one"),
         (".git/HEAD", ".git/HEAD is not sent: .git/ is left out by .git (mesh leaves it out unless mesh.yaml"),
     ],
 )
@@ -64,6 +76,8 @@ def test_paths_that_are_none_of_the_workspace(project: Home) -> None:
     found = json.loads(project.mesh("push", "--explain", "data/x", "--json").out)
     assert found["above"] == "data"
     assert not found["belongs"]
+    found = json.loads(project.mesh("push", "--explain", "fifo", "--json").out)
+    assert (found["belongs"], found["obstacle"]) == (False, "it is a FIFO")
 
 
 def test_a_cluster_must_be_named(project: Home) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -23,12 +24,13 @@ from mesh.core.events import (
     Notice,
     Output,
     PrepareFailed,
+    PrerunDecided,
     Started,
     Stream,
     Synced,
 )
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import RunSpec
+from mesh.core.run import PrerunEntry, RunSpec
 from mesh.sinks.escapes import Cleaner, clean
 from mesh.sinks.jsonl import JsonSink
 from mesh.sinks.lines import LineCutter
@@ -310,6 +312,22 @@ def store_of(tmp_path: Path, *events: Event) -> StoreSink:
         sink.handle(event)
     sink.close()
     return sink
+
+
+def test_the_prerun_log_tells_what_was_skipped(tmp_path: Path) -> None:
+    spec = dataclasses.replace(SPEC, prerun=(PrerunEntry(run="pip"), PrerunEntry(run="uv\n sync", inputs=("a",))))
+    sink = StoreSink(directory=tmp_path / "r1", spec=spec, cluster_name="pod", placement=PLACEMENT)
+    sink.handle(output(1, b"pip\n", Stream.PRERUN))
+    sink.handle(PrerunDecided(time=1, node=1, entry=1, why="", missing=("a",)))
+    sink.handle(PrerunDecided(time=1, node=2, entry=1, why="a changed", missing=()))
+    sink.close()
+    assert not sink.problem
+    skipped = '==> "uv sync" skipped: its inputs have not changed\n'
+    assert (sink.logs / "prerun-tpu-1.log").read_text() == f"pip\n{skipped}"
+    assert (sink.logs / "prerun-tpu-2.log").read_text() == '==> "uv sync" runs: a changed\n'
+    events = [json.loads(line) for line in (sink.directory / "events.jsonl").read_text().splitlines()]
+    told = [(event["event"], event["host"], event["entry"], event["skipped"], event["why"]) for event in events]
+    assert told == [("prerun_entry", "tpu-1", 1, True, ""), ("prerun_entry", "tpu-2", 1, False, "a changed")]
 
 
 def test_the_run_directory(tmp_path: Path) -> None:

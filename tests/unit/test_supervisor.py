@@ -21,6 +21,7 @@ from mesh.core.events import (
     Lost,
     Output,
     PrepareFailed,
+    PrerunDecided,
     Ready,
     StdoutClosed,
     Stopped,
@@ -30,7 +31,7 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import Kind, RunSpec, SetupCommand
+from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
@@ -121,6 +122,29 @@ def test_prerun_waits_until_all_hosts_are_locked() -> None:
     assert replay.handle(connected(1)) == [Lock(node=1)]
     assert replay.handle(Locked(time=1, node=1)) == [Sync(node=1), Prepare(node=0)]
     assert replay.handle(synced(1)) == [Prepare(node=1)]
+
+
+def decided(entry: int, node: int, why: str = "", *missing: str) -> PrerunDecided:
+    return PrerunDecided(time=1, node=node, entry=entry, why=why, missing=missing)
+
+
+def test_entries_that_are_skipped_are_told_once_for_all_hosts() -> None:
+    entries = (PrerunEntry(run="true"), PrerunEntry(run="uv  sync\n", inputs=("a", "b")), PrerunEntry(run="x" * 70))
+    replay = Replay(hosts=3, prerun=entries)
+    replay.handle(decided(1, 0), decided(1, 2), decided(2, 0))
+    assert replay.said == []
+    replay.handle(decided(1, 1))
+    assert replay.said == ['prerun: "uv sync" skipped on 3 hosts: its inputs have not changed']
+    replay.handle(decided(2, 1, "a changed"), decided(2, 2, "", "b"))
+    (_, said) = replay.said
+    text = f'prerun: "{"x" * 57}..." skipped on 2 hosts: its inputs have not changed (not there: b); it runs on h1'
+    assert said == text
+
+
+def test_entries_that_run_everywhere_are_not_told() -> None:
+    replay = Replay(hosts=2, prerun=(PrerunEntry(run="x", inputs=("a",)),))
+    replay.handle(decided(0, 0, "a changed"), decided(0, 1, "a changed"))
+    assert replay.said == []
 
 
 def test_no_rank_starts_before_all_hosts_are_ready() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SWEPT = 95  # exit status: the agent was killed, and everything that it had started is gone
 NOT_SWEPT = 94  # the same, but something is left
 PATIENCE = 5.0  # seconds for SIGKILL to take effect
+MOST_SAID = 200  # bytes of what the agent says of its own error
 
 
 def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[str]]) -> None:
@@ -26,6 +27,7 @@ def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[st
     """
     guardian = os.getpid()
     ours, theirs = socket.socketpair()
+    heard, words = os.pipe()
     agent = os.fork()
     if not agent:
         status = 1
@@ -35,23 +37,35 @@ def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[st
             hear_of_parents_end(guardian)
             serve(theirs)
             status = 0
-        except BaseException:
+        except BaseException as error:
             import traceback
 
             traceback.print_exc()
+            last = traceback.format_exception_only(type(error), error)[-1]
+            os.write(words, " ".join(last.split()).encode("utf-8", "replace")[:MOST_SAID])
         finally:
             os._exit(status)
     theirs.close()
+    os.set_blocking(heard, False)
     _let_go_of_the_channel()
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
     status = _wait_for(agent)
     if status == 0:
         os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
-    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
+    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else _failure(heard)
     left = [*end_all(), *clean_up()]
     done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
     os.write(2, f"the agent is gone ({how}); {done}\n".encode())
     os._exit(NOT_SWEPT if left else SWEPT)
+
+
+def _failure(heard: int) -> str:
+    """What the agent has said of its own error, in one line."""
+    try:
+        said = os.read(heard, MOST_SAID).decode("utf-8", "replace")
+    except BlockingIOError:
+        said = ""
+    return f"it failed: {said}" if said else "it failed"
 
 
 def end_all() -> list[str]:

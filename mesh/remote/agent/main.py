@@ -28,6 +28,7 @@ from .guardian import guard
 from .manifest import known_tree
 from .oom import Memory
 from .outbox import Outbox
+from .preparation import Preparation
 from .processes import (
     Process,
     Setting,
@@ -39,7 +40,6 @@ from .processes import (
 from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
-from .shell import Prerun
 from .spool import Spool
 from .state import Busy, State, free_port, machine_directory, machine_id
 
@@ -82,7 +82,7 @@ class Agent:
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])
-        self.prerun: Prerun | None = None
+        self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
@@ -144,8 +144,8 @@ class Agent:
                     poll.register(descriptor, select.POLLIN)
             else:
                 moments.append(self.read_again)
-        if self.prerun is not None and self.prerun.setting is None:
-            poll.register(self.prerun.status, select.POLLIN)
+        if self.preparation.words >= 0:
+            poll.register(self.preparation.words, select.POLLIN)
         if self.setup is not None and self.setup.words >= 0:
             poll.register(self.setup.words, select.POLLIN)
         if self.errand is not None:
@@ -166,8 +166,8 @@ class Agent:
             self.flush()
         if self.door is not None and self.door.fileno() in ready:
             self.open_door(self.door)
-        if self.prerun is not None and self.prerun.status in ready:
-            self.listen_to_prerun(self.prerun)
+        if self.preparation.words in ready:
+            self.preparation.listen()
         if self.setup is not None and self.setup.words in ready:
             self.listen_to_setup(self.setup)
         if self.errand is not None and self.errand.answer in ready:
@@ -365,13 +365,13 @@ class Agent:
         try:
             if header["claim"] and devices.find(self.begin["devices"]):
                 work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
-                self.send_on_errand(work, lambda answer: self.claimed(answer, header["prerun"]))
+                self.send_on_errand(work, lambda answer: self.claimed(answer, header))
             else:
-                self.start_prerun(header["prerun"])
+                self.preparation.start(header["prerun"], header["force"])
         except OSError as error:
             self.fail("devices", why(error))
 
-    def claimed(self, answer: dict[str, Any], prerun: list[str]) -> None:
+    def claimed(self, answer: dict[str, Any], header: dict[str, Any]) -> None:
         """Nobody holds a device any more, or somebody does."""
         self.claimed_devices = True
         for line in answer.get("ended", ()):
@@ -381,32 +381,7 @@ class Agent:
         if "error" in answer:
             self.fail("devices", answer["error"], answer["hint"])
         else:
-            self.start_prerun(prerun)
-
-    def start_prerun(self, lines: list[str]) -> None:
-        if not lines:
-            self.out.send({"type": "ready"})
-            return
-        try:
-            self.prerun = Prerun(lines, self.setting)
-        except OSError as error:
-            self.fail("prerun", why(error))
-            return
-        self.add_source(Source(self.prerun.output, -1, "prerun"))
-
-    def listen_to_prerun(self, prerun: Prerun) -> None:
-        if prerun.setting is None and prerun.heard() and prerun.setting is not None:
-            self.setting = prerun.setting
-            self.ending.spared = {prerun.pid, prerun.holder}  # bash would tell of a child that was terminated
-            if not self.is_over():
-                self.relay_all(prerun.output)
-                self.out.send({"type": "ready"})
-
-    def prerun_ended(self, prerun: Prerun, status: int) -> None:
-        self.listen_to_prerun(prerun)  # its last words may still be in the pipe
-        if prerun.setting is None and not self.is_over():
-            self.relay_all(prerun.output)
-            self.fail("prerun", prerun.failure(status))
+            self.preparation.start(header["prerun"], header["force"])
 
     # ---- ranks
 
@@ -542,8 +517,8 @@ class Agent:
             elif self.errand is not None and pid == self.errand.pid:
                 ended, self.errand = self.errand, None
                 ended.end()
-            elif self.prerun is not None and pid == self.prerun.pid:
-                self.prerun_ended(self.prerun, status)
+            elif pid == self.preparation.pid:
+                self.preparation.ended(status)
 
     def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
         """Bytes for the stdin of one rank; none: its end."""
@@ -591,8 +566,7 @@ class Agent:
             self.requests.clear()
             if self.errand is None:  # otherwise it ends like all other processes
                 self.delivery.drop()
-            if self.prerun is not None:
-                self.prerun.release()
+            self.preparation.release()
             self.ending.order(number, grace)
 
     def leave_setup(self) -> None:

@@ -9,7 +9,10 @@ from .processes import Setting, output_pipe, parse_environment, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    Entry = Mapping[str, Any]  # of prerun: "run", shell text, and "inputs", a list of paths
 
 # High numbers, as users' own lines like to take 3 to 9 and 200 (flock).
 STATUS, HOLD, SCRIPT = 190, 191, 192
@@ -18,37 +21,47 @@ STATUS, HOLD, SCRIPT = 190, 191, 192
 # A child that is freshly executed shows in /proc what the session would hand to a command. /bin/sh reads no start-up
 # file when it is not interactive, which bash would do if the session had set BASH_ENV.
 HOLDER = f"""/bin/sh -c 'echo "held $$" >&8; read -r _ <&9' 8>&{STATUS} 9<&{HOLD}"""
+# The same before an entry with inputs: it waits for the answer whether that is skipped. Whatever is wrong, it is not.
+ASKER = f"""/bin/sh -c 'echo "asks $$" >&8; read -r answer <&9; [ "$answer" = skip ]' 8>&{STATUS} 9<&{HOLD}"""
+
+ASKS, DONE, HELD = "asks", "done", "held"  # what a session says, and waits
+SKIP, RUN, GO_ON = b"skip\n", b"run\n", b"go on\n"  # what it is told then
 
 
-def script(lines: Sequence[str]) -> str:
-    """The text that bash runs: each line by eval, so that a syntax error in one is that line's failure.
+def script(entries: Sequence[Entry]) -> str:
+    """The text that bash runs: each entry by eval, so that a syntax error in one is that entry's failure.
 
-    No ``||`` and no ``if`` around eval, which would switch off a ``set -e`` of the user.
+    No ``||`` around eval, and no ``if`` that depends on it, which would switch off a ``set -e`` of the user.
     """
     import shlex  # few agents need it
 
     parts = []
-    for number, line in enumerate(lines):
+    for number, entry in enumerate(entries):
         parts.append(f"echo 'step {number}' >&{STATUS}")
-        parts.append(f"eval {shlex.quote(line)}")
+        if entry["inputs"]:
+            parts.append(f"if {ASKER}; then :; else")
+        parts.append(f"eval {shlex.quote(entry['run'])}")
         parts.append('__mesh_status=$?; [ "$__mesh_status" -eq 0 ] || exit "$__mesh_status"')
+        if entry["inputs"]:
+            parts.append(f"echo '{DONE} ' >&{STATUS}; read -r __mesh_status <&{HOLD}; fi")
     parts.append("unset __mesh_status")
     parts.append(HOLDER)
     return "\n".join(parts) + "\n"
 
 
 class Prerun:
-    """A session that is running its lines, or has run them and holds its state."""
+    """A session that is running its entries, or has run them and holds its state."""
 
-    def __init__(self, lines: Sequence[str], setting: Setting) -> None:
+    def __init__(self, entries: Sequence[Entry], setting: Setting) -> None:
         """Start it. Raises OSError if there is no way to."""
-        self._lines = lines
-        self._step = 0
+        self.entries = entries
+        self.step = 0  # the entry that it has come to
         self._heard = b""
+        self.found = setting  # what the entry that it asks about would be run with
         self.holder = 0  # the pid of the child that only waits, once it does
-        self.setting: Setting | None = None  # a Setting, once every line has run
+        self.setting: Setting | None = None  # a Setting, once every entry has run
         text = os.memfd_create("mesh-prerun")
-        os.write(text, to_bytes(script(lines)))
+        os.write(text, to_bytes(script(entries)))
         self.status, status_end = os.pipe()
         hold_end, self._hold = os.pipe()
         self.output, output_end = output_pipe()
@@ -62,21 +75,35 @@ class Prerun:
                 os.close(descriptor)
         os.set_blocking(self.status, False)
 
-    def heard(self) -> bool:
-        """Read the session's own words; True once its state is held, and in ``setting``."""
+    def heard(self) -> str:
+        """Read the session's own words; return the one that it waits after, or "".
+
+        ASKS: whether to run the entry ``step``, which would find ``found``; DONE: that entry has succeeded; HELD: its
+        state is held, and in ``setting``. ``answer`` lets it go on after the first two.
+        """
         try:
             chunk = os.read(self.status, 65536)
         except BlockingIOError:
-            return False
+            return ""
         *words, self._heard = (self._heard + chunk).split(b"\n")
+        last = ""
         for word in words:
-            what, _, number = word.partition(b" ")
-            if what == b"step":
-                self._step = int(number)
-            elif what == b"held":
+            last, _, number = word.decode("ascii", "replace").partition(" ")
+            if last == "step":
+                self.step = int(number)
+            elif last == ASKS:
+                self.found = _setting_of(int(number))
+            elif last == HELD:
                 self.holder = int(number)
                 self.setting = _setting_of(self.holder)
-        return self.setting is not None
+        return last if last in (ASKS, DONE, HELD) else ""
+
+    def answer(self, word: bytes) -> None:
+        """Let it go on: SKIP or RUN after ASKS, GO_ON after DONE."""
+        try:
+            os.write(self._hold, word)
+        except BrokenPipeError:  # it was killed: waitpid tells
+            pass
 
     def failure(self, status: int) -> str:
         """Why the session ended before its time, in words; status is from waitpid."""
@@ -85,7 +112,7 @@ class Prerun:
         else:
             code = os.WEXITSTATUS(status)
             how = f"exit {code}" if code else "the session was left (exit 0)"
-        return f"{how} in {self._lines[self._step]!r}"
+        return f"{how} in {self.entries[self.step]['run']!r}"
 
     def release(self) -> None:
         """Let the session end: it runs its EXIT trap and is gone."""

@@ -68,6 +68,8 @@ class State:
     def make(self) -> None:
         """Make the directories. Raises OSError where they cannot be made or written."""
         os.makedirs(self._root, 0o700, exist_ok=True)
+        if not os.path.isdir(self.workspace):
+            self.forget_prerun()
         for directory in (self.machine, self.workspace):
             os.makedirs(directory, exist_ok=True)
         if not os.access(self.workspaces, os.W_OK):
@@ -80,6 +82,13 @@ class State:
     def beside(self, what: str) -> str:
         """A file of ours that belongs to the workspace: the record of the last sync, the mark of who syncs."""
         return os.path.join(self.workspaces, f".{self.project}.{what}")
+
+    def forget_prerun(self) -> None:
+        """What prerun entries have made in the workspace is there no more. Raises OSError."""
+        try:
+            os.truncate(self.beside("prerun"), 0)
+        except FileNotFoundError:
+            pass
 
     def pack(self, number: int) -> str:
         """A file for a pack of the workspace as it comes; what killed agents have left of theirs is removed."""

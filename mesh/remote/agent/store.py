@@ -126,10 +126,13 @@ class Store:
         return False
 
     def keep(self, path: bytes, name: str) -> bool:
-        """Move a file into the store as the content ``name``; False if it stays, as on another file system."""
+        """Move a file into the store as the content ``name``; False if it stays, as on another file system.
+
+        One that has another name (a hard link) stays as well: it is the host's own, with its mode, and may change.
+        """
         try:
             status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > self._most():
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size > self._most():
                 return False
             os.chmod(path, MODE)
             os.rename(path, self.path(name))

@@ -93,6 +93,8 @@ class Sync:
                 except OtherBase:  # the record was damaged, or another run was faster: the client is to begin anew
                     return {"base": known_tree(self._record)}
                 if not answer["lacks"] or self._paths:
+                    if self._fresh:
+                        self._state.forget_prerun()
                     answer = workspace.apply(self._paths, self._fresh)
                 if answer.get("lacks"):
                     return {"lacks": answer["lacks"]}

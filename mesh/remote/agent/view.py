@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, PATH, SIZE, is_path, parent_of
+from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, MODE, MTIME, PATH, SIZE, is_path, mode_of, parent_of
 from .store import Store, hash_file, hash_of, open_file
 
 TYPE_CHECKING = False
@@ -126,10 +126,11 @@ class View:
             return
         # What belongs to somebody else cannot be given its mode and time.
         if status is not None and status.st_uid == os.geteuid() and self._right(entry, status):
-            self.touch.append(entry)
             if kind == FILE:
                 self.have[content] = path
-            return
+            if _may_touch(entry, status):
+                self.touch.append(entry)
+                return
         self.put.append(entry)
         if kind == FILE:
             self.wanted.setdefault(content, []).append(entry)
@@ -169,6 +170,15 @@ class View:
                 return False
             parent = parent_of(parent)
         return True
+
+
+def _may_touch(entry: Entry, status: os.stat_result) -> bool:
+    """Whether a file or link may be given its mode and time where it is.
+
+    Other names of a file (hard links) are the host's own, and have a mode and a time of their host's.
+    """
+    is_done = mode_of(status) == entry[MODE] and status.st_mtime_ns == entry[MTIME]
+    return entry[KIND] != FILE or status.st_nlink == 1 or is_done
 
 
 def _blocks(file: IO[bytes], place: int, end: int) -> list[str]:

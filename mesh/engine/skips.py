@@ -1,0 +1,37 @@
+"""What hosts tell of prerun entries with inputs, in one line for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mesh.core.cluster import Placement
+from mesh.core.events import UNCHANGED, PrerunDecided
+from mesh.core.run import PrerunEntry
+from mesh.engine.orders import Order, Say
+
+MOST_NAMED = 8  # hosts
+
+
+class Skips:
+    """Waits until every host has told whether it skips an entry."""
+
+    def __init__(self, prerun: Sequence[PrerunEntry], placement: Placement) -> None:
+        self._prerun = prerun
+        self._names = [host.name for host in placement.hosts]
+        self._told: dict[int, dict[int, PrerunDecided]] = {}  # by entry and node
+
+    def take(self, event: PrerunDecided) -> list[Order]:
+        """Take note of what one host has decided; the last one has it told, if any of them skips the entry."""
+        of_entry = self._told.setdefault(event.entry, {})
+        of_entry[event.node] = event
+        skipped = [one for one in of_entry.values() if not one.why]
+        if len(of_entry) < len(self._names) or not skipped:
+            return []
+        count = f"{len(skipped)} host{'s' * (len(skipped) != 1)}"
+        missing = list(dict.fromkeys(path for one in skipped for path in one.missing))
+        text = f"prerun: {self._prerun[event.entry].told} skipped on {count}: {UNCHANGED}"
+        text += f" (not there: {', '.join(missing)})" if missing else ""
+        running = [self._names[node] for node, one in sorted(of_entry.items()) if one.why]
+        if running:
+            text += f"; it runs on {', '.join(running[:MOST_NAMED])}" + ", ..." * (len(running) > MOST_NAMED)
+        return [Say(text=text)]
