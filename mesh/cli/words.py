@@ -21,6 +21,7 @@ from mesh.core.errors import UsageError
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-i": "--interactive"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
+TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
 
 
@@ -49,7 +50,7 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
     the user's; the others take options anywhere. Raises UsageError.
     """
     expected = places(task)
-    rest = list(arguments)
+    rest, words = list(arguments), list[str]()
     literal = False  # after --, where no command is taken: nothing is an option any more
     while rest:
         word = rest.pop(0)
@@ -69,9 +70,11 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
             literal = True
         elif expected and not expected[0].value:
             expected.pop(0).value = word
+        elif name in TAKES_PATHS:
+            words.append(word)
         else:
             raise UsageError(f"unexpected word {word!r}", hint=usage)
-    return []
+    return words
 
 
 def places(task: ParserContext) -> list[Argument]:

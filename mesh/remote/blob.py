@@ -40,6 +40,7 @@ MODULES = (
     "devices",
     "questions",
     "guardian",
+    "pull",
     "main",
 )
 

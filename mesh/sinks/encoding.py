@@ -18,7 +18,9 @@ from mesh.core.events import (
     LeftOut,
     Lost,
     Notice,
+    NotPulled,
     PrepareFailed,
+    Pulled,
     RankEvent,
     Ready,
     Reconnected,
@@ -37,6 +39,11 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield _host("connected", event, placement)
         case Synced(files=files, bytes=size, seconds=seconds):
             yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds}
+        case Pulled(files=files, unchanged=unchanged, bytes=size, seconds=seconds):
+            counts = {"files": files, "unchanged": unchanged, "bytes": size, "seconds": seconds}
+            yield {**_host("pulled", event, placement), **counts}
+        case NotPulled(path=path, reason=reason, fails=fails):
+            yield {**_host("not_pulled", event, placement), "path": path, "reason": reason, "fails": fails}
         case Ready():
             yield _host("ready", event, placement)
         case Busy(owner=owner):
