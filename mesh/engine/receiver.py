@@ -80,7 +80,7 @@ class Receiver:
             yield self._failed("agent", f"it does not speak our protocol: {type(error).__name__}: {error}", "")
         if not self._is_over and time.monotonic() >= self._tell_at:
             self._tell_at = time.monotonic() + TELL
-            yield Pulling(time=time.time(), node=self._node, files=self._files, bytes=self._bytes, of=self._of)
+            yield self._how_far()
 
     def close(self) -> None:
         """Nothing more comes. What has come stays. Raises nothing: whoever cares has been told."""
@@ -184,6 +184,7 @@ class Receiver:
     def _done(self) -> Iterator[HostEvent]:
         self._landing.close()
         self._is_over = True
+        yield self._how_far()
         yield Pulled(
             time=time.time(),
             node=self._node,
@@ -192,6 +193,9 @@ class Receiver:
             bytes=self._bytes,
             seconds=time.monotonic() - self._began,
         )
+
+    def _how_far(self) -> Pulling:
+        return Pulling(time=time.time(), node=self._node, files=self._files, bytes=self._bytes, of=self._of)
 
     def _problem(self, path: bytes, reason: str, *, fails: bool = True) -> NotPulled:
         text = _shown(path.decode("utf-8", "backslashreplace")) or "."

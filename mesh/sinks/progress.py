@@ -76,7 +76,8 @@ class Progress:
         if self._preparing and now - self._preparing[0] < FRESH:
             return _told(self._preparing[1])
         if self._sent and self._waiting.keys() - self._missing.keys():
-            return f"{'pulling' if self._pulling else 'syncing'}: {self._told_sent()}{self._hosts(self._synced, self._waiting)}"
+            what = "pulling" if self._pulling else "syncing"
+            return f"{what}: {self._told_sent()}{self._hosts(self._synced, self._waiting)}"
         if self._missing:
             connected = len(self._names) - len(self._missing)
             return f"connecting: {self._hosts(connected, self._missing)}"
