@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
 from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
+from mesh.api.pulling import pull
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
@@ -21,7 +22,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
-from mesh.sinks.results import RankResult, RunResult, SyncResult, failures, run_result
+from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures, run_result
 
 __all__ = [
     "Answers",
@@ -31,6 +32,7 @@ __all__ = [
     "Leftover",
     "Listed",
     "Options",
+    "PullResult",
     "RankResult",
     "RunLine",
     "RunResult",
@@ -44,6 +46,7 @@ __all__ = [
     "list_workspace",
     "plan",
     "ps",
+    "pull",
     "run",
     "setup",
     "ssh_argv",

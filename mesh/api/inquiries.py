@@ -54,7 +54,7 @@ class RunLine:
     since: float  # seconds since the epoch, on its owner's clock; 0.0 if nobody knows
     hosts: tuple[str, ...]  # that have told of it
     ranks: int  # that are running
-    state: str  # "waiting", "preparing", "running", "ending", "ended" or "orphaned", or several by commas
+    state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
     attached: bool  # its client is there
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 

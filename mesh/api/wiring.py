@@ -7,7 +7,7 @@ import os
 import resource
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mesh.backends.passwords import Passwords
     from mesh.core.events import Event
     from mesh.core.interfaces import Backend, Sink
+    from mesh.core.pull import Landing
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
     from mesh.sinks.store import StoreSink
@@ -60,9 +61,19 @@ def new_run_id() -> str:
 
 
 def launch(
-    spec: RunSpec, cluster: Cluster, showing: Showing, *more: Sink, supervisor: Decider | None = None
+    spec: RunSpec,
+    cluster: Cluster,
+    showing: Showing,
+    *more: Sink,
+    supervisor: Decider | None = None,
+    landing: Callable[[int], Landing] | None = None,
+    summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
-    """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does."""
+    """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
+
+    landing: where what is pulled from the host of a rank is put
+    summary: the last words where nothing is kept: what was done, and what was not
+    """
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.jsonl import JsonSink
@@ -99,6 +110,7 @@ def launch(
             is_dead=is_dead,
             password=passwords.of,
             luggage=lambda tell: _luggage(spec, files, tell),
+            landing=landing,
         )
         backend = BACKENDS[cluster.backend](cluster, passwords)
         try:
@@ -108,6 +120,10 @@ def launch(
     verdict = store.finish(outcome) if store else None
     if terminal:
         _conclude(spec, cluster, placement, outcome, verdict, terminal, store)
+    if terminal and summary:
+        done, failed = summary(outcome, placement)
+        terminal.conclude(done, failed=False)
+        terminal.conclude(failed, failed=True)
     return outcome, placement, store
 
 

@@ -33,6 +33,10 @@ EXAMPLES = {
   mesh push --list                            what that is, the biggest first
   mesh push --explain data/x.bin              why a path is sent or not
 """,
+    "pull": """\
+  mesh pull pod 'checkpoints/*.pt' train.log  from every host, into pulled/rank-0000/ and so on
+  mesh pull pod '~/profile' --into /data/run7 what is outside of the workspace comes under its whole path
+""",
     "setup": """\
   mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
   mesh setup --hosts tpu-3 --force pod
@@ -52,6 +56,7 @@ WORDS = {
     "exec": "CLUSTER COMMAND [ARG ...]",
     "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
     "push": "CLUSTER [--watch] | --list | --explain PATH",
+    "pull": "CLUSTER PATH ...",
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",

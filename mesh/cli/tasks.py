@@ -208,6 +208,32 @@ def push(
         raise Exit(code=result.exit_code)
 
 
+@task(
+    auto_shortflags=False,
+    help={
+        **PICK,
+        "into": "the directory for what comes: PATH of the first host is DIR/rank-0000/PATH (default: pulled)",
+        "json": OPTIONS["json"],
+    },
+)
+@telling
+def pull(
+    context: Context,
+    cluster: str = "",
+    clusters: str = "",
+    hosts: str = "",
+    ranks: str = "",
+    exclude: str = "",
+    into: str = "",
+    json: bool = False,
+) -> None:
+    """Bring files back from every host: those of the workspace by their names in it; ~, / and * are the hosts'."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    paths = own_words(context)
+    result = api.pull(paths, cluster=cluster, into=into, options=options, clusters_file=clusters, json=json)
+    raise Exit(code=result.exit_code)
+
+
 @task(auto_shortflags=False, help={**PICK, "json": "print what was found as one JSON list"})
 @telling
 def check(
@@ -343,4 +369,4 @@ def completion(context: Context, shell: str = "") -> None:
     show([script(shell).rstrip("\n")])
 
 
-namespace = Collection(run, execute, push, setup, check, ps, stop, clean, ssh, clusters, init, completion)
+namespace = Collection(run, execute, push, pull, setup, check, ps, stop, clean, ssh, clusters, init, completion)

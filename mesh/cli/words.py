@@ -22,6 +22,7 @@ from mesh.core.errors import UsageError
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-i": "--interactive"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
+TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
 
 
@@ -50,7 +51,7 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
     the user's; the others take options anywhere. Raises UsageError.
     """
     expected = places(task)
-    rest = list(arguments)
+    rest, words = list(arguments), list[str]()
     literal = False  # after --, where no command is taken: nothing is an option any more
     while rest:
         word = rest.pop(0)
@@ -70,12 +71,14 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
             literal = True
         elif expected and not expected[0].value:
             expected.pop(0).value = word
+        elif name in TAKES_PATHS:
+            words.append(word)
         else:
             before = arguments[-len(rest) - 2] if len(arguments) > len(rest) + 1 else ""
             is_open = before in task.flags and task.flags[before].optional
             more = f": {without_value(before, word)}" if is_open else ""
             raise UsageError(f"unexpected word {word!r}{more}", hint=usage)
-    return []
+    return words
 
 
 def places(task: ParserContext) -> list[Argument]:

@@ -39,3 +39,7 @@ class OutputClosed(MeshError):
     """Nobody reads our standard output any more."""
 
     exit_code = 141  # 128 + SIGPIPE, as a shell reports it
+
+
+class PathRefused(MeshError):
+    """One path is not written, and why; the others are."""

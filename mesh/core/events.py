@@ -117,7 +117,7 @@ class Unfetched(HostEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """How far the sync is. A few come in a second; one that finds a sink busy is left out."""
+    """How far a sync or a pull is. A few come in a second; one that finds a sink busy is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +194,34 @@ class Answered(HostEvent):
 
     answer: Mapping[str, Any]  # as the agent wrote it
     clock: float  # seconds that the host's clock is ahead of ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulling(Progress, HostEvent):
+    """How far a pull from one host is."""
+
+    files: int  # that are here
+    bytes: int  # of contents that have come
+    of: int  # bytes that are to come, as far as is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(HostEvent):
+    """All that the host sends of a pull is here."""
+
+    files: int  # files and links that are here now
+    unchanged: int  # of these, what was here already
+    bytes: int  # of contents that have come
+    seconds: float  # since the host was reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotPulled(HostEvent):
+    """A path that a pull does not bring from this host."""
+
+    path: str  # as it was given, or as it would be here; for people
+    reason: str
+    fails: bool = True  # the pull is not complete without it; False: a socket, a device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ class Kind(Enum):
     RUN = "run"
     SETUP = "setup"
     SYNC = "sync"  # of the workspace, and nothing else
+    PULL = "pull"  # files from the hosts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping
 from typing import Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import CONNECTING, Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
-from mesh.core.outcome import EXIT_PREPARE, Cause, Outcome
+from mesh.core.events import (
+    CONNECTING,
+    Answered,
+    Connected,
+    Event,
+    Gone,
+    Interrupted,
+    Lost,
+    NotPulled,
+    PrepareFailed,
+    Tick,
+)
+from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
 from mesh.engine.orders import Ask, Finish, Order
 
 PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
@@ -18,11 +30,14 @@ class Inquiry:
     """Asks every host one question, and keeps what came of it, by node."""
 
     def __init__(self, placement: Placement, question: Mapping[str, Any], patience: float = PATIENCE) -> None:
-        """patience: seconds for an answer."""
+        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again."""
         self._question, self._patience = question, patience
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
         self._now = 0.0  # seconds, monotonic
         self._interrupted = 0
+        self._lasting = math.isinf(patience)
+        self._incomplete = False  # a host does not bring all that it was asked for
+        self._has_lost = False  # a host, while its answer was coming
         self.connected: dict[int, Connected] = {}
         self.answers: dict[int, Answered] = {}
         self.failures: dict[int, PrepareFailed] = {}
@@ -40,7 +55,7 @@ class Inquiry:
             case Connected(node=node):
                 self.connected[node] = event
                 self._waiting[node] = self._now + self._patience
-                return [Ask(node=node, question=self._question)]
+                return [Ask(node=node, question=self._question, lasting=self._lasting)]
             case Answered(node=node):
                 self.answers[node] = event
                 return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
@@ -50,8 +65,13 @@ class Inquiry:
                     self._waiting.pop(node, None)
                     return []
                 return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+            case NotPulled(fails=fails):
+                self._incomplete = self._incomplete or fails
             case Lost(node=node, reason=reason):
-                if node in self._waiting:
+                if node in self.answers:
+                    self._waiting.pop(node, None)
+                elif node in self._waiting:
+                    self._has_lost = self._lasting
                     self._fail(node, event.time, "agent", reason)
             case Gone(node=node):
                 self._waiting.pop(node, None)
@@ -65,8 +85,12 @@ class Inquiry:
         failures = tuple(self.failures[node] for node in sorted(self.failures))
         if self._interrupted:
             cause, code = Cause.SIGNAL, 128 + self._interrupted
+        elif self._has_lost:
+            cause, code = Cause.LOST, EXIT_LOST
+        elif failures or self._incomplete:
+            cause, code = Cause.PREPARE, EXIT_PREPARE
         else:
-            cause, code = (Cause.PREPARE, EXIT_PREPARE) if failures else (Cause.COMPLETED, 0)
+            cause, code = Cause.COMPLETED, 0
         return Outcome(run="", exit_code=code, cause=cause, started=0.0, ended=ended, failures=failures)
 
     def _fail(self, node: int, time: float, step: str, message: str) -> None:

@@ -50,10 +50,12 @@ from mesh.core.events import (
 )
 from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
+from mesh.core.pull import Landing
 from mesh.core.run import RunSpec
 from mesh.engine import orders
-from mesh.engine.courier import Courier, Luggage
+from mesh.engine.courier import NEAR, Courier, Luggage
 from mesh.engine.environment import host_environment, rank_environment
+from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
 from mesh.remote.blob import start_command
@@ -82,6 +84,7 @@ class Local:
     luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace, tells; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
+    landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
 @dataclass(frozen=True)
@@ -262,8 +265,8 @@ class Launcher:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
                 session.start(self._spec.command, self._ranks(node))
-            case orders.Ask(question=question):
-                session.ask(question)
+            case orders.Ask(question=question, lasting=lasting):
+                session.ask(question, lasting=lasting)
             case orders.Signal(number=number, grace=grace):
                 session.signal(number, grace)
             case orders.Kill():
@@ -376,8 +379,15 @@ class Launcher:
         host = self._placement.hosts[node]
         first = self._placement.ranks(node)[0]
         session = Session(
-            node, first, channel, self._stdin.taken, lambda: self._reopen(node, session), self._local.is_dead
+            node,
+            first,
+            channel,
+            self._stdin.taken,
+            lambda: self._reopen(node, session),
+            self._local.is_dead,
+            lambda data: receiver.take(data) if receiver else (),
         )
+        receiver = self._receiver(node, session)
         self._sessions[node] = session
         begin = Begin(
             run=self._spec.run,
@@ -396,13 +406,24 @@ class Launcher:
 
         def serve() -> None:
             session.begin(begin)
-            for event in session.events():
-                if isinstance(event, Ended | Cleared | Stopped):
-                    self._urgent.append(event)
-                else:
-                    self._arrived.put(_Arrival(event, session, session.place))
+            try:
+                for event in session.events():
+                    if isinstance(event, Ended | Cleared | Stopped):
+                        self._urgent.append(event)
+                    else:
+                        self._arrived.put(_Arrival(event, session, session.place))
+            finally:
+                if receiver:
+                    receiver.close()
 
         self._spawn(f"mesh-host-{host.name}", serve)
+
+    def _receiver(self, node: int, session: Session) -> Receiver | None:
+        """Who takes what is pulled from a host, if anything is."""
+        if self._local.landing is None:
+            return None
+        landing = self._local.landing(self._placement.ranks(node)[0])
+        return Receiver(node, landing, session.reply, lambda: session.round_trip < NEAR)
 
     def _reopen(self, node: int, session: Session) -> Channel | None:
         """Another channel to a host whose agent goes on; None once the host is lost."""

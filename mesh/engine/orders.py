@@ -51,6 +51,7 @@ class Ask(HostOrder):
     """Ask the agent something."""
 
     question: Mapping[str, Any]
+    lasting: bool = False  # the answer takes its time: a connection that ends meanwhile is made again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ MODULES = (
     "devices",
     "questions",
     "guardian",
+    "pull",
     "main",
 )
 

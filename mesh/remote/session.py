@@ -103,11 +103,13 @@ class Session:
         taken: Callable[[int, int], None],
         reopen: Callable[[], Channel | None] = lambda: None,
         is_dead: Callable[[Mapping[str, Any]], bool] = lambda owner: False,
+        receive: Callable[[bytes], Iterable[Event]] = lambda data: (),
     ) -> None:
         """taken: called with (rank, bytes) when a rank's stdin has taken bytes.
 
         is_dead: whether the owner of a lock is known to live no more
         reopen: makes another channel to the host; it blocks, and returns None when that is not to be tried any longer
+        receive: takes what the answer to a lasting question brings, in the thread of ``events``; tells what came of it
         """
         self.node = node
         self.heard = time.monotonic()  # when the last bytes came or went
@@ -122,7 +124,7 @@ class Session:
         self._number = 0
         self._first_rank = first_rank
         self._channel = channel
-        self._taken = taken
+        self._taken, self._receive_piece = taken, receive
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
         self._offset = 0.0  # the host's clock minus ours, in seconds
@@ -253,9 +255,20 @@ class Session:
         """Answer AsksPassword; "" if there is none."""
         self._order({"type": "password"}, password.encode("utf-8", "surrogateescape"))
 
-    def ask(self, question: Mapping[str, Any]) -> None:
-        """Ask the agent; it answers with Answered."""
-        self._send(encode({"type": "ask", **question}))
+    def ask(self, question: Mapping[str, Any], *, lasting: bool = False) -> None:
+        """Ask the agent; it answers with Answered.
+
+        lasting: the answer takes its time, and is worth another channel
+        """
+        if lasting:
+            self._may_come_back = True
+            self._order({"type": "ask", **question})
+        else:
+            self._send(encode({"type": "ask", **question}))
+
+    def reply(self, data: bytes) -> None:
+        """Say something to who is answering a lasting question."""
+        self._order({"type": "reply"}, data)
 
     def stdin(self, rank: int, data: bytes) -> None:
         """Give bytes to the stdin of a rank; b"" ends it."""
@@ -468,6 +481,9 @@ class Session:
                 left = "; ".join(header["left"])
                 reason = "its agent is gone" + (f", and left there {left}" if left else "")
                 yield Lost(time=now, node=node, reason=reason, is_clear=not left)
+            case "piece":
+                yield from self._receive_piece(data)
+                self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case "taken":
                 self._taken(header["rank"], header["bytes"])
             case "started":

@@ -1,4 +1,4 @@
-"""How far a run is on its way to the start, in one line: who is missing, what is listed, what travels."""
+"""How far a run is on its way to the start, or a pull, in one line: who is missing, what is listed, what travels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from mesh.core.events import (
     Lost,
     PrepareFailed,
     Preparing,
+    Pulled,
+    Pulling,
     Sending,
     Started,
     Synced,
@@ -35,9 +37,10 @@ class Progress:
         self._names = [host.name for host in placement.hosts]
         self._began = began
         self._missing = dict.fromkeys(range(len(self._names)))  # not connected; an ordered set
-        self._waiting = dict.fromkeys(range(len(self._names)))  # not synced
+        self._waiting = dict.fromkeys(range(len(self._names)))  # not synced, or pulled
         self._synced = 0
-        self._sent: deque[tuple[float, int]] = deque()  # bytes, by time
+        self._sent: deque[tuple[float, int]] = deque()  # bytes, by time; those that have come, in a pull
+        self._pulling: dict[int, Pulling] = {}  # the last of each host
         self._of = 0
         self._preparing: tuple[float, Preparing] | None = None
         self._is_over = False
@@ -46,15 +49,16 @@ class Progress:
         """Take note of it; False if it changes nothing."""
         match event:
             case Sending(sent=sent, of=of):
-                self._of = of
-                self._sent.append((now, sent))
-                while len(self._sent) > 2 and self._sent[1][0] < now - WINDOW:
-                    self._sent.popleft()
+                self._travels(now, sent, of)
+            case Pulling(node=node):
+                self._pulling[node] = event
+                last = self._pulling.values()
+                self._travels(now, sum(one.bytes for one in last), sum(one.of for one in last))
             case Preparing():
                 self._preparing = now, event
             case Connected(node=node):
                 self._missing.pop(node, None)
-            case Synced(node=node):
+            case Synced(node=node) | Pulled(node=node):
                 self._synced += 1
                 self._waiting.pop(node, None)
             case PrepareFailed() | Lost() | Gone():
@@ -72,11 +76,18 @@ class Progress:
         if self._preparing and now - self._preparing[0] < FRESH:
             return _told(self._preparing[1])
         if self._sent and self._waiting.keys() - self._missing.keys():
-            return f"syncing: {self._told_sent()}{self._hosts(self._synced, self._waiting)}"
+            what = "pulling" if self._pulling else "syncing"
+            return f"{what}: {self._told_sent()}{self._hosts(self._synced, self._waiting)}"
         if self._missing:
             connected = len(self._names) - len(self._missing)
             return f"connecting: {self._hosts(connected, self._missing)}"
         return ""
+
+    def _travels(self, now: float, sent: int, of: int) -> None:
+        self._of = of
+        self._sent.append((now, sent))
+        while len(self._sent) > 2 and self._sent[1][0] < now - WINDOW:
+            self._sent.popleft()
 
     def _leaves(self, event: HostEvent) -> None:
         self._missing.pop(event.node, None)
@@ -85,7 +96,7 @@ class Progress:
     def _told_sent(self) -> str:
         (before, less), (now, sent) = self._sent[0], self._sent[-1]
         if sent >= self._of:
-            return f"{told_bytes(sent)} sent, "
+            return f"{told_bytes(sent)}{'' if self._pulling else ' sent'}, "
         rate = (sent - less) / (now - before) if now > before else 0.0
         return f"{part_of(sent, self._of)}, {told_bytes(int(rate))}/s, "
 

@@ -65,6 +65,24 @@ class SyncResult:
         return self.exit_code == 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class PullResult:
+    """The end of a pull."""
+
+    exit_code: int  # 0, 76, 125, 129, 130 or 143, by the table of the README
+    directory: Path  # with rank-0000 and so on
+    files: int  # files and links that are here now, of all hosts together
+    unchanged: int  # of these, what was here already
+    bytes: int  # of contents that have come
+    missing: tuple[str, ...]  # what was not pulled, a line each: HOST: PATH: why
+    failures: tuple[str, ...]  # hosts that could not be asked, or did not answer to the end, a line each
+
+    @property
+    def ok(self) -> bool:
+        """True if every host had every path, and all of it is here."""
+        return self.exit_code == 0
+
+
 def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs: tuple[Stream, Stream]) -> RunResult:
     """What an outcome means for each rank.
 

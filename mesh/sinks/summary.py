@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Lost, PrepareFailed
+from mesh.core.events import Lost, NotPulled, PrepareFailed, Pulled
 from mesh.core.outcome import Cause, Outcome
+from mesh.sinks.amounts import told_bytes
 from mesh.sinks.ranks import counted, told_ranks
 from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
 
@@ -63,6 +64,50 @@ def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
     else:
         lines = _failures(outcome, placement, lambda node: [], "sync")
     return _fitted(lines, outcome)
+
+
+def pull_summary(
+    outcome: Outcome,
+    placement: Placement,
+    pulled: Sequence[Pulled],
+    missing: Sequence[NotPulled],
+    took: float,
+    into: str,
+) -> tuple[list[str], list[str]]:
+    """The lines for people after a pull: what came, and what did not; none of these if all did.
+
+    took: seconds; into: where it was put
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return [], []
+    if outcome.cause is Cause.SIGNAL:
+        return [], [f"ended by {signal.Signals(outcome.exit_code - 128).name}: the same command goes on from there"]
+    all_hosts = len(placement.hosts)
+    hosts = counted(all_hosts, "host") if len(pulled) == all_hosts else f"{len(pulled)} of {counted(all_hosts, 'host')}"
+    files, unchanged = sum(one.files for one in pulled), sum(one.unchanged for one in pulled)
+    were_here = f" ({unchanged} unchanged)" if unchanged else ""
+    size = told_bytes(sum(one.bytes for one in pulled))
+    told = [f"pulled {counted(files, 'file')}{were_here} from {hosts} into {into}: {size}, {took:.1f} s"]
+    told += _limited(_of_hosts(placement, [one for one in missing if not one.fails], "not pulled: "), LAST_LINES)
+    lines = _of_hosts(placement, [one for one in missing if one.fails])
+    if outcome.failures:
+        lines += _grouped(outcome, placement, lambda node: ())
+    if lines:
+        lines = ["not everything was pulled", *_limited(lines, MOST_LINES - LAST_LINES)]
+    return told if files or not lines else [], lines
+
+
+def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = "") -> list[str]:
+    """Paths that were not pulled: equal complaints of several hosts as one."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for one in missing:
+        groups.setdefault((one.path, one.reason), []).append(one.node)
+    return [f"{lead}{_who(placement, nodes)}: {path}: {reason}" for (path, reason), nodes in groups.items()]
+
+
+def _who(placement: Placement, nodes: Sequence[int]) -> str:
+    names = list(dict.fromkeys(placement.hosts[node].name for node in sorted(nodes)))
+    return names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
@@ -141,18 +186,21 @@ def _others(verdict: Verdict) -> list[str]:
 
 
 def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str) -> list[str]:
-    """What kept the command from being started: equal complaints of several hosts as one."""
+    """What kept the command from being started."""
+    begin = f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"
+    if what == "sync":
+        begin = "not every host has the workspace"
+    return [begin, *_grouped(outcome, placement, prepared)]
+
+
+def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
+    """What failed: equal complaints of several hosts as one."""
     groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
     for failure in outcome.failures:
         groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
-    lines = [f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"]
-    if what == "sync":
-        lines = ["not every host has the workspace"]
+    lines: list[str] = []
     for (step, message, hint), failures in groups.items():
-        names = [placement.hosts[failure.node].name for failure in failures]
-        who = (
-            names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
-        )
+        who = _who(placement, [failure.node for failure in failures])
         # What went wrong on our side is no host's fault; of these steps the message says it all.
         text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
         lines += (text if step == "workspace" else f"{who}: {text}").split("\n")

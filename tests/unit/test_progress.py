@@ -18,6 +18,8 @@ from mesh.core.events import (
     Output,
     PrepareFailed,
     Preparing,
+    Pulled,
+    Pulling,
     Sending,
     Started,
     Stream,
@@ -44,6 +46,14 @@ def synced(*nodes: int) -> list[Event]:
 
 def sending(sent: float, of: float) -> Event:
     return Sending(time=1, sent=int(sent * MB), of=int(of * MB))
+
+
+def pulling(node: int, has: float, of: float) -> Event:
+    return Pulling(time=1, node=node, files=1, bytes=int(has * MB), of=int(of * MB))
+
+
+def pulled(*nodes: int) -> list[Event]:
+    return [Pulled(time=1, node=node, files=1, unchanged=0, bytes=1, seconds=1) for node in nodes]
 
 
 ALL = connected(*range(8))
@@ -85,6 +95,15 @@ AT: dict[str, tuple[list[tuple[float, list[Event]]], str]] = {
         "syncing: 20.0 MB sent, 6 of 8 hosts, waiting for tpu-6",
     ),
     "all are synced": ([(2, [*ALL, sending(20, 20), *synced(*range(8))])], ""),
+    "pulling": (
+        [(1, ALL), (2, [pulling(0, 0, 20), pulling(1, 1, 10)]), (5, [pulling(1, 10, 10), *pulled(1)])],
+        "pulling: 10.0 of 30.0 MB, 3.3 MB/s, 1 of 8 hosts",
+    ),
+    "all that is known has come": (
+        [(1, ALL), (2, [pulling(0, 20, 20), *pulled(1, 2, 3, 4, 5, 6, 7)])],
+        "pulling: 20.0 MB, 7 of 8 hosts, waiting for tpu-0",
+    ),
+    "all is here": ([(2, [*ALL, pulling(0, 20, 20), *pulled(*range(8))])], ""),
     "one has not connected yet": (
         [(2, [*connected(*range(7)), sending(20, 20), *synced(*range(7))])],
         "connecting: 7 of 8 hosts, waiting for tpu-7",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mesh.core.events import (
     Interrupted,
     Locked,
     Lost,
+    NotPulled,
     Output,
     PrepareFailed,
     PrerunDecided,
@@ -501,6 +503,33 @@ class TestInquiry:
         assert inquiry.done
         assert (inquiry.answers, inquiry.failures) == ({0: answers[0], 1: answers[1]}, {})
         assert inquiry.outcome(1.0).exit_code == 0
+
+    def test_an_answer_that_lasts(self) -> None:
+        hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
+
+        def ended(*events: Event) -> Outcome:
+            inquiry = Inquiry(Placement(hosts=hosts), {"question": "pull"}, math.inf)
+            asked = [order for event in (connected(0), connected(1)) for order in inquiry.handle(event)]
+            assert asked == [Ask(node=node, question={"question": "pull"}, lasting=True) for node in range(2)]
+            inquiry.handle(Tick(time=1e9, monotonic=1e9))
+            for event in events:
+                assert not inquiry.done
+                inquiry.handle(event)
+            assert inquiry.done
+            return inquiry.outcome(1.0)
+
+        answers = [Answered(time=1, node=node, answer={}, clock=0.0) for node in range(2)]
+        lost = Lost(time=2, node=1, reason="cut")
+        missing = NotPulled(time=1, node=0, path="x", reason="nothing there")
+        fifo = NotPulled(time=1, node=0, path="x", reason="a FIFO", fails=False)
+        disk = PrepareFailed(time=1, node=0, step="here", message="no space")
+        assert ended(*answers, *gone(0, 1)).exit_code == 0
+        assert ended(fifo, *answers, *gone(0, 1)).exit_code == 0
+        assert ended(missing, *answers, *gone(0, 1)).exit_code == 125
+        assert ended(disk, answers[1], *gone(0, 1)).exit_code == 125
+        assert ended(missing, answers[0], *gone(0), lost).exit_code == 76
+        assert ended(answers[0], lost, *gone(0)).failures[0].message == "cut"
+        assert ended(*answers, *gone(0), lost).exit_code == 0  # all has come before
 
     def test_failures_are_kept_and_end_the_wait(self) -> None:
         failed = PrepareFailed(time=1, node=0, step="login", message="refused")

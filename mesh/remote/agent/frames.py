@@ -44,6 +44,11 @@ class Decoder:
         self._header_size = 0
         self._searched = 0  # bytes of the buffer that are known to hold no newline
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of a frame that has not all come."""
+        return len(self._buffer)
+
     def feed(self, chunk: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Add a chunk; return the list of (header, data) that are complete now. Raises FrameError."""
         buffer = self._buffer

@@ -37,6 +37,7 @@ from .processes import (
     descendants,
     first_environment,
 )
+from .pull import Pull
 from .questions import answer
 from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
 from .setup import Setup
@@ -84,6 +85,7 @@ class Agent:
         self.delivery = Delivery(self, self.state, begin["run"])
         self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
+        self.pull: Pull | None = None
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
@@ -150,6 +152,8 @@ class Agent:
             poll.register(self.setup.words, select.POLLIN)
         if self.errand is not None:
             poll.register(self.errand.answer, select.POLLIN)
+        if self.pull is not None and self.pull.channel >= 0 and self.pull.events(self.out.has_room):
+            poll.register(self.pull.channel, self.pull.events(self.out.has_room))
         for rank in self.ranks.values():
             if rank.wants_to_write():
                 poll.register(rank.stdin, select.POLLOUT)
@@ -172,6 +176,8 @@ class Agent:
             self.listen_to_setup(self.setup)
         if self.errand is not None and self.errand.answer in ready:
             self.errand.listen()
+        if self.pull is not None and self.pull.channel in ready:
+            self.relay_pull(self.pull)
         self.relay(ready)
         for rank in list(self.ranks.values()):
             if rank.stdin >= 0 and rank.stdin in ready:
@@ -259,6 +265,8 @@ class Agent:
             return "ending"
         if self.ranks:
             return "running"
+        if self.pull is not None:
+            return "pulling"
         return "preparing" if self.has_lock else "waiting"
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
@@ -295,11 +303,40 @@ class Agent:
         self.flush()
 
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
-        """Answer a question; there is no run then, and we may block."""
+        """Answer a question; there is no run then, and we may block. A pull answers when everything was sent."""
         try:
+            if header["question"] == "pull":
+                self.make_door()
+                self.pull = Pull(header["paths"], self.state.workspace)
+                return
             self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"])})
         except OSError as error:
             self.fail("home", why(error), hint(error))
+
+    def do_reply(self, header: dict[str, Any], data: bytes) -> None:
+        """What the client says to a pull."""
+        if self.pull is not None:
+            self.pull.give(data)
+
+    def relay_pull(self, pull: Pull) -> None:
+        """Hand on what a pull says, no faster than the client takes it: the spool is for what cannot wait."""
+        pull.write()
+        while self.out.has_room:
+            data = pull.read()
+            if not data:
+                break
+            self.out.send({"type": "piece"}, data)
+            self.flush()
+        self.tell_pull(pull)
+
+    def tell_pull(self, pull: Pull) -> None:
+        if not pull.is_over or self.is_over():
+            return
+        if pull.status == 0:
+            self.out.send({"type": "answer", "answer": {}})
+        else:
+            self.fail("pull", "the process that reads the files was killed", "is there memory left on the host?")
+        self.flush()
 
     def do_lock(self, header: dict[str, Any], data: bytes) -> None:
         """Make our directories, and take the machine's lock if the run takes any.
@@ -519,6 +556,9 @@ class Agent:
                 ended.end()
             elif pid == self.preparation.pid:
                 self.preparation.ended(status)
+            elif self.pull is not None and pid == self.pull.pid:
+                self.pull.status = status
+                self.tell_pull(self.pull)
 
     def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
         """Bytes for the stdin of one rank; none: its end."""

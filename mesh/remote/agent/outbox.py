@@ -49,6 +49,11 @@ class Outbox:
         """True if what is sent now will wait for the client."""
         return len(self._window) >= WINDOW or self.channel < 0
 
+    @property
+    def has_room(self) -> bool:
+        """True if more may be sent without any of it waiting in the spool."""
+        return not self._spool and len(self._window) < WINDOW
+
     def send(self, header: dict[str, Any], data: bytes = b"") -> None:
         self._spool.add(encode(header, data))
 

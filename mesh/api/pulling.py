@@ -1,0 +1,124 @@
+"""Files from the hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mesh.api.choosing import choose_cluster, here, make_spec, project_here
+from mesh.api.wiring import Showing, launch
+from mesh.config.project import Project
+from mesh.config.settings import Options
+from mesh.core.cluster import Placement
+from mesh.core.errors import UsageError
+from mesh.core.events import Event, NotPulled, Pulled
+from mesh.core.outcome import Outcome
+from mesh.core.run import Kind
+from mesh.sinks.results import PullResult, failures
+
+DEFAULTS = Options()
+INTO = "pulled"
+# What was pulled is neither for git nor for the hosts: the next sync would send it to all of them.
+IGNORE = ".gitignore"
+
+
+def pull(
+    paths: Sequence[str],
+    *,
+    cluster: str,
+    into: str | os.PathLike[str] = "",
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    json: bool = False,
+    quiet: bool = False,
+) -> PullResult:
+    """Bring files and directories from every host of a cluster, those of the i-th one into rank-i (four digits).
+
+    paths: relative to the workspace on the hosts, or absolute, or patterns; ~ is a host's home directory
+    into: the directory for them; "": ``pulled`` in the working directory, which git and syncs leave out
+    json, quiet: as with run
+    What is here and has the same size and time is not fetched again; what was begun goes on. Takes no lock.
+    Raises UsageError.
+    """
+    found = choose_cluster(cluster, options, clusters_file)
+    if isinstance(paths, str) or not paths:
+        raise UsageError("which paths?", hint="mesh pull CLUSTER PATH ...; `.` is the whole workspace")
+    if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
+        raise UsageError("an empty path", hint="`.` is the whole workspace")
+    from mesh.engine.inquiry import Inquiry
+    from mesh.sinks.summary import pull_summary
+    from mesh.workspace.landing import Landing
+
+    project = project_here()
+    spec = dataclasses.replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
+    directory = Path(into or INTO)
+    place = here() / directory
+    collected, began = _Collected(), time.monotonic()
+
+    def landing(rank: int) -> Landing:
+        return Landing(place / f"rank-{rank:04d}", _keep_out if not into else lambda made: None)
+
+    def summary(outcome: Outcome, placement: Placement) -> tuple[Sequence[str], Sequence[str]]:
+        took = time.monotonic() - began
+        done, failed = pull_summary(outcome, placement, collected.pulled, collected.missing, took, str(directory))
+        return [*done, *_warned(project, place)] if done else [], failed
+
+    inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
+    showing = Showing(json=json, quiet=quiet, kept=False)
+    outcome, placement, _ = launch(
+        spec, found, showing, collected, supervisor=inquiry, landing=landing, summary=summary
+    )
+    return PullResult(
+        exit_code=outcome.exit_code,
+        directory=directory,
+        files=sum(event.files for event in collected.pulled),
+        unchanged=sum(event.unchanged for event in collected.pulled),
+        bytes=sum(event.bytes for event in collected.pulled),
+        missing=tuple(
+            f"{placement.hosts[event.node].name}: {event.path}: {event.reason}" for event in collected.missing
+        ),
+        failures=failures(outcome, placement),
+    )
+
+
+def _warned(project: Project, place: Path) -> list[str]:
+    """What there is to say if the next sync takes a directory for a part of the workspace."""
+    from mesh.workspace.ignore import explain
+
+    inside = os.path.relpath(place / "rank-0000", project.workspace)
+    if inside.split(os.sep)[0] == os.pardir:
+        return []
+    path = os.fsencode(inside) + b"/"
+    if not explain(project.workspace, path, project.ignore, include_git=project.include_git).belongs:
+        return []
+    name = os.path.dirname(inside) or inside
+    return [f"{name} is in the workspace: the next run sends it, unless ignore: in mesh.yaml names it"]
+
+
+def _keep_out(made: Path) -> None:
+    """Leave a directory that we have made out of git and of syncs."""
+    with contextlib.suppress(FileExistsError), (made / IGNORE).open("x") as file:
+        file.write("*\n")
+
+
+class _Collected:
+    """A sink that keeps what became of a pull."""
+
+    def __init__(self) -> None:
+        self.pulled: list[Pulled] = []
+        self.missing: list[NotPulled] = []
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Pulled):
+            self.pulled.append(event)
+        elif isinstance(event, NotPulled):
+            self.missing.append(event)
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,312 @@
+"""Where files from a host are put: one directory, and whatever the host names, nothing is written outside of it.
+
+No name that comes from a host is given to the system as a path: directories are opened one below the other, none of
+them through a link. A file is written under a name of its own beside its place and moved there when it is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from mesh.core.errors import MeshError, PathRefused
+from mesh.core.pull import Offer
+from mesh.workspace.manifest import new_hash
+
+PART = b".mesh-part"  # ends the name of a file that is not complete
+LONGEST = 255  # bytes of a name
+PIECE = 1 << 18  # bytes read at a time
+MODES = 0o777  # no host gives us programs that run as somebody else
+KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+NOTHING = Offer(size=0, hash="")
+
+
+class Landing:
+    """One directory. Not for several threads; all methods may raise PathPathRefused, and OSError.
+
+    Directories get their modes and times with ``close``, when nothing is put into them any more.
+    """
+
+    def __init__(self, place: Path, made: Callable[[Path], None] = lambda place: None) -> None:
+        """place: made with the first path that comes; its parent may be a link, itself it must be a directory.
+
+        made: called with the parent if it has been made for this
+        """
+        self._place, self._made = place, made
+        self._root = -1
+        self._entered: tuple[bytes, int] = (b"", -1)  # the last directory that was opened
+        self._directories: dict[bytes, tuple[int, int]] = {}  # mode and mtime_ns to be given at the end; -1: as it is
+        self._file = -1  # the one that is being written
+        self._path = b""
+        self._digest: _Hash = new_hash()
+        self._offer = NOTHING
+        self._written = 0  # bytes of it
+
+    # ---- paths
+
+    def directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
+        """Have a directory there; "" is the place itself."""
+        if path:
+            self._parent_of(path)
+        self._enter(path, 0o700)  # nobody looks into it before it has its own mode
+        self._directories[path] = mode & MODES, mtime_ns
+
+    def link(self, path: bytes, target: bytes, mtime_ns: int) -> bool:
+        """Have a link there, wherever it points to: nobody follows it. False if it was there already."""
+        parent, name = self._parent_of(path)
+        if self._kind(parent, name) == stat.S_IFLNK and os.readlink(name, dir_fd=parent) == target:
+            return False
+        part = part_of(name)
+        if self._kind(parent, part):
+            os.unlink(part, dir_fd=parent)
+        os.symlink(target, part, dir_fd=parent)
+        os.utime(part, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+        self._move(parent, name)
+        return True
+
+    def has(self, path: bytes, mode: int, mtime_ns: int, size: int) -> bool:
+        """Whether a file of this size and time is here, as an earlier pull has left it; it gets the mode."""
+        parent, name = self._parent_of(path)
+        if self._kind(parent, name) != stat.S_IFREG:
+            return False
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if (status.st_size, status.st_mtime_ns) != (size, mtime_ns):
+            return False
+        if stat.S_IMODE(status.st_mode) != mode & MODES:
+            os.chmod(name, mode & MODES, dir_fd=parent)
+        return True
+
+    def offer(self, path: bytes, size: int) -> Offer:
+        """What is here of a file of so many bytes: what is left of an earlier pull, or what is in its place."""
+        parent, name = self._parent_of(path)
+        for known, complete in ((part_of(name), False), (name, True)):
+            file = self._open(parent, known)
+            if file < 0:
+                continue
+            try:
+                length, digest = os.fstat(file).st_size, new_hash()
+                if 0 < length <= size:
+                    for piece in _pieces(file, length):
+                        digest.update(piece)
+                    return Offer(size=length, hash=digest.hexdigest(), complete=complete)
+            finally:
+                os.close(file)
+        return NOTHING
+
+    # ---- one file
+
+    def begin(self, path: bytes, offer: Offer, offset: int) -> None:
+        """Begin to write a file, or begin again; offset: 0, or all that was offered. Raises ValueError for another."""
+        if offset not in (0, offer.size):
+            raise ValueError("an offset that was not offered")
+        self.drop()
+        parent, name = self._parent_of(path)
+        part = part_of(name)
+        if self._kind(parent, part) and (not offset or offer.complete or not self._is_ours(parent, part)):
+            os.unlink(part, dir_fd=parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._file = os.open(part, flags, 0o600, dir_fd=parent)
+        self._path, self._offer, self._digest, self._written = path, offer, new_hash(), 0
+        if offset:
+            source = self._open(parent, name if offer.complete else part)
+            if source < 0:
+                raise PathRefused("was changed here meanwhile")
+            try:
+                for piece in _pieces(source, offset):
+                    self._digest.update(piece)
+                    if offer.complete:
+                        _write(self._file, piece)
+            finally:
+                os.close(source)
+            if self._digest.hexdigest() != offer.hash:
+                raise PathRefused("was changed here meanwhile")
+            os.lseek(self._file, offset, os.SEEK_SET)
+            self._written = offset
+
+    def write(self, data: bytes) -> None:
+        _write(self._file, data)
+        self._digest.update(data)
+        self._written += len(data)
+
+    def finish(self, content: str, mode: int, mtime_ns: int) -> None:
+        """Put the file in its place. Refused (PathRefused) unless it has this hash."""
+        if self._digest.hexdigest() != content:
+            self.drop(keep=False)
+            raise PathRefused("arrived damaged")
+        os.ftruncate(self._file, self._written)
+        os.utime(self._file, ns=(mtime_ns, mtime_ns))
+        os.fchmod(self._file, mode & MODES)
+        parent, name = self._parent_of(self._path)
+        self.drop()
+        self._move(parent, name)
+
+    def drop(self, *, keep: bool = True) -> None:
+        """Write no more of the file; keep: what is here of it, for the next pull."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            if not keep:
+                parent, name = self._parent_of(self._path)
+                os.unlink(part_of(name), dir_fd=parent)
+
+    def close(self) -> None:
+        """Give directories their modes and times, and leave nothing open."""
+        self.drop()
+        try:
+            for path in sorted(self._directories, reverse=True):  # what is in a directory comes after it
+                mode, mtime_ns = self._directories[path]
+                descriptor = self._enter(path)
+                if mtime_ns >= 0:
+                    os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+                os.fchmod(descriptor, mode)
+        finally:
+            self._directories = {}
+            self._leave()
+            if self._root >= 0:
+                os.close(self._root)
+                self._root = -1
+
+    # ---- directories
+
+    def _parent_of(self, path: bytes) -> tuple[int, bytes]:
+        """The directory that a path is in, made if need be, and its name there."""
+        parent, _, name = path.rpartition(b"/")
+        if not name:
+            raise PathRefused("is no name of a file")
+        _check(name)
+        return self._enter(parent), name
+
+    def _enter(self, path: bytes, mode: int = 0o777) -> int:
+        """Open a directory, and make what is missing on the way, with this mode less the umask."""
+        if self._root < 0:
+            self._make_root()
+        if not path:
+            return self._root
+        if path == self._entered[0]:
+            return self._entered[1]
+        self._leave()
+        current, way = os.dup(self._root), b""
+        try:
+            for name in path.split(b"/"):
+                _check(name)
+                way = way + b"/" + name if way else name
+                below = self._step(current, name, way, mode)
+                os.close(current)
+                current = below
+        except BaseException:
+            os.close(current)
+            raise
+        self._entered = path, current
+        return current
+
+    def _step(self, parent: int, name: bytes, way: bytes, mode: int) -> int:
+        kind = self._kind(parent, name)
+        if not kind:
+            os.mkdir(name, mode, dir_fd=parent)
+        elif kind != stat.S_IFDIR:
+            what = KINDS.get(kind, "no directory")
+            raise PathRefused(f"{os.fsdecode(way)} is {what} here: remove it, or pull --into another directory")
+        else:
+            mode = stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has made it so
+                self._directories.setdefault(way, (mode, -1))
+                os.chmod(name, mode | stat.S_IRWXU, dir_fd=parent)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+    def _leave(self) -> None:
+        if self._entered[1] >= 0:
+            os.close(self._entered[1])
+        self._entered = b"", -1
+
+    def _make_root(self) -> None:
+        above = self._place.parent
+        try:
+            if not above.is_dir():
+                above.mkdir(parents=True, exist_ok=True)
+                self._made(above)
+            if not self._place.is_symlink():
+                self._place.mkdir(exist_ok=True)
+            root = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            place = self._place if above.is_dir() else above
+            what = "it is a link" if self._place.is_symlink() else error.strerror
+            raise MeshError(f"cannot pull into {place}: {what}", hint="--into names another directory") from error
+        try:
+            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(root)
+            raise MeshError(f"another pull is writing into {self._place}", hint="wait for it, or use --into") from None
+        except OSError:  # a file system without locks
+            pass
+        self._root = root
+
+    def _kind(self, parent: int, name: bytes) -> int:
+        """What is there: one of stat.S_IFMT, or 0."""
+        try:
+            return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return 0
+
+    def _is_ours(self, parent: int, part: bytes) -> bool:
+        """A regular file that has no other name, by which we would write into something else."""
+        status = os.stat(part, dir_fd=parent, follow_symlinks=False)
+        return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+    def _open(self, parent: int, name: bytes) -> int:
+        """A regular file, for reading; -1 if there is none that we may read."""
+        if self._kind(parent, name) != stat.S_IFREG:
+            return -1
+        try:
+            return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        except PermissionError:
+            return -1
+
+    def _move(self, parent: int, name: bytes) -> None:
+        """What is complete takes its place, and that of a file or link that is there; never that of a directory."""
+        try:
+            os.rename(part_of(name), name, src_dir_fd=parent, dst_dir_fd=parent)
+        except IsADirectoryError:
+            os.unlink(part_of(name), dir_fd=parent)
+            raise PathRefused("is a directory here: remove it, or pull --into another directory") from None
+
+
+def part_of(name: bytes) -> bytes:
+    """The name under which a file is written.
+
+    >>> part_of(b"model.pt")
+    b'model.pt.mesh-part'
+    """
+    if len(name) + len(PART) <= LONGEST:
+        return name + PART
+    return hashlib.blake2b(name, digest_size=16).hexdigest().encode() + PART
+
+
+def _check(name: bytes) -> None:
+    if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+        raise PathRefused("leads out of the directory that it belongs into")
+    if name.endswith(PART):
+        raise PathRefused(f"has a name that is kept for unfinished files (*{PART.decode()})")
+
+
+def _pieces(file: int, size: int) -> Iterator[bytes]:
+    while size and (piece := os.read(file, min(PIECE, size))):
+        size -= len(piece)
+        yield piece
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
