@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.conftest import PYTHONS
 from tests.conftest import Home
 from tests.lab import Lab, TestHost, eventually
 
@@ -254,10 +255,17 @@ def test_a_slow_link_does_not_fill_the_disk_of_the_host(made: Home, lab: Lab) ->
             pull.communicate(timeout=30)
 
 
-def test_the_built_in_cluster(home: Home) -> None:
+@pytest.mark.parametrize("version", PYTHONS)
+def test_the_built_in_cluster(home: Home, version: str) -> None:
+    """Also with every Python that hosts may have."""
+    programs = home.path / "bin"
+    programs.mkdir()
+    (programs / "python3").symlink_to(PYTHONS[version])
+    home.environ["PATH"] = f"{programs}:{home.environ['PATH']}"
     assert home.mesh("run", "local", "sh", "-c", "mkdir -p o; echo $RANK >o/f; ln -s f o/l").status == 0
-    done = home.mesh("pull", "local", "--into", "here", "--", "o")
-    assert done.status == 0, done.err
+    done = home.mesh("pull", "local", "--into", "here", "--", "o", "none*")
+    assert done.status == 125, done.err
+    assert "2 hosts (local-0, local-1): none*: nothing matches" in done.err
     for rank in range(2):
         place = home.project / f"here/rank-{rank:04d}/o"
         assert ((place / "f").read_text(), os.readlink(place / "l")) == (f"{rank}\n", "f")
