@@ -84,6 +84,16 @@ def session_plain_lab() -> Iterator[PlainLab]:
         yield lab
 
 
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB. Needs root."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
 @dataclass
 class Home:
     """A user with a home directory and a project."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
 from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
+from mesh.api.logs import logs
 from mesh.api.pulling import pull
+from mesh.api.records import Removed, list_records, prune
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
@@ -22,6 +24,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.sinks.records import Record
 from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures, run_result
 
 __all__ = [
@@ -34,6 +37,8 @@ __all__ = [
     "Options",
     "PullResult",
     "RankResult",
+    "Record",
+    "Removed",
     "RunLine",
     "RunResult",
     "SyncResult",
@@ -43,8 +48,11 @@ __all__ = [
     "explain",
     "init",
     "list_clusters",
+    "list_records",
     "list_workspace",
+    "logs",
     "plan",
+    "prune",
     "ps",
     "pull",
     "run",

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
-from mesh.api.wiring import Showing, launch, runs_directory
+from mesh.api.records import ambiguous, find_record
+from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.sinks.records import RUN_ID
 
 if TYPE_CHECKING:
     from mesh.engine.checkup import Finding
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
-RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-LAST = "last"
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
@@ -129,7 +126,9 @@ def stop(
         raise UsageError("--all ends every run on a cluster: which one?", hint="mesh stop --all --cluster CLUSTER")
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
-    full, recorded = ("", "") if every else _recorded(run)
+    record = None if every else find_record(run)
+    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
+    recorded = record.cluster if record else ""
     clusters = list(_clusters(cluster or recorded, options, clusters_file))
     if not every and not full:
         full = _only_one(run, clusters)
@@ -236,36 +235,6 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
     )
 
 
-def _recorded(name: str) -> tuple[str, str]:
-    """The full id and the cluster of a run that this machine has started; the name itself if it is an id, or ""."""
-    directory = runs_directory(os.environ)
-    names = sorted(path.name for path in directory.glob("*")) if directory.is_dir() else []
-    matching = _last(directory, names) if name == LAST else [known for known in names if known.startswith(name)]
-    if name in matching:
-        matching = [name]
-    if len(matching) > 1:
-        raise _ambiguous(name, matching)
-    if not matching:
-        return (name if RUN_ID.fullmatch(name) else ""), ""
-    try:
-        about = json.loads((directory / matching[0] / "run.json").read_text())
-        cluster = str(about["cluster"])
-    except (OSError, ValueError, KeyError, TypeError):  # half written by a crash
-        cluster = ""
-    return matching[0], cluster
-
-
-def _last(directory: Path, names: Sequence[str]) -> list[str]:
-    """The newest run that has not ended, else the newest one."""
-    for name in reversed(names):
-        try:
-            if json.loads((directory / name / "run.json").read_text())["ended"] is None:
-                return [name]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return list(names[-1:])
-
-
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
@@ -274,12 +243,8 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:
-        raise _ambiguous(name, matching)
+        raise ambiguous(name, matching)
     if not matching:
         where = ", ".join(cluster.name for cluster in clusters)
         raise UsageError(f"no run {name!r} on {where}", hint="`mesh ps` lists the runs on a cluster's hosts")
     return matching[0]
-
-
-def _ambiguous(name: str, matching: Sequence[str]) -> UsageError:
-    return UsageError(f"{name!r} is the beginning of several runs: {', '.join(matching[-5:])}", hint="give more of it")

@@ -9,10 +9,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.api.owner import is_dead, owner_of
+from mesh.api.records import runs_directory
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
@@ -49,12 +49,6 @@ class Showing:
                 raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
 
 
-def runs_directory(environ: Mapping[str, str]) -> Path:
-    """Where the run directories are."""
-    base = environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
-
-
 def new_run_id() -> str:
     """An id that sorts by time and is unique for all who share a host."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -77,18 +71,11 @@ def launch(
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.jsonl import JsonSink
-    from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
 
     _allow_descriptors()
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
-    directory = runs_directory(os.environ) / spec.run
     mode = "none" if showing.json else showing.output
-    store = (
-        StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement)
-        if showing.kept
-        else None
-    )
     terminal = (
         None
         if showing.quiet
@@ -96,6 +83,7 @@ def launch(
             placement=placement, mode=mode, label=showing.label, environ=os.environ, progress=not showing.json
         )
     )
+    store = _store(spec, cluster, placement, terminal) if showing.kept else None
     sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
     sinks += [JsonSink(placement=placement)] if showing.json else []
     if terminal and spec.kind is Kind.SETUP:
@@ -127,6 +115,17 @@ def launch(
     return outcome, placement, store
 
 
+def _store(spec: RunSpec, cluster: Cluster, placement: Placement, terminal: TerminalSink | None) -> StoreSink:
+    from mesh.sinks.store import StoreSink
+
+    def tell(problem: str) -> None:
+        if terminal:
+            terminal.say(f"the run goes on, but its logs are incomplete: {problem}")
+
+    directory = runs_directory(os.environ) / spec.run
+    return StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement, tell=tell)
+
+
 def _conclude(
     spec: RunSpec,
     cluster: Cluster,
@@ -137,6 +136,8 @@ def _conclude(
     store: StoreSink | None,
 ) -> None:
     """Tell how it ended."""
+    from mesh.sinks.amounts import told_bytes
+    from mesh.sinks.ranks import told_ranks
     from mesh.sinks.summary import run_summary, setup_summary, sync_summary
 
     if spec.kind is Kind.SYNC:
@@ -148,6 +149,9 @@ def _conclude(
     else:
         lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))
+    if store and store.left_out:
+        size, ranks = told_bytes(sum(store.left_out.values())), told_ranks(store.left_out)
+        terminal.say(f"left out of the logs: {size} of {ranks}, beyond `logs:` in mesh.yaml or for want of room")
     if store and store.problem:
         terminal.complain(f"the run directory is incomplete: {store.problem}")
     if terminal.problem:

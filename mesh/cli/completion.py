@@ -85,6 +85,10 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
         return []
     if name == "completion":
         return _starting(last, list(SHELLS))
+    if name in ("logs", "stop"):
+        return _runs(last)
+    if name == "runs":
+        return _starting(last, ["prune"])
     return _clusters(last) if CLUSTER in task.flags and not task.positional_args else []
 
 
@@ -100,6 +104,13 @@ def _values(flag: str, last: str) -> list[str]:
 def _clusters(last: str) -> list[str]:
     try:
         return _starting(last, [line.name for line in api.list_clusters() if not line.problem])
+    except MeshError:
+        return []
+
+
+def _runs(last: str) -> list[str]:
+    try:
+        return _starting(last, ["last", *(record.run for record in api.list_records())])
     except MeshError:
         return []
 

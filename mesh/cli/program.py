@@ -41,6 +41,16 @@ EXAMPLES = {
   mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
   mesh setup --hosts tpu-3 --force pod
 """,
+    "logs": """\
+  mesh logs                                   the last run, as `mesh run` showed it
+  mesh logs -f --rank 3,5-7                   go on until it ends, some ranks only
+  mesh logs last --since 10m --grep 'loss|nan' --stderr
+""",
+    "runs": """\
+  mesh runs | head                            the newest runs
+  mesh runs prune                             remove those older than 30 days, but not the last 50
+  mesh runs prune --keep 10 --dry-run         what would be removed
+""",
     "ssh": """\
   mesh ssh pod:3                              a shell on the host of rank 3
   mesh ssh pod:3 -- nvidia-smi
@@ -61,6 +71,8 @@ WORDS = {
     "check": "CLUSTER",
     "ps": "[CLUSTER]",
     "stop": "RUN | --all --cluster CLUSTER",
+    "logs": "[RUN]",
+    "runs": "[prune]",
     "clean": "CLUSTER",
     "completion": "bash|zsh|fish",
 }

@@ -55,9 +55,9 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
     rows = [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
     for line in runs:
         state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
-        age = _age(now - line.since) if line.since else "-"
+        since = age(now - line.since) if line.since else "-"
         counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
-        rows.append([line.run, line.cluster or "-", line.owner or "-", age, *counts, line.command[:MOST_COMMAND]])
+        rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, line.command[:MOST_COMMAND]])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -99,9 +99,9 @@ def _text(path: str) -> str:
     return listing.told(os.fsencode(path))
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     """
-    >>> _age(59.9), _age(3725), _age(200000)
+    >>> age(59.9), age(3725), age(200000)
     ('59s', '1h02m', '2d07h')
     """
     whole = max(0, int(seconds))

@@ -16,12 +16,13 @@ from invoke.tasks import Task, task
 
 from mesh import api
 from mesh.cli.completion import script
+from mesh.cli.records import pruned, record_as_json, records_table
 from mesh.cli.reports import explained, leftovers, listed, report_as_dict, runs_table, table
 from mesh.cli.speech import complain, say, show
 from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
-from mesh.config.settings import given_command, read_options
-from mesh.core.errors import MeshError
+from mesh.config.settings import given_command, read_number, read_options, read_ranks, read_seconds
+from mesh.core.errors import MeshError, UsageError
 
 FORCE = "run also the commands that their `unless` would skip"
 CLUSTERS = "read clusters from this file instead of ~/.config/mesh/cluster.yaml"
@@ -305,6 +306,83 @@ def stop(
 
 @task(
     auto_shortflags=False,
+    positional=["run"],
+    help={
+        "run": "the id of a run, the beginning of one, or last (default: last)",
+        "rank": "only these ranks, as 3,5-7",
+        "stderr": "only what they printed on stderr",
+        "prerun": "what prerun printed on their hosts instead",
+        "since": "only what came within this time before now: 10m, 2h, 30s, 1d",
+        "grep": "only lines in which this regular expression (Python's) matches",
+        "follow": "go on until the run has ended",
+        "output": OPTIONS["output"],
+        "label": OPTIONS["label"],
+    },
+)
+@telling
+def logs(
+    context: Context,
+    run: str = "",
+    rank: str = "",
+    stderr: bool = False,
+    prerun: bool = False,
+    since: str = "",
+    grep: str = "",
+    follow: bool = False,
+    output: str = "all",
+    label: str = "rank",
+) -> None:
+    """Show what the ranks of a run have printed, from this machine's record of it."""
+    api.logs(
+        run or "last",
+        ranks=read_ranks("--rank", rank),
+        stderr=stderr,
+        prerun=prerun,
+        since=read_seconds("--since", since),
+        grep=grep,
+        follow=follow,
+        output=output,
+        label=label,
+    )
+
+
+@task(
+    auto_shortflags=False,
+    positional=["action"],
+    help={
+        "action": "prune: remove old ones",
+        "json": "print each run as one JSON object, as in its run.json",
+        "keep": "prune: the newest so many stay",
+        "older-than": "prune: what has ended within this time stays: 30d, 12h (default: 30d beyond the last 50)",
+        "dry-run": "prune: tell what would be removed, and remove nothing",
+    },
+)
+@telling
+def runs(
+    context: Context,
+    action: str = "",
+    json: bool = False,
+    keep: str = "",
+    older_than: str = "",
+    dry_run: bool = False,
+) -> None:
+    """List the runs that this machine has started, the newest first; `runs prune` removes old ones."""
+    if action not in ("", "prune"):
+        raise UsageError(f"unknown word {action!r}", hint="mesh runs, or mesh runs prune")
+    if action:
+        removed = api.prune(
+            keep=read_number("--keep", keep), older_than=read_seconds("--older-than", older_than), dry_run=dry_run
+        )
+        show((dumps(asdict(one)) for one in removed) if json else pruned(removed, dry_run))
+        return
+    if keep or older_than or dry_run:
+        raise UsageError("--keep, --older-than and --dry-run are for `mesh runs prune`")
+    records = api.list_records()
+    show(map(record_as_json, records) if json else records_table(records, time.time()))
+
+
+@task(
+    auto_shortflags=False,
     help={**PICK, "dry-run": "list it, and remove nothing", "json": "print what was found as one JSON list"},
 )
 @telling
@@ -369,4 +447,6 @@ def completion(context: Context, shell: str = "") -> None:
     show([script(shell).rstrip("\n")])
 
 
-namespace = Collection(run, execute, push, pull, setup, check, ps, stop, clean, ssh, clusters, init, completion)
+namespace = Collection(
+    run, execute, push, pull, setup, check, ps, stop, logs, runs, clean, ssh, clusters, init, completion
+)

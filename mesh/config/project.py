@@ -15,10 +15,10 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_GRACE, DEFAULT_SPOOL, PrerunEntry, SetupCommand
+from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntry, SetupCommand
 
 FILE = "mesh.yaml"
-KEYS = ("commands", "ignore", "include_git", "prerun", "env", "pass", "workspace", "grace", "spool")
+KEYS = ("commands", "ignore", "include_git", "prerun", "env", "pass", "workspace", "grace", "spool", "logs")
 COMMAND_KEYS = ("run", "unless", "sudo")
 ENTRY_KEYS = ("run", "inputs")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -67,6 +67,9 @@ pass:
 
 # How much output may wait on a host's disk while nobody takes it; beyond it the middle is left out.
 # spool: 10 GB
+
+# How much of your disk the logs of one run may have; beyond it each keeps its head and its tail.
+# logs: 10 GB
 """
 
 
@@ -85,6 +88,7 @@ class Project:
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     grace: float = DEFAULT_GRACE  # seconds
     spool: int = DEFAULT_SPOOL  # bytes
+    logs: int = DEFAULT_LOGS  # bytes
 
 
 def load_project(start: Path) -> Project:
@@ -117,7 +121,8 @@ def _read(path: Path) -> Project:
         env=_env(keys, problems),
         passed=lists["pass"],
         grace=_grace(keys, problems),
-        spool=_spool(keys, problems),
+        spool=_size(keys, "spool", DEFAULT_SPOOL, problems),
+        logs=_size(keys, "logs", DEFAULT_LOGS, problems),
     )
     problems.check()
     return project
@@ -239,14 +244,14 @@ def _grace(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> float:
     return grace if grace is not None else DEFAULT_GRACE
 
 
-def _spool(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> int:
-    if "spool" not in keys:
-        return DEFAULT_SPOOL
-    node, expected = keys["spool"][1], "a size such as 500 MB or 10 GB"
-    found = _SIZE.fullmatch(yamlfile.scalar(node, "spool", problems, expected).strip())
+def _size(keys: Mapping[str, tuple[Node, Node]], key: str, otherwise: int, problems: Problems) -> int:
+    if key not in keys:
+        return otherwise
+    node, expected = keys[key][1], "a size such as 500 MB or 10 GB"
+    found = _SIZE.fullmatch(yamlfile.scalar(node, key, problems, expected).strip())
     if not found:
-        problems.unexpected(node, "spool", expected)
-        return DEFAULT_SPOOL
+        problems.unexpected(node, key, expected)
+        return otherwise
     return int(float(found.group(1)) * _UNITS[found.group(2).upper()])
 
 

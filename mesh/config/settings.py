@@ -80,14 +80,14 @@ def read_options(
         exclude=exclude,
         nproc=int(nproc or 1),
         env=_read_env(env),
-        grace=_read_seconds("--grace", grace),
-        drain=_read_seconds("--drain", drain),
-        timeout=_read_seconds("--timeout", timeout),
-        host_grace=_read_seconds("--host-grace", host_grace),
-        lease=_read_seconds("--lease", lease),
+        grace=read_seconds("--grace", grace),
+        drain=read_seconds("--drain", drain),
+        timeout=read_seconds("--timeout", timeout),
+        host_grace=read_seconds("--host-grace", host_grace),
+        lease=read_seconds("--lease", lease),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
-        wait=math.inf if wait is True else _read_seconds("--wait", wait or "") or 0.0,
+        wait=math.inf if wait is True else read_seconds("--wait", wait or "") or 0.0,
         share=share,
         evict=evict,
         fresh=fresh,
@@ -111,8 +111,8 @@ def is_time(text: str) -> bool:
     return bool(_DURATION.fullmatch(text))
 
 
-def _read_seconds(place: str, text: str) -> float | None:
-    """A time such as 10, 1.5, 30s, 5m or 2h, in seconds; None for ""."""
+def read_seconds(place: str, text: str) -> float | None:
+    """A time such as 10, 1.5, 30s, 5m or 2h, in seconds; None for "". Raises UsageError that names its place."""
     if not text:
         return None
     found = _DURATION.fullmatch(text)
@@ -120,6 +120,21 @@ def _read_seconds(place: str, text: str) -> float | None:
     if not math.isfinite(seconds):
         raise UsageError(f"{place}: expected seconds, or a time such as 30s, 5m or 2h, found {text!r}")
     return seconds
+
+
+def read_number(place: str, text: str) -> int | None:
+    """A number of something; None for "". Raises UsageError that names its place."""
+    if text and not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"{place}: expected a number, found {text!r}")
+    return int(text) if text else None
+
+
+def read_ranks(place: str, text: str) -> set[int] | None:
+    """A set such as 3,5-7; None for "". Raises UsageError that names its place."""
+    try:
+        return {int(number) for number in numbers(text)} if text else None
+    except NoHost as error:
+        raise UsageError(f"{place}: {error}") from error
 
 
 def select_hosts(cluster: Cluster, options: Options) -> Cluster:
@@ -167,10 +182,7 @@ def _by_name(cluster: Cluster, flag: str, text: str) -> set[int]:
 
 
 def _by_number(cluster: Cluster, flag: str, text: str) -> set[int]:
-    try:
-        found = {int(number) for number in numbers(text)}
-    except NoHost as error:
-        raise UsageError(f"{flag}: {error}") from error
+    found = read_ranks(flag, text) or set()
     if max(found) >= len(cluster.hosts):
         last = len(cluster.hosts) - 1
         raise UsageError(f"{flag}: no host {max(found)} in {cluster.name}: its hosts are 0-{last}")
@@ -231,6 +243,7 @@ def run_spec(
         fresh=options.fresh,
         fan_out=options.fan_out,
         spool=project.spool,
+        logs=project.logs,
     )
 
 
@@ -268,7 +281,7 @@ def _seconds(
     place, seconds = f"--{name}", chosen
     if seconds is None:
         place = f"MESH_{name.upper().replace('-', '_')}"
-        seconds = _read_seconds(place, environ.get(place, ""))
+        seconds = read_seconds(place, environ.get(place, ""))
     if seconds is None:
         return otherwise
     if not least <= seconds < math.inf:

@@ -12,6 +12,7 @@ DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
+DEFAULT_LOGS = 10_000_000_000
 MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
@@ -78,6 +79,7 @@ class RunSpec:
     host_grace: float = DEFAULT_HOST_GRACE  # how long a host may be silent before it is lost
     lease: float = DEFAULT_LEASE  # how long the hosts keep the run without a sign of life from us
     spool: int = DEFAULT_SPOOL  # bytes of output that may wait on a host's disk
+    logs: int = DEFAULT_LOGS  # bytes that the logs of the run may have on our disk, all together
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     sync: bool = True  # send the workspace before the start

@@ -24,12 +24,12 @@ class RankResult:
 
     @property
     def stdout(self) -> bytes:
-        """All bytes that it wrote to stdout, as they came; none if it never started. Raises OSError."""
+        """All bytes that it wrote to stdout, less what ``logs:`` left out; none if it never started. Raises OSError."""
         return self.stdout_path.read_bytes() if self.stdout_path.exists() else b""
 
     @property
     def stderr(self) -> bytes:
-        """All bytes that it wrote to stderr, as they came; none if it never started. Raises OSError."""
+        """All bytes that it wrote to stderr, less what ``logs:`` left out; none if it never started. Raises OSError."""
         return self.stderr_path.read_bytes() if self.stderr_path.exists() else b""
 
 

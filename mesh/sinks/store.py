@@ -1,13 +1,16 @@
-"""The run directory: what a run was, what happened in it, and every byte that its ranks wrote."""
+"""The run directory: what a run was, what happened in it, and the bytes that its ranks wrote."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-from collections import OrderedDict
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, PrerunDecided, Started, Stream
@@ -15,28 +18,50 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
 from mesh.sinks.escapes import plain
+from mesh.sinks.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
+from mesh.sinks.logfile import Gap, LogFile, Shelf
 from mesh.sinks.verdict import Verdict, make_verdict
 
-VERSION = 1  # of run.json
-MOST_OPEN = 64  # log files at a time; a laptop may have 256 descriptors in all
+GATHERED = 1 << 20  # bytes of output that wait in memory
+DELAY = 0.2  # seconds that they wait while more comes; a crash loses no more than that
+NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
+BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
-SUFFIX = {Stream.STDOUT: "out", Stream.STDERR: "err"}
 
 
 class StoreSink:
     """Writes ``run.json``, ``events.jsonl`` and ``logs/``.
 
-    A full disk does not end the run: what went wrong first is kept in ``problem``, and nothing more is written.
+    A full disk does not end the run: what went wrong first is kept in ``problem``, and is told at once.
     """
 
-    def __init__(self, *, directory: Path, spec: RunSpec, cluster_name: str, placement: Placement) -> None:
-        self.directory, self.logs = directory, directory / "logs"
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        spec: RunSpec,
+        cluster_name: str,
+        placement: Placement,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """tell: called once, with what keeps the directory from being complete."""
+        self.directory, self.logs = directory, directory / LOGS
         self.problem = ""
-        self._placement, self._prerun = placement, spec.prerun
-        self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
+        self._tell, self._placement, self._prerun = tell, placement, spec.prerun
         self._started: list[Started] = []
         self._left_out: list[dict[str, Any]] = []
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
+        count = 2 * placement.world_size + len(placement.hosts)
+        self._index_shares = max(1, count // 4)
+        self._shelf = Shelf(spec.logs, count + self._index_shares, self._failed)
+        self._logs: dict[int, LogFile] = {}  # by their number
+        self._changed: dict[int, LogFile] = {}  # those with output that waits
+        self._waiting, self._flush_at = 0, 0.0
+        self._index = LogFile(self.logs / INDEX, self._shelf, weight=self._index_shares, unit=RECORD.size)
+        self._record: tuple[float, int, int] | None = None  # the last one, which may grow
+        self._events = b""  # what waits to be written
+        self._events_file = -1
+        self._writing = threading.Lock()  # who interrupts us a second time finishes without waiting for our thread
         self._about: dict[str, Any] = {
             "version": VERSION,
             "run": spec.run,
@@ -46,65 +71,62 @@ class StoreSink:
             "commands": [command.run for command in spec.commands],
             "workspace": str(spec.workspace),
             "hosts": [host.name for host in placement.hosts],
+            "nproc": placement.nproc,
             "env": sorted(spec.env),  # names only: values may be secrets
+            "created": time.time(),
             "started": None,
             "ended": None,
             "exit_code": None,
             "cause": None,
             "ranks": [],
+            "left_out": self._left_out,
         }
         try:
             self.logs.mkdir(parents=True, mode=0o700)
             self.directory.chmod(0o700)
+            self._events_file = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._events_file, fcntl.LOCK_EX)  # so that others know that we are there
             self._write_about()
         except OSError as error:
             self._failed(error)
+        self._index.make()
 
     def handle(self, event: Event) -> None:
-        if self.problem:
+        if isinstance(event, Output):
+            self._output(event)
             return
-        try:
-            if isinstance(event, Output):
-                self._file(self.log(event.rank, event.stream)).write(event.data)
-                return
-            if isinstance(event, PrerunDecided):
-                told = f"==> {self._prerun[event.entry].told} {event.told()}\n"
-                self._file(self.host_log(event.node, Stream.PRERUN)).write(told.encode("utf-8", "replace"))
-            if isinstance(event, Started):
-                self._started.append(event)
-            if isinstance(event, LeftOut):
-                self._left_out.extend(encoding.objects(event, self._placement))
-            events = self._file(self.directory / "events.jsonl")
-            for item in encoding.objects(event, self._placement):
-                events.write(json.dumps(item).encode() + b"\n")
-            if isinstance(event, Exited | PrepareFailed):
-                self._flush()  # whoever looks now wants to see why
-        except OSError as error:
-            self._failed(error)
+        if isinstance(event, PrerunDecided):
+            told = f"==> {self._prerun[event.entry].told} {event.told()}\n".encode("utf-8", "replace")
+            first = self._placement.ranks(event.node)[0]
+            self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=told))
+        if isinstance(event, Started):
+            self._started.append(event)
+        if isinstance(event, LeftOut):
+            self._left_out.extend(encoding.objects(event, self._placement))
+        for item in encoding.objects(event, self._placement):
+            self._events += json.dumps(item).encode() + b"\n"
+        if isinstance(event, Exited | PrepareFailed):
+            self._flush()  # whoever looks now wants to see why
 
     def idle(self) -> None:
-        if not self.problem:
-            try:
-                self._flush()
-            except OSError as error:
-                self._failed(error)
+        self._flush()
 
     def close(self) -> None:
-        try:
-            for started in self._started:  # a rank that wrote nothing has its files as well
-                for stream in self._streams:
-                    self._file(self.log(started.rank, stream))
-        except OSError as error:
-            self._failed(error)
-        for file in self._open.values():
-            try:
-                file.close()
-            except OSError as error:
-                self._failed(error)
-        self._open.clear()
+        for started in self._started:  # a rank that wrote nothing has its files as well
+            for stream in self._streams:
+                self._log(started.rank, stream)
+        for log in self._logs.values():
+            log.make()
+        self._flush()
+        for number, log in self._logs.items():
+            log.finish()
+            self._join(number, log)
+        self._index.finish()  # who reads it reads its parts as well
+        self._shelf.close_all()
 
     def finish(self, outcome: Outcome) -> Verdict | None:
-        """Complete run.json; returns the verdict on the run."""
+        """Complete run.json, and let go of the directory; returns the verdict on the run."""
         verdict = make_verdict(outcome, self._placement, self.said if Stream.STDOUT in self._streams else self.set_up)
         exits = {exited.rank: exited for exited in outcome.exits}
         ranks = []
@@ -129,67 +151,149 @@ class StoreSink:
             "lost": [item for lost in outcome.lost for item in encoding.objects(lost, self._placement)],
             "failures": [item for one in outcome.failures for item in encoding.objects(one, self._placement)],
             "unverified": list(outcome.unverified),
-            "left_out": self._left_out,
             "verdict": verdict.to_json(self._placement) if verdict else None,
         }
+        self._write_events()
         try:
-            self._write_about()
+            self._write_about(is_end=True)
         except OSError as error:
             self._failed(error)
+        with self._writing:
+            if self._events_file >= 0:
+                os.close(self._events_file)
+                self._events_file = -1
         return verdict
+
+    @property
+    def left_out(self) -> Mapping[int, int]:
+        """How many bytes of each rank were left out of its logs for want of room here."""
+        counts: dict[int, int] = {}
+        for item in self._left_out:
+            if "log" in item:
+                counts[item["rank"]] = counts.get(item["rank"], 0) + item["bytes"]
+        return counts
 
     def log(self, rank: int, stream: Stream) -> Path:
         """The file that a stream of a rank goes to; prerun and setup have one per host."""
-        if stream in SUFFIX:
-            return self.logs / f"rank-{rank:04d}.{SUFFIX[stream]}"
-        return self.host_log(self._placement.node(rank), stream)
+        return self.logs / log_name(self._placement, rank, stream)
 
     def host_log(self, node: int, stream: Stream) -> Path:
         """The file of a host's prerun or setup."""
-        name = self._placement.hosts[node].name
-        return self.logs / f"{stream.value}-{name.replace('/', '_')}.log"
+        return self.log(self._placement.ranks(node)[0], stream)
 
     def said(self, rank: int) -> list[str]:
         """The last lines of a rank's stderr, or of its stdout if it wrote none."""
-        return self._tail(self.log(rank, Stream.STDERR)) or self._tail(self.log(rank, Stream.STDOUT))
+        return self._tail(rank, Stream.STDERR) or self._tail(rank, Stream.STDOUT)
 
     def prepared(self, node: int) -> list[str]:
         """The last lines of a host's prerun."""
-        return self._tail(self.host_log(node, Stream.PRERUN))
+        return self._tail(self._placement.ranks(node)[0], Stream.PRERUN)
 
     def set_up(self, node: int) -> list[str]:
         """The last lines of a host's setup."""
-        return self._tail(self.host_log(node, Stream.SETUP))
+        return self._tail(self._placement.ranks(node)[0], Stream.SETUP)
 
-    def _tail(self, path: Path) -> list[str]:
+    def _tail(self, rank: int, stream: Stream) -> list[str]:
         """The last lines of a log that say something, as text without escape sequences."""
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        data = b""
+        with contextlib.suppress(OSError), self.log(rank, stream).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL))
-            lines = plain(file.read().decode("utf-8", "replace")).split("\n")
-            return [line.rstrip() for line in lines if line.strip()]
-        return []
+            data = file.read()
+        if log := self._logs.get(log_number(rank, stream)):
+            data += log.unwritten
+        lines = plain(data.decode("utf-8", "replace")).split("\n")
+        return [line.rstrip() for line in lines if line.strip()]
 
-    def _file(self, path: Path) -> IO[bytes]:
-        file = self._open.get(path)
-        if file is None:
-            if len(self._open) >= MOST_OPEN:
-                self._open.popitem(last=False)[1].close()
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            file = self._open[path] = os.fdopen(descriptor, "ab", buffering=1 << 16)
-        self._open.move_to_end(path)
-        return file
+    def _output(self, event: Output) -> None:
+        log = self._log(event.rank, event.stream)
+        number = log_number(event.rank, event.stream)
+        log.add(event.data)
+        self._changed[number] = log
+        last = self._record
+        if last and last[1] == number and 0 <= event.time - last[0] < NEAR:
+            self._record = last[0], number, log.size
+        else:
+            self._end_record()
+            self._record = event.time, number, log.size
+        self._waiting += len(event.data)
+        if self._waiting >= GATHERED or time.monotonic() >= self._flush_at:
+            self._flush()
+
+    def _log(self, rank: int, stream: Stream) -> LogFile:
+        number = log_number(rank, stream)
+        if number not in self._logs:
+            self._logs[number] = LogFile(self.log(rank, stream), self._shelf)
+        return self._logs[number]
+
+    def _end_record(self) -> None:
+        if self._record:
+            self._index.add(RECORD.pack(*self._record))
+            self._record = None
 
     def _flush(self) -> None:
-        for file in self._open.values():
-            file.flush()
+        """Write what waits: the index last, so that it tells of nothing that is not there."""
+        for log in self._changed.values():
+            log.flush()
+        self._end_record()
+        self._index.flush()
+        self._write_events()
+        self._changed = {number: log for number, log in self._changed.items() if log.is_behind}
+        self._waiting, self._flush_at = 0, time.monotonic() + DELAY
 
-    def _write_about(self) -> None:
-        """Put run.json in place in one step, so that nobody reads half of it."""
-        path = self.directory / "run.json.new"
-        path.write_text(json.dumps(self._about, indent=1) + "\n")
-        path.chmod(0o600)
-        path.replace(self.directory / "run.json")
+    def _write_events(self) -> None:
+        with self._writing:
+            if self._events_file < 0:
+                self._events = b""
+            try:
+                while self._events:
+                    self._events = self._events[os.write(self._events_file, self._events) :]
+            except OSError as error:
+                self._failed(error)
+
+    def _join(self, number: int, log: LogFile) -> None:
+        """Make one file of a log that has outgrown its share; where it lacks something is told in run.json first."""
+        gaps: list[Gap] | None = None
+        try:
+            gaps = log.join()
+            if log.left_out():
+                self._tell_left_out(number, log, gaps)
+            log.drop_tail()
+        except OSError as error:
+            self._failed(error)
+            if gaps is None:
+                self._tell_left_out(number, log, [])
+
+    def _tell_left_out(self, number: int, log: LogFile, gaps: Sequence[Gap]) -> None:
+        """gaps: none if head and tail are still apart. Raises OSError."""
+        rank, stream = rank_and_stream(number)
+        event = LeftOut(
+            time=time.time(), node=self._placement.node(rank), rank=rank, stream=stream, bytes=log.left_out()
+        )
+        (about,) = encoding.objects(event, self._placement)
+        about["log"] = log.path.name
+        places = [{"bytes": gap.count, "at": gap.at, "marker": gap.marker} for gap in gaps]
+        self._left_out += [{**about, **place} for place in places or [{}]]
+        self._write_about()
+
+    def _write_about(self, *, is_end: bool = False) -> None:
+        """Put run.json in place in one step, so that nobody reads half of it. Raises OSError."""
+        path, text = self.directory / f"{RUN}.new", json.dumps(self._about, indent=1).encode() + b"\n"
+        with self._writing:
+            _write_over(path, text)
+            path.replace(self.directory / RUN)
+            if not is_end:  # what the end needs is taken now, as the disk may be full by then
+                more = BYTES_OF_END + BYTES_OF_RANK * self._placement.world_size
+                _write_over(path, b"\n" * (len(text) + more))
 
     def _failed(self, error: OSError) -> None:
-        self.problem = self.problem or f"{error.strerror or error}: {error.filename or self.directory}"
+        if not self.problem:
+            self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
+            self._tell(self.problem)
+
+
+def _write_over(path: Path, data: bytes) -> None:
+    """Write a file anew, in the room that it has already."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(data)
+        file.truncate()

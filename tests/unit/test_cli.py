@@ -98,7 +98,7 @@ def test_commands(words: list[str], command: tuple[str, ...]) -> None:
 def test_statuses_and_messages(home: Home) -> None:
     for words, status, message in [
         ([], 2, "error: no command was given\n"),
-        (["rn"], 2, "error: unknown command 'rn'; did you mean 'run'?\n"),
+        (["rn"], 2, "error: unknown command 'rn'; did you mean 'run' or 'runs'?\n"),
         (["--nonsense"], 2, "error: unknown option '--nonsense'"),
         (["run"], 2, "error: no command was given\n"),
         (["run", "local"], 2, "error: no command was given\n"),

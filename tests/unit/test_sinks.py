@@ -368,6 +368,7 @@ def test_many_ranks_with_few_descriptors(tmp_path: Path) -> None:
             sink.handle(Output(time=1, node=rank, rank=rank, stream=Stream.STDOUT, data=b"%d" % turn))
     assert len(os.listdir("/proc/self/fd")) - before < 70
     sink.close()
+    sink.finish(Outcome(run="r1", exit_code=0, cause=Cause.COMPLETED, started=1.0, ended=2.0))
     assert all((sink.logs / f"rank-{rank:04d}.out").read_bytes() == b"01" for rank in range(300))
 
 

@@ -1,0 +1,171 @@
+"""What ranks of a run have printed, from its directory on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from mesh.api.records import LAST, find_record
+from mesh.api.wiring import Showing
+from mesh.core.errors import MeshError, OutputClosed, UsageError
+from mesh.core.events import Connected, Finished, Output, Stream
+from mesh.core.run import Kind
+from mesh.sinks.grep import LineFilter
+from mesh.sinks.layout import LOGS
+from mesh.sinks.ranks import told_ranks
+from mesh.sinks.records import Record, State, read_record
+from mesh.sinks.replay import Replay
+from mesh.sinks.terminal import TerminalSink
+
+POLL = 0.2  # seconds between two looks for more
+
+
+def logs(
+    run: str = LAST,
+    *,
+    ranks: Iterable[int] | None = None,
+    stderr: bool = False,
+    prerun: bool = False,
+    since: float | None = None,
+    grep: str = "",
+    follow: bool = False,
+    output: str = "all",
+    label: str = "rank",
+) -> None:
+    """Show what the ranks of a run have printed, as ``run`` shows it: in the order in which it came here.
+
+    run: an id, the beginning of one, or "last"
+    ranks: only of these; None: of all. stderr: only their stderr; prerun: what prerun printed on their hosts instead
+    since: only what came within so many seconds before now
+    grep: only lines in which this regular expression matches
+    follow: go on until the run has ended, or its client is gone
+    output, label: as with ``run``
+    Raises UsageError, MeshError if the logs cannot be read or shown, and OutputClosed if nobody reads stdout any more.
+    """
+    Showing(output=output, label=label)
+    pattern = _pattern(grep)
+    record = _named(run)
+    chosen = _chosen(record, ranks, output)
+    begin = 0.0 if since is None else time.time() - since
+    replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
+    # prerun has a stream and a place on the screen of its own while a run is on; here it is what was asked for.
+    terminal = TerminalSink(
+        placement=record.placement, mode="all" if prerun else output, label=label, environ=os.environ
+    )
+    try:
+        _show(replay, terminal, record, pattern, follow=follow, has_since=since is not None)
+    except OutputClosed:
+        raise OutputClosed("") from None
+    except FileNotFoundError:
+        raise MeshError(f"there are no logs of run {record.run}", hint=str(record.directory)) from None
+    except OSError as error:
+        raise MeshError(f"cannot read the logs of run {record.run}: {error}") from error
+    finally:
+        replay.close()
+    if terminal.problem:
+        raise MeshError(f"not all could be shown: {terminal.problem}", hint="is there room where stdout goes to?")
+
+
+def _show(
+    replay: Replay,
+    terminal: TerminalSink,
+    record: Record,
+    pattern: re.Pattern[str] | None,
+    *,
+    follow: bool,
+    has_since: bool,
+) -> None:
+    for node in range(len(record.placement.hosts)):
+        terminal.handle(Connected(time=0.0, node=node, address="", port=0, machine=""))
+    lines = LineFilter(pattern) if pattern else None
+    is_empty = True
+
+    def show(outputs: Iterable[Output]) -> None:
+        nonlocal is_empty
+        for one in outputs:
+            is_empty = False
+            for shown in lines.feed(one) if lines else (one,):
+                terminal.handle(_as_own(shown))
+
+    while True:
+        record = read_record(record.directory)  # before we look: what it says about the end is true of what we see
+        show(replay.advance())
+        if not replay.has_index and has_since:
+            raise UsageError(f"run {record.run} has no record of what came when", hint="leave out --since")
+        if not follow or record.state is not State.ON:
+            break
+        terminal.idle()
+        time.sleep(POLL)
+    show(replay.rest())
+    for shown in lines.end() if lines else ():
+        terminal.handle(_as_own(shown))
+    terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=record.run))
+    _conclude(terminal.say, record, follow=follow, is_empty=is_empty and not has_since)
+
+
+def _conclude(say: Callable[[str], None], record: Record, *, follow: bool, is_empty: bool) -> None:
+    if record.state is State.DIED:
+        say(f"{record.run}: its client has died, and with it the rest of its logs")
+    elif follow and record.state is State.ENDED:
+        cause = "" if record.cause in ("completed", "rank") else f" ({record.cause})"
+        say(f"{record.run} has ended: exit {record.exit_code}{cause}")
+    if is_empty and record.state is not State.ON:
+        say(f"nothing was printed; what there is lies in {record.directory / LOGS}")
+        if any(Path(record.directory / LOGS).glob(f"{Stream.PRERUN.value}-*")):
+            say(f"`mesh logs {record.run} --prerun` shows what prerun printed")
+
+
+def _as_own(output: Output) -> Output:
+    """prerun as it is shown where nothing else is: of all hosts, on stdout."""
+    if output.stream is not Stream.PRERUN:
+        return output
+    return Output(time=output.time, node=output.node, rank=output.rank, stream=Stream.SETUP, data=output.data)
+
+
+def _named(run: str) -> Record:
+    record = find_record(run, with_logs=True)
+    if record is None and run == LAST:
+        raise UsageError("this machine has started no run yet", hint="`mesh run CLUSTER COMMAND` starts one")
+    if record is None:
+        raise UsageError(f"no run {run!r} was started on this machine", hint="`mesh runs` lists those that were")
+    return record
+
+
+def _streams(record: Record, stderr: bool, prerun: bool) -> tuple[Stream, ...]:
+    if prerun and stderr:
+        raise UsageError("prerun has one log for both of its outputs", hint="leave out --stderr")
+    if prerun:
+        return (Stream.PRERUN,)
+    if record.kind == Kind.SETUP.value:
+        if stderr:
+            raise UsageError("a setup has one log for both of its outputs", hint="leave out --stderr")
+        return (Stream.SETUP,)
+    return (Stream.STDERR,) if stderr else (Stream.STDOUT, Stream.STDERR)
+
+
+def _chosen(record: Record, ranks: Iterable[int] | None, output: str) -> set[int] | None:
+    if ranks is None:
+        return None
+    chosen, last = set(ranks), record.placement.world_size - 1
+    if beyond := {rank for rank in chosen if not 0 <= rank <= last}:
+        raise UsageError(f"--rank: no {told_ranks(beyond)} in run {record.run}: its ranks are 0-{last}")
+    if output == "rank0" and chosen != {0}:
+        raise UsageError("--output rank0 shows rank 0 alone", hint="leave out --rank, or --output")
+    return chosen
+
+
+def _pattern(text: str) -> re.Pattern[str] | None:
+    """Raises UsageError that shows where a regular expression is wrong."""
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        place = "" if error.pos is None else f"{text.splitlines()[0]}\n{' ' * error.pos}^"
+        where = "" if error.pos is None else f" at position {error.pos}"
+        raise UsageError(f"--grep: {error.msg}{where}", hint=place if "\n" not in text else "") from error
+    except (OverflowError, RecursionError) as error:
+        raise UsageError(f"--grep: {error}") from error

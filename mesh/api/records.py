@@ -1,0 +1,171 @@
+"""The runs that this machine has started: naming one, listing them, removing old ones."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.run import Kind
+from mesh.sinks.layout import EVENTS
+from mesh.sinks.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
+
+LAST = "last"
+KEPT = 50  # runs that `runs prune` keeps, however old
+KEPT_FOR = 30 * 86400.0  # seconds for which it keeps all others
+YOUNG = 3600.0  # seconds: what is no older may be a run that is just beginning
+_REMOVED = ".removed"  # ends the name of a directory that is being removed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """A run whose directory was removed."""
+
+    run: str
+    bytes: int  # on disk
+
+
+def runs_directory(environ: Mapping[str, str]) -> Path:
+    """Where the run directories are."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
+
+
+def list_records() -> list[Record]:
+    """All runs that this machine has started, the newest first. Raises MeshError."""
+    directory = runs_directory(os.environ)
+    found = [read_record(directory / name) for name in reversed(_names(directory))]
+    return [record for record in found if record.directory.exists()]  # some may be removed meanwhile
+
+
+def find_record(name: str, *, with_logs: bool = False) -> Record | None:
+    """The run that an id, the beginning of one, or "last" means; None if this machine has started none such.
+
+    "last" is the newest run that is on, else the newest one.
+    with_logs: "last" passes over those that have no output
+    Raises UsageError if it is the beginning of several.
+    """
+    directory = runs_directory(os.environ)
+    names = _names(directory)
+    if name == LAST:
+        return _last(directory, names, with_logs)
+    matching = [name] if name in names else [known for known in names if known.startswith(name)]
+    if len(matching) > 1:
+        raise ambiguous(name, matching)
+    return read_record(directory / matching[0]) if matching else None
+
+
+def ambiguous(name: str, matching: Sequence[str]) -> UsageError:
+    """The error of a name that could mean several runs."""
+    return UsageError(f"{name!r} is the beginning of several runs: {', '.join(matching[-5:])}", hint="give more of it")
+
+
+def prune(*, keep: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Iterator[Removed]:
+    """Remove the directories of old runs that have ended, one after the other; yield each one.
+
+    keep: the newest so many stay, also if they are older
+    older_than: seconds since their end; what is younger stays. Without both: 50 and 30 days
+    dry_run: only tell what would be removed
+    Raises UsageError, and MeshError if a directory cannot be removed.
+    """
+    if keep is None and older_than is None:
+        keep, older_than = KEPT, KEPT_FOR
+    if keep is not None and keep < 0:
+        raise UsageError(f"--keep: expected a number of runs, found {keep}")
+    return _prune(runs_directory(os.environ), keep or 0, older_than or 0.0, dry_run)
+
+
+def _prune(directory: Path, keep: int, older_than: float, dry_run: bool) -> Iterator[Removed]:
+    names, now = _names(directory), time.time()
+    if not dry_run:
+        _finish_removing(directory)
+    for name in names[: len(names) - keep]:
+        path = directory / name
+        record = read_record(path)
+        age = now - (_changed(path) if record.ended is None else record.ended)
+        if record.state is State.ON or age < older_than or (record.ended is None and age < YOUNG):
+            continue
+        size = size_on_disk(path)
+        if dry_run or _remove(path):
+            yield Removed(run=name, bytes=size)
+
+
+def _remove(path: Path) -> bool:
+    """Remove a run's directory; False if somebody else has done it, or is at work there. Raises MeshError."""
+    gone = path.with_name(f".{path.name}{_REMOVED}")
+    with contextlib.ExitStack() as held:
+        try:
+            descriptor = os.open(path / EVENTS, os.O_WRONLY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # there is no such file, or no lock: it was looked at before
+            pass
+        try:
+            path.rename(gone)  # in one step, so that nobody sees half of a run
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise MeshError(f"cannot remove {path}: {error.strerror}") from error
+    _remove_tree(gone)
+    return True
+
+
+def _finish_removing(directory: Path) -> None:
+    """What somebody has begun to remove who was killed then, or is about to remove."""
+    for path in directory.glob(f".*{_REMOVED}"):
+        if RUN_ID.fullmatch(path.name[1 : -len(_REMOVED)]) and _is_directory(path):
+            _remove_tree(path)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a directory, beside somebody else who may do the same; links are not followed. Raises MeshError."""
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        raise MeshError(f"cannot remove all of {path}")
+
+
+def _names(directory: Path) -> list[str]:
+    """The ids of the runs there, the oldest first. Raises MeshError."""
+    try:
+        found = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise MeshError(f"cannot read {directory}: {error.strerror}") from error
+    return sorted(name for name in found if RUN_ID.fullmatch(name) and _is_directory(directory / name))
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether it is a directory of ours, and no link to one."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+
+
+def _last(directory: Path, names: Sequence[str], with_logs: bool) -> Record | None:
+    newest_first = [directory / name for name in reversed(names)]
+    # To read all that have ended takes longer than to see that nobody is there.
+    for path in (*filter(has_client, newest_first), *newest_first):
+        record = read_record(path)
+        if not (with_logs and record.kind == Kind.SYNC.value):
+            return record
+    return None
+
+
+def _changed(path: Path) -> float:
+    """When something was last made or renamed in a directory, in seconds since the epoch."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()

@@ -1,0 +1,63 @@
+"""The run directory's layout: what is called how, and what stands in the index. docs/run-directory.md tells it."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from mesh.core.cluster import Placement
+from mesh.core.events import Stream
+
+VERSION = 2  # of run.json and all that lies beside it
+RUN, EVENTS, LOGS, INDEX = "run.json", "events.jsonl", "logs", "index"
+
+# A record of logs/index: seconds since the epoch, the log's number, and how far the log goes by then.
+RECORD = struct.Struct("<dIQ")
+STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.PRERUN, Stream.SETUP)
+SUFFIX = {Stream.STDOUT: "out", Stream.STDERR: "err"}
+
+_TAIL = re.compile(r"(.+)\.([0-9]{15})-([0-9]{15})")
+
+
+def log_number(rank: int, stream: Stream) -> int:
+    """The number of a log in the index; that of a host's prerun or setup goes by the host's first rank."""
+    return rank * len(STREAMS) + STREAMS.index(stream)
+
+
+def rank_and_stream(number: int) -> tuple[int, Stream]:
+    """
+    >>> rank_and_stream(log_number(7, Stream.STDERR))
+    (7, <Stream.STDERR: 'stderr'>)
+    """
+    rank, stream = divmod(number, len(STREAMS))
+    return rank, STREAMS[stream]
+
+
+def log_name(placement: Placement, rank: int, stream: Stream) -> str:
+    """The name of a log below ``logs``."""
+    if stream in SUFFIX:
+        return f"rank-{rank:04d}.{SUFFIX[stream]}"
+    return f"{stream.value}-{placement.hosts[placement.node(rank)].name.replace('/', '_')}.log"
+
+
+def tail_name(name: str, head: int, start: int) -> str:
+    """The name of a file with a part of a log's tail. Such names sort as the parts follow each other.
+
+    head: how many bytes the log's own file has; start: the place of the part's first byte in the stream
+    """
+    return f"{name}.{head:015d}-{start:015d}"
+
+
+def read_tail_name(found: str) -> tuple[str, int, int] | None:
+    """The name, head and start of which a tail's name was made; None if it is none.
+
+    >>> read_tail_name(tail_name("rank-0000.out", 10, 200))
+    ('rank-0000.out', 10, 200)
+    """
+    match = _TAIL.fullmatch(found)
+    return (match.group(1), int(match.group(2)), int(match.group(3))) if match else None
+
+
+def marker(count: int) -> bytes:
+    """What stands in a log where bytes were left out: a line of its own."""
+    return b"\n[mesh: %d bytes left out here]\n" % count
