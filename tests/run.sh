@@ -26,4 +26,5 @@ extras=dev
 [ "${MESH_TEST_JAX:-1}" = 0 ] || extras=dev,jax
 environment "$extras"
 say "running the tests"
-exec .venv/bin/python -m pytest "$@"
+# Most tests wait for what takes its time: two at a time, each process with test hosts of its own.
+exec .venv/bin/python -m pytest -n 2 --dist worksteal "$@"

@@ -135,6 +135,7 @@ class _Writer:
         self._index: list[tuple[str, str, int, int, str, list[Operation]]] = []
         self._members = 1
         self._bundle, self._bundled = bytearray(), "1"  # small contents, and the member that they will be in
+        self._is_used = False  # one that holds nothing but empty contents is a member as well
         self.literal = 0
 
     def add(self, want: Want, entry: Entry) -> bool:
@@ -183,6 +184,7 @@ class _Writer:
                 self._flush()
             place = self._bundled, len(self._bundle), length
             self._bundle += data
+            self._is_used = True
             return place
         self._members += 1
         with self._open(str(self._members), self._compress and _pays(_samples(file, operations)), length) as member:
@@ -191,12 +193,12 @@ class _Writer:
         return (str(self._members), 0, length) if digest.hexdigest() == content else None
 
     def _flush(self) -> None:
-        if self._bundle:
+        if self._is_used:
             pays = self._compress and _pays(_spread(len(self._bundle), self._bundle.__getitem__))
             with self._open(self._bundled, pays) as member:
                 member.write(self._bundle)
         self._members += 1
-        self._bundle, self._bundled = bytearray(), str(self._members)
+        self._bundle, self._bundled, self._is_used = bytearray(), str(self._members), False
 
     def _open(self, name: str, deflated: bool, size: int = 0) -> IO[bytes]:
         # Given as a name and not as a ZipInfo, so that the pack's level holds.

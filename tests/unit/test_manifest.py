@@ -268,7 +268,7 @@ def unpack(data: bytes, bases: Mapping[str, bytes] = {}) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(data)) as pack:
         assert pack.testzip() is None
         for content, member, offset, length, base, operations in json.loads(pack.read("index.json")):
-            new = pack.read(member)[offset : offset + length] if length else b""
+            new = pack.read(member)[offset : offset + length]
             assert len(new) == length
             if base:
                 pieces = io.BytesIO(new)
