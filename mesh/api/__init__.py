@@ -103,6 +103,7 @@ def run(
     clusters_file: str = "",
     output: str = "all",
     label: str = "rank",
+    fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
 ) -> RunResult:
@@ -110,7 +111,8 @@ def run(
 
     command: the words for execve, the program first; no shell reads them
     cluster: a name from cluster.yaml, or "local", or "local:N"; clusters_file: another file than the usual one
-    output: "all", "rank0" or "none" of what ranks print; label: "rank" or "host"
+    output: "all", "fold", "rank0" or "none" of what ranks print, "": "fold" on a terminal, else "all"
+    label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
     json: events as JSON lines on stdout; what is for people goes to stderr
     quiet: print nothing at all; the run directory has everything
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
@@ -121,7 +123,7 @@ def run(
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
     spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
-    return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
+    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet))
 
 
 def exec(  # noqa: A001  (the command's name)
@@ -132,6 +134,7 @@ def exec(  # noqa: A001  (the command's name)
     clusters_file: str = "",
     output: str = "all",
     label: str = "rank",
+    fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
 ) -> RunResult:
@@ -139,7 +142,7 @@ def exec(  # noqa: A001  (the command's name)
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
-    return _run(spec, found, Showing(output=output, label=label, json=json, quiet=quiet))
+    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet))
 
 
 def sync(

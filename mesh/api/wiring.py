@@ -30,21 +30,26 @@ if TYPE_CHECKING:
     from mesh.sinks.terminal import TerminalSink
     from mesh.sinks.verdict import Verdict
 
-OUTPUTS, LABELS = ("all", "rank0", "none"), ("rank", "host")
+OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Showing:
     """What a command shows and keeps."""
 
-    output: str = "all"  # "all", "rank0" or "none"
-    label: str = "rank"  # "rank" or "host"
+    output: str = "all"  # one of OUTPUTS; "": "fold" on a terminal, else "all"
+    label: str = "rank"  # one of LABELS
+    fold: str = "numbers"  # one of FOLDS: whether lines that differ only in numbers are folded too
     json: bool = False  # events on stdout
     quiet: bool = False  # show nothing
     kept: bool = True  # in a run directory
 
     def __post_init__(self) -> None:
-        for name, value, known in (("--output", self.output, OUTPUTS), ("--label", self.label, LABELS)):
+        for name, value, known in (
+            ("--output", self.output or "all", OUTPUTS),
+            ("--label", self.label, LABELS),
+            ("--fold", self.fold, FOLDS),
+        ):
             if value not in known:
                 raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
 
@@ -75,12 +80,19 @@ def launch(
 
     _allow_descriptors()
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
-    mode = "none" if showing.json else showing.output
+    mode = "none" if showing.json else showing.output or ("fold" if _is_terminal(1) else "all")
     terminal = (
         None
         if showing.quiet
         else TerminalSink(
-            placement=placement, mode=mode, label=showing.label, environ=os.environ, progress=not showing.json
+            placement=placement,
+            mode=mode,
+            label=showing.label,
+            exact=showing.fold == "exact",
+            stdin_fd=0 if spec.stdin == "none" else -1,
+            typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+            environ=os.environ,
+            progress=not showing.json,
         )
     )
     store = _store(spec, cluster, placement, terminal) if showing.kept else None
@@ -124,6 +136,13 @@ def _store(spec: RunSpec, cluster: Cluster, placement: Placement, terminal: Term
 
     directory = runs_directory(os.environ) / spec.run
     return StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement, tell=tell)
+
+
+def _is_terminal(number: int) -> bool:
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False
 
 
 def _conclude(

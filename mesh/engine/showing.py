@@ -11,7 +11,7 @@ from mesh.core.events import Event
 from mesh.core.interfaces import Sink
 
 QUEUED = 256  # events, of up to 64 KiB each, that wait for one sink; beyond it output waits on the hosts
-IDLE = 0.5  # seconds without an event after which a sink may look around
+IDLE = 0.05  # seconds without an event after which a sink may look around
 
 
 class Shower:

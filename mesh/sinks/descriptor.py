@@ -9,7 +9,7 @@ import stat
 
 from mesh.core.errors import OutputClosed
 
-COLUMNS = 80  # of a terminal that does not tell
+COLUMNS, ROWS = 80, 24  # of a terminal that does not tell
 
 
 class Descriptor:
@@ -24,7 +24,7 @@ class Descriptor:
             mode = os.fstat(number).st_mode
         except OSError:  # closed before we came (mesh >&-)
             mode, self._gone = 0, True
-        self._can_vanish = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self.is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         self.is_terminal = not self._gone and os.isatty(number)
 
     def write(self, data: bytes) -> None:
@@ -40,16 +40,24 @@ class Descriptor:
             except OSError as error:
                 self._failed(error)
 
-    def columns(self) -> int:
-        """The width of the terminal, as it is now."""
+    def size(self) -> tuple[int, int]:
+        """Columns and rows of the terminal, as they are now."""
         try:
-            return os.get_terminal_size(self._number).columns or COLUMNS
+            size = os.get_terminal_size(self._number)
         except OSError:
-            return COLUMNS
+            return COLUMNS, ROWS
+        return size.columns or COLUMNS, size.lines or ROWS
+
+    def is_background(self) -> bool:
+        """True where it is a terminal at which another job of the shell is at work now."""
+        try:
+            return os.tcgetpgrp(self._number) != os.getpgrp()
+        except OSError:  # no terminal, or not the one that controls us
+            return False
 
     def check(self) -> None:
         """See whether somebody is at the other end. Raises OutputClosed."""
-        if self._can_vanish and self._required and not self._gone:
+        if self.is_pipe and self._required and not self._gone:
             poll = select.poll()
             poll.register(self._number, 0)
             if any(what & select.POLLERR for _, what in poll.poll(0)):

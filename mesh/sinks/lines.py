@@ -59,6 +59,20 @@ class LineCutter:
         self._head, self._rest = None, bytearray()
         return left
 
+    @property
+    def rest(self) -> bytes:
+        """What is kept in memory of the line that has not ended."""
+        return bytes(self._rest)
+
+    def forget_overprinted(self) -> None:
+        """Keep only what the last carriage return leaves to be seen of the line that has not ended."""
+        at = self._rest.rfind(b"\r", 0, len(self._rest) - 1)  # the very last one may belong to a newline
+        if at > 0:
+            del self._rest[:at]
+        if at >= 0 and self._head is not None:
+            self._head.close()
+            self._head = None
+
     def _keep(self, chunk: bytes) -> None:
         self._rest += chunk
         if len(self._rest) > self._kept:

@@ -1,4 +1,4 @@
-"""One line at the bottom of a terminal that is written again in place, below all other output."""
+"""A few lines at the bottom of a terminal that are written again in place, below all other output."""
 
 from __future__ import annotations
 
@@ -11,36 +11,46 @@ from collections.abc import Iterator, Mapping
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import RESET, clean
 
-ERASE = b"\r\x1b[K"
 _PARTS = re.compile(r"\x1b\[[0-9;:]*m|.", re.DOTALL)
+_SPACES = re.compile(r"[\t\n\r]+")
 
 
-class LiveLine:
-    """What everything else that goes to the terminal must be written through, or it would tear the line.
+class LiveLines:
+    """What everything else that goes to the terminal must be written through, or it would tear the lines.
 
-    ``show`` sets the line, ``write`` writes other output above it; both may be called from any thread. Where there is
-    no terminal, or one that cannot go back in its line, ``show`` does nothing and ``write`` only writes.
+    ``show`` sets the lines, ``write`` writes other output above them; both may be called from any thread. Where there
+    is no terminal, or one that cannot go back in its lines, ``show`` does nothing and ``write`` only writes.
     """
 
     def __init__(self, screen: Descriptor, environ: Mapping[str, str]) -> None:
-        """screen: where the line is shown; environ: TERM is looked for in it."""
+        """screen: where the lines are shown; environ: TERM is looked for in it."""
         self._screen = screen
         self.is_possible = screen.is_terminal and environ.get("TERM", "") not in ("", "dumb")
-        self._text = ""  # what is to be shown
-        self._drawn = b""  # what is on the terminal now
-        self._hidden = 0  # how many want it off the terminal
+        self._lines: list[str] = []  # what is to be shown
+        self._drawn: list[str] = []  # what is on the terminal now
+        self._fitted: tuple[list[str], int, list[str]] = ([], 0, [])  # lines, columns, and what that gave
+        self._hidden = 0  # how many want them off the terminal
         self._lock = threading.Lock()
-        self.in_line = False  # the last output ended in the middle of a line; the live line waits for its end
+        self.in_line = False  # the last output ended in the middle of a line; the live lines wait for its end
 
-    def show(self, text: str) -> None:
-        """Put text, which may have colours, in the place of the line; "" removes it. Cut to the terminal's width."""
+    def show(self, *lines: str) -> None:
+        """Put lines, which may have colours, in the place of those there are; empty ones are left out.
+
+        Each is cut to the terminal's width; where it has too few rows the last ones are shown.
+        """
         with self._lock:
-            self._text = text if self.is_possible else ""
+            self._lines = [line for line in lines if line] if self.is_possible else []
             self._draw()
+
+    def typed(self) -> None:
+        """The user has ended a line: the cursor is in the row below the live lines."""
+        with self._lock:
+            if self._drawn:
+                self._screen.write(b"\x1b[A")
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Within: the line is off the terminal, as somebody else needs it, for a question say."""
+        """Within: the lines are off the terminal, as somebody else needs it, for a question say."""
         with self._lock:
             self._hidden += 1
             self._draw()
@@ -51,29 +61,49 @@ class LiveLine:
                 self._hidden -= 1
                 self._draw()
 
+    @property
+    def is_hidden(self) -> bool:
+        """True while somebody else needs the terminal."""
+        return self._hidden > 0
+
     def write(self, to: Descriptor, data: bytes) -> None:
-        """Write other output, above the line if it goes to a terminal. Raises OutputClosed."""
+        """Write other output, above the lines if it goes to a terminal. Raises OutputClosed."""
         if not data:
             return
         with self._lock:
             if to.is_terminal:
                 self.in_line = not data.endswith(b"\n")
-                # In one piece, so that the line does not flicker.
-                line = self._line()
-                data = (ERASE if self._drawn else b"") + data + line
-                self._drawn = line
+                # In one piece, so that nothing flickers.
+                lines = self._to_draw()
+                data = self._erase() + data + _encoded(lines)
+                self._drawn = lines
             to.write(data)
 
     def _draw(self) -> None:
-        line = self._line()
-        if line != self._drawn:
-            self._screen.write((ERASE if self._drawn else b"") + line)
-            self._drawn = line
+        lines = self._to_draw()
+        if lines != self._drawn:
+            self._screen.write(self._erase() + _encoded(lines))
+            self._drawn = lines
 
-    def _line(self) -> bytes:
-        if not self._text or self.in_line or self._hidden:
+    def _to_draw(self) -> list[str]:
+        if not self._lines or self.in_line or self._hidden or self._screen.is_background():
+            return []
+        columns, rows = self._screen.size()
+        if self._fitted[:2] != (self._lines, columns):
+            self._fitted = self._lines, columns, [fitted(line, columns - 1) for line in self._lines]
+        return self._fitted[2][-max(1, rows - 1) :]
+
+    def _erase(self) -> bytes:
+        if not self._drawn:
             return b""
-        return fitted(self._text, self._screen.columns() - 1).encode("utf-8", "backslashreplace")
+        # A terminal that has become narrower has wrapped them.
+        columns = self._screen.size()[0]
+        up = sum(max(1, -(-_columns_of(line) // columns)) for line in self._drawn) - 1
+        return b"\r\x1b[%dA\x1b[J" % up if up else b"\r\x1b[K"
+
+
+def _encoded(lines: list[str]) -> bytes:
+    return "\r\n".join(lines).encode("utf-8", "backslashreplace")
 
 
 def fitted(text: str, columns: int) -> str:
@@ -82,7 +112,7 @@ def fitted(text: str, columns: int) -> str:
     >>> fitted("syncing: 8 hosts", 12), fitted("ab", 12), fitted("\\x1b[1m四五六\\x1b[0m", 5)
     ('syncing: ...', 'ab', '\\x1b[1m四...\\x1b[0m')
     """
-    parts = _PARTS.findall(clean(" ".join(text.split())))
+    parts = _PARTS.findall(clean(_SPACES.sub(" ", text)))
     widths = [_width(part) for part in parts]
     if sum(widths) <= columns:
         return "".join(parts)
@@ -93,6 +123,10 @@ def fitted(text: str, columns: int) -> str:
             break
         kept += part
     return kept + "..."[: max(0, columns)] + (RESET if "\x1b" in kept else "")
+
+
+def _columns_of(text: str) -> int:
+    return sum(map(_width, _PARTS.findall(text)))
 
 
 def _width(part: str) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def told(ranks: Iterable[int]) -> str:
-    """A set of ranks in short.
+def told(ranks: Iterable[int], width: int = 0) -> str:
+    """A set of ranks in short; width: of a number, with leading zeros.
 
-    >>> told([0, 1, 2, 8, 10, 9]), told([5]), told([])
-    ('0-2,8-10', '5', '')
+    >>> told([0, 1, 2, 8, 10, 9]), told([5]), told([]), told([9, 10], 2)
+    ('0-2,8-10', '5', '', '09-10')
     """
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -17,7 +17,9 @@ def told(ranks: Iterable[int]) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    return ",".join(
+        f"{first:0{width}d}-{last:0{width}d}" if last > first else f"{first:0{width}d}" for first, last in runs
+    )
 
 
 def told_ranks(ranks: Iterable[int]) -> str:
@@ -35,3 +37,12 @@ def counted(number: int, noun: str) -> str:
     ('1 rank', '3 hosts')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def members(bits: int) -> list[int]:
+    """The ranks of a set that is written as bits.
+
+    >>> members(0b1101)
+    [0, 2, 3]
+    """
+    return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]

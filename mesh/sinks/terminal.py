@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -27,20 +29,23 @@ from mesh.core.events import (
 )
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.descriptor import Descriptor
-from mesh.sinks.escapes import Cleaner, clean, clean_lines
-from mesh.sinks.lines import LineCutter, Lines, label
-from mesh.sinks.live import LiveLine
+from mesh.sinks.enter import EnterKey
+from mesh.sinks.escapes import clean
+from mesh.sinks.fold import HOLD
+from mesh.sinks.live import LiveLines
+from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
 from mesh.sinks.ranks import counted
+from mesh.sinks.status import SILENCE, Status
+from mesh.sinks.voice import Voice
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
-OFTEN = 0.15  # seconds between two states of the live line
+OFTEN = 0.15  # seconds between two states of the live lines, and between two looks at the keyboard
 SELDOM = 10.0  # seconds between two lines of progress where there is no terminal
-BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
 
 class TerminalSink:
-    """Shows whole lines of all ranks (mode "all"), the bytes of rank 0 ("rank0"), or nothing of theirs ("none")."""
+    """Shows the output of the ranks by ``output.RankOutput``, and what mesh has to say about them."""
 
     def __init__(
         self,
@@ -48,94 +53,109 @@ class TerminalSink:
         placement: Placement,
         mode: str,
         label: str,
+        exact: bool = False,
+        stdin_fd: int = -1,
+        typed_for_ranks: bool = False,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         environ: Mapping[str, str],
         progress: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """label: "rank" or "host"; environ: NO_COLOR and TERM are looked for in it; progress: tell how far it is."""
+        """mode, label, exact: as RankOutput has them; environ: NO_COLOR and TERM are looked for in it.
+
+        progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
+        typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
+        """
         self._clock = clock  # seconds
-        self._placement, self._mode = placement, mode
+        self._placement = placement
         self._out = Descriptor(stdout_fd, required=True)
         self._err = Descriptor(stderr_fd, required=False)
-        self._to = {
+        self._live = LiveLines(self._err, environ)
+        self._voice = Voice(self._err, self._live, environ)
+        to = {
             Stream.STDOUT: self._out,
             Stream.STDERR: self._err,
             Stream.PRERUN: self._err,
             Stream.SETUP: self._out,
         }
-        self._colours = self._err.is_terminal and not environ.get("NO_COLOR")
-        self._lead = f"{BOLD}==>{RESET} " if self._colours else "==> "
-        self._prefixes = self._make_prefixes(label)
-        self._cutters: dict[tuple[int, Stream], LineCutter] = {}
-        self._cleaners: dict[Stream, Cleaner] = {}
-        self._live = LiveLine(self._err, environ)
-        self._began = self._told_at = self._said_at = self._clock()
+        self._output = RankOutput(placement, to, self._live, mode=mode, label=label, exact=exact)
+        self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()  # words, by time
+        self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
+        self._status = Status(placement) if progress else None
+        self._enter = EnterKey(stdin_fd)
+        self._typed_for_ranks = typed_for_ranks
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
 
     def handle(self, event: Event) -> None:
-        if self._progress and self._progress.handle(event, self._clock()):
-            self._tell_progress(self._progress)
+        now = self._clock()
+        if self._status:
+            self._status.handle(event, now)
+        if self._progress and self._progress.handle(event, now):
+            self._tell_state(now)
         match event:
             case Output():
-                self._output(event)
+                self._output.handle(event, now)
             case Connected(node=node):
                 self._missing.pop(self._placement.hosts[node].name, None)
             case PrepareFailed(node=node):
                 self._missing.pop(self._placement.hosts[node].name, None)
             case Synced():
                 self._sync(event)
-            case Exited():
-                self._end_lines(event.node, event.rank)
+            case Exited(rank=rank):
+                self._output.end([rank], now)
             case Lost(node=node, reason=reason):
-                self._end_lines(node)
-                self._complain(f"host {self._placement.hosts[node].name} lost: {reason}")
+                self._output.end(self._placement.ranks(node), now)
+                self._in_turn(partial(self._voice.complain, f"host {self._name(node)} lost: {reason}"))
             case Gone(node=node):
-                self._end_lines(node)
+                self._output.end(self._placement.ranks(node), now)
             case Silent(node=node, seconds=seconds):
-                name = self._placement.hosts[node].name
-                self._say(f"{name}: silent for {seconds:.0f} s" if seconds else f"{name}: is back")
+                self._say(
+                    f"{self._name(node)}: silent for {seconds:.0f} s" if seconds else f"{self._name(node)}: is back"
+                )
             case Reconnecting(node=node, reason=reason):
-                self._say(f"{self._placement.hosts[node].name}: {reason}; connecting again")
+                self._say(f"{self._name(node)}: {reason}; connecting again")
             case Reconnected(node=node):
-                self._say(f"{self._placement.hosts[node].name}: connected again, nothing was lost")
+                self._say(f"{self._name(node)}: connected again, nothing was lost")
             case LeftOut(rank=rank, stream=stream, bytes=size):
                 self._say(f"rank {rank}: {told_bytes(size)} of its {stream.value} left out: no room for them there")
             case HostNotice(node=node, text=text):
-                self._say(f"{self._placement.hosts[node].name}: {text}")
+                self._say(f"{self._name(node)}: {text}")
             case Notice(text=text):
                 self._say(text)
             case Finished():
-                self._end_lines()
+                self._output.end(range(self._placement.world_size), now)
+                self._say_later_ones()
+        self._pass_time(now)
 
     def idle(self) -> None:
         self._out.check()
-        if self._progress:
-            self._tell_progress(self._progress)
-        if self._live.is_possible and self._progress:
+        now = self._clock()
+        self._pass_time(now)
+        if self._progress and self._live.is_possible:
             return
-        if self._missing and not self._named_missing and self._clock() - self._began > PATIENCE:
+        if self._missing and not self._named_missing and now - self._began > PATIENCE:
             self._named_missing = True
             names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
             self._say(f"still connecting to {names}")
 
     def close(self) -> None:
-        self._live.show("")
+        self._say_later_ones()
+        self._live.show()
 
     def conclude(self, lines: Sequence[str], *, failed: bool) -> None:
         """After the end: the summary, as one error or a few plain lines."""
-        self._live.show("")
+        self._live.show()
         if not lines:
             return
         if failed:
-            self._complain(clean(lines[0]), "\n".join(lines[1:]))
+            self._voice.complain(clean(lines[0]), "\n".join(lines[1:]))
         else:
             for line in lines:
-                self._say(line)
+                self._voice.say(line)
 
     def hidden(self) -> contextlib.AbstractContextManager[None]:
         """Within: nothing is written in place, as somebody is asked something on the terminal. From any thread."""
@@ -148,33 +168,62 @@ class TerminalSink:
 
     def say(self, text: str) -> None:
         """Tell something that is no event of the run."""
-        self._say(text)
+        self._voice.say(text)
 
     def complain(self, error: str, hint: str = "") -> None:
         """Tell an error that is no part of the run itself."""
-        self._complain(error, hint)
+        self._voice.complain(error, hint)
 
     # ---- mesh's own words
 
+    def _name(self, node: int) -> str:
+        return self._placement.hosts[node].name
+
     def _say(self, text: str) -> None:
-        self._tell(self._lead, text)
+        self._in_turn(partial(self._voice.say, text))
 
-    def _complain(self, text: str, more: str = "") -> None:
-        lead = f"{RED}error:{RESET} " if self._colours else "error: "
-        self._tell(lead, "\n       ".join([text, *(more.split("\n") if more else [])]))
+    def _in_turn(self, tell: Callable[[], None]) -> None:
+        """Tell it, but not before what had come from the ranks by then, which may wait to be folded."""
+        if self._output.is_waiting or self._later:
+            self._later.append((self._clock() + HOLD, tell))
+        else:
+            tell()
 
-    def _tell(self, lead: str, text: str) -> None:
-        begin = "\n" if self._live.in_line and self._err.is_terminal else ""
-        self._live.write(self._err, f"{begin}{lead}{clean(text)}\n".encode("utf-8", "backslashreplace"))
+    def _say_later_ones(self, now: float = float("inf")) -> None:
+        while self._later and (self._later[0][0] <= now or not self._output.is_waiting):
+            self._later.popleft()[1]()
 
-    def _tell_progress(self, progress: Progress) -> None:
-        """In place on a terminal, elsewhere as a line now and then."""
-        now = self._clock()
-        text = progress.line(now)
-        if self._live.is_possible and (not text or now >= self._told_at + OFTEN):
-            self._told_at = now
-            self._live.show(self._lead + clean(text) if text else "")
-        elif text and now >= self._said_at + SELDOM and not self._live.is_possible:
+    def _pass_time(self, now: float) -> None:
+        self._output.tick(now)
+        self._say_later_ones(now)
+        if now >= self._looked_at + OFTEN:
+            self._looked_at = now
+            self._answer_enter(now)
+        if now >= self._drawn_at + OFTEN:
+            self._tell_state(now)
+
+    def _answer_enter(self, now: float) -> None:
+        if self._status and not self._live.is_hidden and self._enter.pressed():
+            self._live.typed()
+            head, *more = self._status.report(now)
+            self._voice.list(head, more)
+
+    def _tell_state(self, now: float) -> None:
+        """How far it is and how the ranks are: in place on a terminal, elsewhere as a line now and then."""
+        if self._progress is None or self._status is None:
+            return
+        progress = clean(self._progress.line(now))
+        # What reads our stdout through a pipe may write to the same terminal.
+        in_place = self._live.is_possible and not self._out.is_pipe and not self._typed_for_ranks
+        if self._live.is_possible and (now >= self._drawn_at + OFTEN or not progress):
+            self._drawn_at = now
+            status = self._status.line(now) if in_place else ""
+            line = progress or status
+            self._live.show(*(self._output.bars() if in_place else ()), self._voice.lead + line if line else "")
+        if progress and not self._live.is_possible and now >= self._said_at + SELDOM:
+            self._said_at = now
+            self._say(progress)
+        if not in_place and now >= self._said_at + SILENCE and (text := self._status.silence(now)):
             self._said_at = now
             self._say(text)
 
@@ -186,57 +235,3 @@ class TerminalSink:
             sent = sum(one.bytes for one in self._synced)
             where = "" if hosts == 1 else f" to {hosts} hosts"
             self._say(f"synced {counted(event.files, 'file')}{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
-
-    # ---- output of the ranks
-
-    def _make_prefixes(self, label: str) -> Sequence[bytes]:
-        last = self._placement.world_size - 1
-        numbers = [f"{rank:0{len(str(last))}d}" for rank in range(last + 1)]
-        if label == "host":
-            names = [self._placement.hosts[self._placement.node(rank)].name for rank in range(last + 1)]
-            numbers = [f"{name}:{number}" for name, number in zip(names, numbers, strict=True)]
-        return [f"[{number}] ".encode() for number in numbers]
-
-    def _output(self, event: Output) -> None:
-        if event.stream is Stream.PRERUN:
-            if event.node == 0:  # the others do the same; what they said stands in their logs
-                self._lines(event)
-        elif self._mode == "all":
-            self._lines(event)
-        elif self._mode == "rank0" and event.rank == 0:
-            self._bytes(event)
-
-    def _bytes(self, event: Output) -> None:
-        to = self._to[event.stream]
-        data = event.data
-        if to.is_terminal:
-            data = self._cleaners.setdefault(event.stream, Cleaner()).feed(data).encode()
-        self._live.write(to, data)
-
-    def _lines(self, event: Output) -> None:
-        key = event.rank, event.stream
-        cutter = self._cutters.get(key)
-        if cutter is None:
-            cutter = self._cutters[key] = LineCutter()
-        self._write_lines(cutter.feed(event.data), event.rank, event.stream)
-
-    def _end_lines(self, node: int | None = None, rank: int | None = None) -> None:
-        """Show what is left of lines that never ended, of one rank, one host or all."""
-        for (of_rank, stream), cutter in self._cutters.items():
-            if rank in (None, of_rank) and node in (None, self._placement.node(of_rank)):
-                self._write_lines(cutter.end(), of_rank, stream)
-
-    def _write_lines(self, lines: Lines | None, rank: int, stream: Stream) -> None:
-        if lines is None:
-            return
-        to, prefix = self._to[stream], self._prefixes[rank]
-        if stream in (Stream.PRERUN, Stream.SETUP):
-            prefix = f"[{self._placement.hosts[self._placement.node(rank)].name}] ".encode()
-        if lines.head is not None:
-            self._live.write(to, prefix)
-            for piece in lines.pieces():
-                self._live.write(to, clean(piece.decode("utf-8", "replace")).encode() if to.is_terminal else piece)
-        text = lines.text
-        if to.is_terminal:
-            text = clean_lines(text.decode("utf-8", "replace")).encode()
-        self._live.write(to, label(text, prefix, first=lines.head is None))

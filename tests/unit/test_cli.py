@@ -102,7 +102,11 @@ def test_statuses_and_messages(home: Home) -> None:
         (["--nonsense"], 2, "error: unknown option '--nonsense'"),
         (["run"], 2, "error: no command was given\n"),
         (["run", "local"], 2, "error: no command was given\n"),
-        (["run", "--output", "some", "local", "x"], 2, "error: --output: expected all, rank0, none, found 'some'\n"),
+        (
+            ["run", "--output", "some", "local", "x"],
+            2,
+            "error: --output: expected all, fold, rank0, none, found 'some'\n",
+        ),
         (["clusters", "extra"], 2, "error: unexpected word 'extra'\n"),
     ]:
         done = home.mesh(*words)

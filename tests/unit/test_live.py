@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mesh.sinks.descriptor import Descriptor
-from mesh.sinks.live import LiveLine
+from mesh.sinks.live import LiveLines
 
 XTERM = {"TERM": "xterm"}
 
@@ -27,8 +27,8 @@ class Terminal:
         tty.setraw(self.number)
         self.resize(30)
 
-    def resize(self, columns: int) -> None:
-        fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    def resize(self, columns: int, rows: int = 24) -> None:
+        fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def shown(self) -> str:
         """What was written since the last look."""
@@ -56,7 +56,7 @@ def screen(terminal: Terminal) -> Descriptor:
 
 
 def test_the_line_is_written_in_place(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLine(screen, XTERM)
+    line = LiveLines(screen, XTERM)
     line.show("one")
     line.show("one")
     line.show("two")
@@ -66,7 +66,7 @@ def test_the_line_is_written_in_place(terminal: Terminal, screen: Descriptor) ->
 
 
 def test_it_makes_way_for_a_question(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLine(screen, XTERM)
+    line = LiveLines(screen, XTERM)
     line.show("one")
     with line.hidden():
         screen.write(b"Password: ")
@@ -75,7 +75,7 @@ def test_it_makes_way_for_a_question(terminal: Terminal, screen: Descriptor) -> 
 
 
 def test_other_output_goes_above_it(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLine(screen, XTERM)
+    line = LiveLines(screen, XTERM)
     line.show("syncing")
     line.write(screen, b"[0] step 1\n[1] step 1\n")
     line.write(screen, b"")
@@ -84,7 +84,7 @@ def test_other_output_goes_above_it(terminal: Terminal, screen: Descriptor) -> N
 
 
 def test_it_waits_for_the_end_of_a_line_that_is_not_whole(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLine(screen, XTERM)
+    line = LiveLines(screen, XTERM)
     line.show("syncing")
     line.write(screen, b"10%")
     line.show("synced 1")
@@ -111,31 +111,54 @@ WIDTHS: dict[str, tuple[int, str, str]] = {
 @pytest.mark.parametrize(("columns", "text", "shown"), WIDTHS.values(), ids=WIDTHS)
 def test_it_is_cut_to_the_width(terminal: Terminal, screen: Descriptor, columns: int, text: str, shown: str) -> None:
     terminal.resize(columns)
-    LiveLine(screen, XTERM).show(text)
+    LiveLines(screen, XTERM).show(text)
     assert terminal.shown() == shown
 
 
 def test_a_new_width_is_seen(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLine(screen, XTERM)
+    line = LiveLines(screen, XTERM)
     line.show("x" * 20)
     terminal.resize(11)
     line.write(screen, b"out\n")
-    assert terminal.shown() == "x" * 20 + "\r\x1b[Kout\n" + "x" * 7 + "..."
+    # The terminal has wrapped what was there.
+    assert terminal.shown() == "x" * 20 + "\r\x1b[1A\x1b[Jout\n" + "x" * 7 + "..."
+
+
+def test_several_lines(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLines(screen, XTERM)
+    line.show("one", "", "two")
+    line.write(screen, b"out\n")
+    line.show("three")
+    assert terminal.shown() == "one\r\ntwo\r\x1b[1A\x1b[Jout\none\r\ntwo\r\x1b[1A\x1b[Jthree"
+
+
+def test_no_more_lines_than_there_are_rows(terminal: Terminal, screen: Descriptor) -> None:
+    terminal.resize(30, rows=3)
+    LiveLines(screen, XTERM).show("one", "two", "three")
+    assert terminal.shown() == "two\r\nthree"
+
+
+def test_enter_leaves_no_copy_of_the_line(terminal: Terminal, screen: Descriptor) -> None:
+    line = LiveLines(screen, XTERM)
+    line.show("one")
+    line.typed()
+    line.write(screen, b"out\n")
+    assert terminal.shown() == "one\x1b[A\r\x1b[Kout\none"
 
 
 def test_in_a_file_there_is_only_the_output(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
         screen = Descriptor(file.fileno(), required=False)
-        _show_and_write(LiveLine(screen, XTERM), screen)
+        _show_and_write(LiveLines(screen, XTERM), screen)
     assert (tmp_path / "out").read_text() == "one\n"
 
 
 def test_on_a_terminal_that_cannot_go_back_there_is_only_the_output(terminal: Terminal, screen: Descriptor) -> None:
-    _show_and_write(LiveLine(screen, {"TERM": "dumb"}), screen)
+    _show_and_write(LiveLines(screen, {"TERM": "dumb"}), screen)
     assert terminal.shown() == "one\n"
 
 
-def _show_and_write(line: LiveLine, screen: Descriptor) -> None:
+def _show_and_write(line: LiveLines, screen: Descriptor) -> None:
     line.show("syncing")
     line.write(screen, b"one\n")
     line.show("")
@@ -143,7 +166,7 @@ def _show_and_write(line: LiveLine, screen: Descriptor) -> None:
 
 def test_output_that_goes_elsewhere_leaves_it_alone(terminal: Terminal, screen: Descriptor, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
-        line = LiveLine(screen, XTERM)
+        line = LiveLines(screen, XTERM)
         line.show("syncing")
         line.write(Descriptor(file.fileno(), required=True), b"half a line")
         line.show("synced")

@@ -169,7 +169,8 @@ def test_on_a_terminal() -> None:
             "==> syncing: 8.2 of 20.0 MB, 4.1 MB/s, 0 of 8 hosts",
             "==> not sent: a: a socket\n==> syncing: 8.2 of 20.0 MB, 4.1 MB/s, 0 of 8 hosts",
             "==> syncing: 12.3 of 20.0 MB, 4.1 MB/s, 0 of 8 hosts",
-            "==> synced 1 file to 8 hosts: 8 B sent, 1.0 s\n[0] step 1\n",
+            "==> synced 1 file to 8 hosts: 8 B sent, 1.0 s\n[0] step 1\n==> 8 ranks running, 0:01",
+            "",
         ]
     finally:
         terminal.close()

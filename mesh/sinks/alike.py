@@ -1,0 +1,187 @@
+"""Which lines are alike: equal, or equal but for numbers that may be told as a range.
+
+``step 120 loss 2.31`` and ``step 120 loss 2.35`` are alike, and told as ``step 120 loss 2.31..2.35``. Not so
+
+* two lines that name another step, epoch, iteration, batch or the like: who is behind must be seen;
+* a line of a single word, or without a word of three letters: it is a value, and a range would hide whose;
+* lines that differ in more than ``MOST_VARIED`` numbers. Times, hexadecimal addresses and a rank's own number
+  do not count.
+
+Addresses such as 10.0.0.3, versions and hashes are words.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST_VARIED = 4  # numbers of a line that may differ
+TOLD_PARTS = 64  # numbers of a line; one with more is a table or a dump, and only equal ones are alike
+
+_NUMBER = re.compile(
+    rb"""([0-9](?:                                                # which begins it: the search for digits is fast
+      [0-9]{3}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?         # a date and time
+    | (?<![\d:.]\d)\d{0,2}:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])  # a time
+    | (?<=0)x[0-9a-fA-F]+                                         # an address
+    | (?<!\d\d)(?<!\d\.\d)(?<!\d[A-Za-z_]\d)                     # not within 10.0.0.3 or 3f9c2a
+      \d*(?:\.\d+)?(?:[eE][-+]?\d+)?
+      (?!\d|\.\d|[A-Za-z_]\w*\d)
+    ))""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|" + _NUMBER.pattern, re.VERBOSE)
+_COUNTER = re.compile(rb"(?:step|epoch|iter|iteration|batch|round|episode|generation)s?[^\w\n]{0,4}\Z", re.IGNORECASE)
+_GLYPHS = re.compile("[\u2500-\u259f#=>. -]+")  # what bars are drawn with, and their padding
+_MINUS = re.compile(rb"(?<![\w)\]-])-\Z")  # it is none between two words
+_WORD = re.compile(rb"[A-Za-z\x80-\xff]{3}")
+_SEPARATORS = b" T:.,-"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a line has in common with those that are alike."""
+
+    key: bytes
+    parts: tuple[bytes, ...] = ()  # the text around its numbers, one more than numbers; () if it has none that may vary
+    numbers: tuple[bytes, ...] = ()
+
+
+def shape(line: bytes, *, bar: bool = False) -> Shape:
+    r"""What a line looks like; bar: it was overprinted by ``\r``, and its length stands for a number.
+
+    >>> shape(b"rank 3: loss 2.31").parts, shape(b"rank 3: loss 2.31").numbers
+    ((b'rank ', b': loss ', b''), (b'3', b'2.31'))
+    >>> shape(b"step 4 loss 2.31").numbers, shape(b"tpu-3").numbers, shape(b"from 10.0.0.3").numbers
+    ((b'2.31',), (), ())
+    """
+    pieces = _split_coloured(line) if b"\x1b" in line else _NUMBER.split(line)
+    if not 1 < len(pieces) < 2 * TOLD_PARTS:
+        return Shape(line)
+    parts: list[bytes] = [pieces[0]]
+    numbers: list[bytes] = []
+    for number, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        if _counts(parts[-1][-20:]):
+            parts[-1] += number + text
+        else:
+            if parts[-1].endswith(b"-") and _MINUS.search(parts[-1][-2:]) and not (numbers and parts[-1] == b"-"):
+                parts[-1], number = parts[-1][:-1], b"-" + number
+            numbers.append(number)
+            parts.append(text)
+    common = b"\0".join(parts)
+    if bar:
+        common = _GLYPHS.sub(" ", common.decode("utf-8", "replace")).strip().encode()
+    elif b" " not in common or not _WORD.search(common):
+        return Shape(line)
+    return Shape(common, tuple(parts), tuple(numbers)) if numbers else Shape(line)
+
+
+def _split_coloured(line: bytes) -> list[bytes]:
+    """As ``_NUMBER.split``, but the numbers in escape sequences are none."""
+    pieces, at = [b""], 0
+    for match in _ESCAPE.finditer(line):
+        pieces[-1] += line[at : match.start()]
+        at = match.end()
+        if match.group(1) is None:
+            pieces[-1] += match.group()
+        else:
+            pieces += [match.group(1), b""]
+    pieces[-1] += line[at:]
+    return pieces
+
+
+@functools.lru_cache(4096)
+def _counts(text: bytes) -> bool:
+    """Whether the number after text says how far a rank is."""
+    return _COUNTER.search(text) is not None
+
+
+class Ranges:
+    """The numbers of lines that are alike.
+
+    >>> ranges = Ranges(shape(b"rank 0 of 2: 7 s"), 0, is_only=True)
+    >>> ranges.take(shape(b"rank 1 of 2: 9.5 s").numbers, 1), ranges.text()
+    (True, b'rank 0..1 of 2: 7..9.5 s')
+    """
+
+    def __init__(self, first: Shape, rank: int, *, is_only: bool) -> None:
+        """is_only: nobody but this rank has written the line so far."""
+        self._parts = first.parts
+        self._low, self._high = list(first.numbers), list(first.numbers)
+        self._is_own = [is_only and _is_own(number, rank) for number in first.numbers]
+
+    def take(self, numbers: Sequence[bytes], rank: int, *, most: int = MOST_VARIED) -> bool:
+        """Add the line of another rank; False, and nothing is changed, if more than ``most`` numbers would differ."""
+        is_own = [own and _is_own(number, rank) for own, number in zip(self._is_own, numbers, strict=True)]
+        varied = 0
+        for number, low, high, own in zip(numbers, self._low, self._high, is_own, strict=True):
+            if number != low or low != high:
+                kind = _kind(number)
+                if kind != _kind(low):
+                    return False
+                varied += kind == "number" and not own
+        if varied > most:
+            return False
+        self._is_own = is_own
+        for place, number in enumerate(numbers):
+            if number != self._low[place] and _value(number) < _value(self._low[place]):
+                self._low[place] = number
+            elif number != self._high[place] and _value(number) > _value(self._high[place]):
+                self._high[place] = number
+        return True
+
+    def text(self) -> bytes:
+        """The line, with a range in the place of each number that differs."""
+        told = [self._parts[0]]
+        for low, high, part in zip(self._low, self._high, self._parts[1:], strict=True):
+            told += [_range(low, high), part]
+        return b"".join(told)
+
+
+def _range(low: bytes, high: bytes) -> bytes:
+    """
+    >>> _range(b"7", b"7"), _range(b"0x7f01", b"0x7f02"), _range(b"12:59:01", b"12:59:03")
+    (b'7', b'0x..', b'12:59:01..03')
+    """
+    if low == high:
+        return low
+    kind = _kind(low)
+    if kind == "address":
+        return b"0x.."
+    same = 0
+    if kind == "time" and len(low) == len(high):
+        for place, (one, other) in enumerate(zip(low, high, strict=True)):
+            if one != other:
+                break
+            same = place + 1 if one in _SEPARATORS else same
+    return low + b".." + high[same:]
+
+
+def _kind(number: bytes) -> str:
+    if b":" in number:
+        return "time"
+    return "address" if number.startswith(b"0x") else "number"
+
+
+def _value(number: bytes) -> tuple[float, bytes]:
+    """By which two numbers of one kind are compared."""
+    if number.startswith(b"0x"):
+        return 0.0, number
+    if b":" not in number:
+        return float(number), b""
+    if b"-" in number:  # a date sorts as it is written
+        return 0.0, number
+    seconds = 0.0
+    for part in number.replace(b",", b".").split(b":"):
+        seconds = seconds * 60 + float(part)
+    return seconds, b""
+
+
+def _is_own(number: bytes, rank: int) -> bool:
+    return len(number) < 8 and number.isdigit() and int(number) == rank
+
+
+def first_value(like: Shape) -> float:
+    """The first number of a line: how far a bar is."""
+    return _value(like.numbers[0])[0] if like.numbers else 0.0
