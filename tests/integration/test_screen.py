@@ -44,6 +44,20 @@ for step in range(1, 4):
 """
 )
 
+FAILS = (
+    TOGETHER
+    + """\
+def loss(batch):
+    if rank == 11 and batch < 32:
+        raise ValueError(f"batch of {batch}, expected 32")
+    return 2.5
+for step in range(1, 3):
+    together()
+    print(f"step {step} loss {loss(32 - step + 1):.3f}")
+together()
+"""
+)
+
 SLOW = (
     TOGETHER
     + """\
@@ -95,6 +109,9 @@ def as_golden(text: str) -> str:
     text = re.sub(r"\d+\.\d+ k?B sent, \d+\.\d s", "17.2 kB sent, 0.3 s", text)
     text = re.sub(r"in \d+\.\d s", "in 4.1 s", text)
     text = re.sub(r"running(.*), \d+:\d\d$", r"running\1, 0:03", text, flags=re.MULTILINE)
+    text = re.sub(r"^.*\^\^\^.*\n", "", text, flags=re.MULTILINE)  # which Python draws these depends on its version
+    text = re.sub(r"/\S+/workspaces/project-\w+/", "/root/.mesh/workspaces/project-a19b8213ef/", text)
+    text = re.sub(r"\d+\.\d s after the start", "1.3 s after the start", text)
     return re.sub(r"logs: \S+/logs", "logs: ~/.local/state/mesh/runs/20261121-101500-3f9c2a/logs", text)
 
 
@@ -106,6 +123,12 @@ def test_16_ranks_are_one(home: Home) -> None:
     with session(home, TRAIN) as screen:
         screen.wait()
         check("fold.txt", screen.text())
+
+
+def test_one_rank_of_16_fails(home: Home) -> None:
+    with session(home, FAILS) as screen:
+        screen.wait()
+        check("verdict.txt", screen.text())
 
 
 def test_one_rank_is_slow(home: Home) -> None:
@@ -134,7 +157,7 @@ def test_bars_are_one_line(home: Home) -> None:
         assert "[0-15] 100%|##########| 10/10\n" in screen.text()
 
 
-@pytest.mark.parametrize("name", ["fold.txt", "slow.txt", "bars.txt"])
+@pytest.mark.parametrize("name", ["fold.txt", "verdict.txt", "slow.txt", "bars.txt"])
 def test_the_readme_shows_it(name: str) -> None:
     assert (GOLDEN / name).read_text() in (REPOSITORY / "README.md").read_text()
 
