@@ -20,6 +20,7 @@ need zsh zsh
 need ps procps
 need tcsh tcsh
 need fish fish
+need tmux tmux
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
 extras=dev

@@ -34,6 +34,7 @@ def logs(
     follow: bool = False,
     output: str = "all",
     label: str = "rank",
+    fold: str = "numbers",
 ) -> None:
     """Show what the ranks of a run have printed, as ``run`` shows it: in the order in which it came here.
 
@@ -42,21 +43,27 @@ def logs(
     since: only what came within so many seconds before now
     grep: only lines in which this regular expression matches
     follow: go on until the run has ended, or its client is gone
-    output, label: as with ``run``
+    output, label, fold: as with ``run``
     Raises UsageError, MeshError if the logs cannot be read or shown, and OutputClosed if nobody reads stdout any more.
     """
-    Showing(output=output, label=label)
+    showing = Showing(output=output, label=label, fold=fold)
     pattern = _pattern(grep)
     record = _named(run)
     chosen = _chosen(record, ranks, output)
     begin = 0.0 if since is None else time.time() - since
     replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
     # prerun has a stream and a place on the screen of its own while a run is on; here it is what was asked for.
+    clock = _Clock()
     terminal = TerminalSink(
-        placement=record.placement, mode="all" if prerun else output, label=label, environ=os.environ
+        placement=record.placement,
+        mode="all" if prerun else showing.mode,
+        label=label,
+        exact=fold == "exact",
+        environ=os.environ,
+        clock=clock,
     )
     try:
-        _show(replay, terminal, record, pattern, follow=follow, has_since=since is not None)
+        _show(replay, terminal, clock, record, pattern, follow=follow, has_since=since is not None)
     except OutputClosed:
         raise OutputClosed("") from None
     except FileNotFoundError:
@@ -72,6 +79,7 @@ def logs(
 def _show(
     replay: Replay,
     terminal: TerminalSink,
+    clock: _Clock,
     record: Record,
     pattern: re.Pattern[str] | None,
     *,
@@ -87,6 +95,7 @@ def _show(
         nonlocal is_empty
         for one in outputs:
             is_empty = False
+            clock.reach(one.time)
             for shown in lines.feed(one) if lines else (one,):
                 terminal.handle(_as_own(shown))
 
@@ -97,6 +106,7 @@ def _show(
             raise UsageError(f"run {record.run} has no record of what came when", hint="leave out --since")
         if not follow or record.state is not State.ON:
             break
+        clock.reach(time.time())
         terminal.idle()
         time.sleep(POLL)
     show(replay.rest())
@@ -104,6 +114,19 @@ def _show(
         terminal.handle(_as_own(shown))
     terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=record.run))
     _conclude(terminal.say, record, follow=follow, is_empty=is_empty and not has_since)
+
+
+class _Clock:
+    """The time at which what is shown came: what is folded does not depend on how fast we read."""
+
+    def __init__(self) -> None:
+        self._now = 0.0  # seconds since the epoch
+
+    def reach(self, moment: float) -> None:
+        self._now = max(self._now, moment)
+
+    def __call__(self) -> float:
+        return self._now
 
 
 def _conclude(say: Callable[[str], None], record: Record, *, follow: bool, is_empty: bool) -> None:

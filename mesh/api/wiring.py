@@ -53,6 +53,11 @@ class Showing:
             if value not in known:
                 raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
 
+    @property
+    def mode(self) -> str:
+        """One of OUTPUTS."""
+        return self.output or ("fold" if _is_terminal(1) else "all")
+
 
 def new_run_id() -> str:
     """An id that sorts by time and is unique for all who share a host."""
@@ -80,7 +85,7 @@ def launch(
 
     _allow_descriptors()
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
-    mode = "none" if showing.json else showing.output or ("fold" if _is_terminal(1) else "all")
+    mode = "none" if showing.json else showing.mode
     terminal = (
         None
         if showing.quiet

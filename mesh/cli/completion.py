@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from invoke.parser.context import ParserContext
 
 from mesh import api
-from mesh.api.wiring import LABELS, OUTPUTS
+from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
 from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS
 from mesh.core.errors import MeshError, UsageError
 
@@ -95,6 +95,7 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
 def _values(flag: str, last: str) -> list[str]:
     known: dict[str, Sequence[str]] = {
         "--output": OUTPUTS,
+        "--fold": FOLDS,
         "--label": LABELS,
         "--stdin": ("none", "rank0", "all"),
     }

@@ -318,8 +318,7 @@ def stop(
         "since": "only what came within this time before now: 10m, 2h, 30s, 1d",
         "grep": "only lines in which this regular expression (Python's) matches",
         "follow": "go on until the run has ended",
-        "output": OPTIONS["output"],
-        "label": OPTIONS["label"],
+        **{name: OPTIONS[name] for name in ("output", "fold", "label")},
     },
 )
 @telling
@@ -332,7 +331,8 @@ def logs(
     since: str = "",
     grep: str = "",
     follow: bool = False,
-    output: str = "all",
+    output: str = "",
+    fold: str = "numbers",
     label: str = "rank",
 ) -> None:
     """Show what the ranks of a run have printed, from this machine's record of it."""
@@ -345,6 +345,7 @@ def logs(
         grep=grep,
         follow=follow,
         output=output,
+        fold=fold,
         label=label,
     )
 

@@ -67,6 +67,13 @@ def test_logs_show_what_run_has_shown(home: Home) -> None:
     assert home.mesh("logs", newest(home).name[:-2]).out == done.out
 
 
+def test_logs_are_folded_by_the_time_at_which_lines_came(home: Home) -> None:
+    home.mesh("run", "--output", "none", "local:3", "sh", "-c", "echo rank $RANK of 3; sleep 1; echo done")
+    done = home.mesh("logs", "--output", "fold")
+    assert done.out == b"[0-2] rank 0..2 of 3\n[0-2] done\n"
+    assert home.mesh("logs", "--output", "fold", "--fold", "exact").out.count(b"rank") == 3
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -77,7 +84,7 @@ def test_logs_show_what_run_has_shown(home: Home) -> None:
         (["--since", "soon"], "error: --since: expected seconds, or a time"),
         (["--grep", "a(b"], "error: --grep: missing ), unterminated subpattern at position 1\n       a(b\n        ^\n"),
         (["--grep", "a{2"], ""),
-        (["--output", "some"], "error: --output: expected all, rank0, none"),
+        (["--output", "some"], "error: --output: expected all, fold, rank0, none"),
         (["--output", "rank0", "--rank", "1"], "error: --output rank0 shows rank 0 alone"),
         (["one", "two"], "error: unexpected word 'two'"),
     ],

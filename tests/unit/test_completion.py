@@ -33,7 +33,7 @@ def user(home: Home, tmp_path: Path) -> Home:
     [
         (["se"], ["setup"]),
         (["run", "--ho"], ["--host-grace", "--hosts"]),
-        (["run", "--output", ""], ["all", "rank0", "none"]),
+        (["run", "--output", ""], ["all", "fold", "rank0", "none"]),
         (["run", "--hosts", ""], []),
         (["run", "local", "--ho"], []),
         (["setup", "local", "--fo"], ["--force"]),

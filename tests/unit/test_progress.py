@@ -252,3 +252,19 @@ def test_what_is_not_so_much_is_not_named(home: Home, monkeypatch: pytest.Monkey
     with files:
         luggage.pack([{"hash": hash_of(b"m" * 80_000), "size": 80_000}], compress=False)
     assert not [event for event in told if isinstance(event, Notice)]
+
+
+def test_silence_is_told_each_minute_where_there_is_no_terminal(tmp_path: Path) -> None:
+    clock = Clock()
+    with (tmp_path / "err").open("wb") as file:
+        sink = sink_on(file.fileno(), clock)
+        for event in [*connected(*range(8)), Started(time=1, node=0, rank=0, pid=1)]:
+            sink.handle(event)
+        for _ in range(13):
+            clock.now += 10
+            sink.idle()
+        sink.close()
+    assert (tmp_path / "err").read_text().splitlines() == [
+        "==> no output for 60 s: 8 ranks running",
+        "==> no output for 120 s: 8 ranks running",
+    ]

@@ -139,6 +139,59 @@ def test_rank_0_alone_as_it_is() -> None:
     assert (out, err) == (b"a\r\x1b[2J\xff", b"e")
 
 
+def everyone(data: bytes, stream: Stream = Stream.STDOUT) -> list[Event]:
+    return [output(rank, data, stream) for rank in range(12)]
+
+
+def test_folded() -> None:
+    out, err = show(
+        *everyone(b"one\n"),
+        *everyone(b"bad\n", Stream.STDERR),
+        output(3, b"\xff\x1b[2J only\nno end"),
+        *(exited(rank) for rank in range(12)),
+        mode="fold",
+    )
+    assert out == b"[0-11] one\n[3] \xff\x1b[2J only\n[3] no end\n"
+    assert err == b"[0-11] bad\n"
+
+
+def test_folded_on_a_terminal() -> None:
+    colour = "".join(f"\x1b[3{n}mloss {n}.5\x1b[2J and so on\n" for n in (1, 2)).encode()
+    out, _ = show(*everyone(colour), mode="fold", label="host", terminal=True)
+    assert out == (
+        b"[tpu-[0-11]:0-11] \x1b[31mloss 1.5 and so on\x1b[0m\r\n"
+        b"[tpu-[0-11]:0-11] \x1b[32mloss 2.5 and so on\x1b[0m\r\n"
+    )
+
+
+def test_what_mesh_says_of_a_rank_comes_after_what_the_rank_has_said() -> None:
+    said = Notice(time=1, text="rank 3 on tpu-3: exit 1")
+    _, err = show(
+        output(3, b"bad\n", Stream.STDERR),
+        exited(3, 1),
+        said,
+        Finished(time=2, exit_code=1, cause="", run=""),
+        mode="fold",
+    )
+    assert err == b"[3] bad\n==> rank 3 on tpu-3: exit 1\n"
+
+
+def test_a_long_line_in_its_place() -> None:
+    piece = b"x" * 60_000
+    read_end, write_end = os.pipe()
+    if not os.fork():
+        os.close(read_end)
+        sink = TerminalSink(placement=PLACEMENT, mode="fold", label="rank", stdout_fd=write_end, environ={})
+        for event in [output(0, b"a\n"), *(output(0, piece) for _ in range(30)), output(0, b"end\nb\n"), exited(0)]:
+            sink.handle(event)
+        sink.handle(Finished(time=2, exit_code=1, cause="", run=""))
+        os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as file:
+        assert file.read().split(b"\n") == [b"[0] a", b"[0] " + piece * 30 + b"end", b"[0] b", b""]
+    assert os.wait()[1] == 0
+
+
 def test_nothing_of_the_ranks() -> None:
     assert show(output(0, b"a\n"), mode="none") == (b"", b"")
 
