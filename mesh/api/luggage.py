@@ -52,7 +52,8 @@ class WorkspaceLuggage:
     def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
         """The answers about a base: most hosts have the same."""
         if base not in self._known:
-            known = self._cache.known_manifest(base)
+            manifest = self._prepared.manifest
+            known = manifest if base == manifest.tree else self._cache.known_manifest(base)
             self._known[base] = changes(known, self._prepared.manifest), self._foresee(known)
         return self._known[base]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import cached_property
 
 from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, MODE, MTIME, PATH, SIZE, is_path, mode_of, parent_of
 from .store import Store, hash_file, hash_of, open_file
@@ -22,15 +23,11 @@ class View:
 
     def __init__(self, root: bytes, record: Record, manifest: Manifest) -> None:
         self._root, self.record, self.manifest = root + b"/", record, manifest
-        self.old: dict[str, Entry] = {entry[PATH]: entry for entry in record.entries}
         self.statuses: dict[str, Status] = {}  # of what is as the record says
         self._no_directory: set[str] = set()  # paths of the manifests where none is
         self._compare()
-        self.todo: list[Entry] = [
-            entry
-            for entry in manifest.entries
-            if entry[PATH] not in self.statuses or self.old.get(entry[PATH]) != entry
-        ]
+        as_before = manifest.entries is record.entries and len(self.statuses) == len(record.entries)
+        self.todo: list[Entry] = [] if as_before else self._differing()
         self.make: list[Entry] = []
         self.put: list[Entry] = []  # files and links
         self.touch: list[Entry] = []  # files and links that are right, except for mode and time
@@ -40,8 +37,15 @@ class View:
             self._sort(entry)
         self._find()
 
+    @cached_property
+    def old(self) -> dict[str, Entry]:
+        """What the record says, by path."""
+        return {entry[PATH]: entry for entry in self.record.entries}
+
     def gone(self) -> list[str]:
         """What is to be deleted: what is in a directory comes before it."""
+        if self.manifest.entries is self.record.entries and not self.record.extra:
+            return []
         new = {entry[PATH] for entry in self.manifest.entries}
         return sorted(filter(is_path, set(self.old).union(self.record.extra).difference(new)), reverse=True)
 
@@ -86,6 +90,13 @@ class View:
 
     def full(self, path: str) -> bytes:
         return self._root + path.encode("latin-1")
+
+    def _differing(self) -> list[Entry]:
+        return [
+            entry
+            for entry in self.manifest.entries
+            if entry[PATH] not in self.statuses or self.old.get(entry[PATH]) != entry
+        ]
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
