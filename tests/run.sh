@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up all that the tests need and runs them: bash tests/run.sh [pytest arguments]
 # As root on Debian nothing else is needed; as a plain user what needs root or an sshd is skipped by name.
-# MESH_TEST_JAX=0 leaves JAX out (620 MB), and with it the test of examples/jax_sum.py.
+# MESH_TEST_JAX=0 leaves JAX out (620 MB), and with it the test of examples/jax_sum.py; MESH_TEST_TORCH=0 leaves
+# PyTorch out (760 MB), and with it that of examples/torch_sum.py.
 set -euo pipefail
 # shellcheck source=tests/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -24,7 +25,8 @@ need tmux tmux
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
 extras=dev
-[ "${MESH_TEST_JAX:-1}" = 0 ] || extras=dev,jax
+[ "${MESH_TEST_JAX:-1}" = 0 ] || extras+=,jax
+[ "${MESH_TEST_TORCH:-1}" = 0 ] || extras+=,torch
 environment "$extras"
 say "running the tests"
 # Most tests wait for what takes its time: two at a time, each process with test hosts of its own.

@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
-from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
+from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, count_gpus, ps, stop
 from mesh.api.logs import logs
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune
-from mesh.api.wiring import Showing, launch
+from mesh.api.wiring import Showing, launch, placed
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE, check_workspace
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, HostKeys, Placement
+from mesh.core.cluster import Cluster, HostKeys
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Stream, Synced
 from mesh.core.outcome import Outcome
-from mesh.core.run import Kind, RunSpec
+from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.sinks.records import Record
 from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures, run_result
 
 __all__ = [
+    "AUTO",
     "Answers",
     "ClusterLine",
     "Explanation",
@@ -265,8 +266,9 @@ def setup(
     Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
     """
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
-    if options.nproc != 1 or options.stdin != "none":
-        raise UsageError("a setup is once for each host and has no standard input", hint="leave out nproc and stdin")
+    if options.nproc != 1 or options.launcher or options.stdin != "none":
+        hint = "leave out nproc, launcher and stdin"
+        raise UsageError("a setup is once for each host and has no standard input", hint=hint)
     spec = dataclasses.replace(
         make_spec(project, options, ()),
         kind=Kind.SETUP,
@@ -367,6 +369,8 @@ def _words(command: Sequence[str]) -> Sequence[str]:
 
 
 def _run(spec: RunSpec, cluster: Cluster, showing: Showing) -> RunResult:
+    if spec.nproc == AUTO:
+        spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
     outcome, placement, store = launch(spec, cluster, showing)
     assert store is not None  # runs are kept
     outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
@@ -377,13 +381,19 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     """What --dry-run tells."""
     from mesh.workspace import listing
 
-    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
     yield f"cluster    {cluster.name} ({cluster.backend})"
+    placement = placed(spec, cluster)
     for node, host in enumerate(cluster.hosts):
         ranks = placement.ranks(node)
         login = f"{host.user}@{host.address}" if host.user else host.address
         where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
-        yield f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5} {host.name}{where}"
+        number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
+        of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
+        yield f"{number} {host.name}{where}{of_slice}"
+    if spec.nproc == AUTO:
+        yield "nproc      as many as each host has GPUs: the hosts will be asked"
+    if spec.launcher is not Launch.NONE:
+        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.nproc or 'so many'} processes"
     found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
     files = [entry for entry in found.entries if entry.kind is not listing.Kind.DIRECTORY]
     yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
+MOST_NAMED = 8  # hosts in one message
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
@@ -171,14 +172,45 @@ def clean(
     ]
 
 
-def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
+def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
+    """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
+    inquiry = _ask(cluster, {"question": "gpus"}, quiet=quiet)
+    troubles = _failures(cluster, inquiry)
+    if troubles:
+        raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
+    return agreed({host.name: inquiry.answers[node].answer["gpus"] for node, host in enumerate(cluster.hosts)})
+
+
+def agreed(gpus: Mapping[str, int]) -> int:
+    """The number of GPUs that all hosts have. Raises MeshError unless it is one number, at least 1."""
+    from mesh.sinks.ranks import counted
+
+    found: dict[int, list[str]] = {}
+    for host, count in gpus.items():
+        found.setdefault(count, []).append(host)
+    if len(found) == 1 and 0 not in found:
+        return next(iter(found))
+    told = "; ".join(
+        f"{counted(count, 'GPU') if count else 'no GPU'} on {_few(names)}" for count, names in sorted(found.items())
+    )
+    if not any(found):
+        raise MeshError(f"--nproc auto: {told}", hint="say --nproc NUMBER; JAX on TPU wants one rank on each host")
+    hint = "say --nproc NUMBER, or leave hosts out with --exclude"
+    raise MeshError(f"--nproc auto: the hosts differ: {told}", hint=hint)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
+
+
+def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0, *, quiet: bool = False) -> Inquiry:
     """Ask every host. patience: seconds for an answer, 0: the usual."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
     inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE)
-    outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry)
+    outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry

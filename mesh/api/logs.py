@@ -87,7 +87,7 @@ def _show(
     has_since: bool,
 ) -> None:
     for node in range(len(record.placement.hosts)):
-        terminal.handle(Connected(time=0.0, node=node, address="", port=0, machine=""))
+        terminal.handle(Connected(time=0.0, node=node, address="", machine=""))
     lines = LineFilter(pattern) if pattern else None
     is_empty = True
 

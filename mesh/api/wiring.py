@@ -64,6 +64,11 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
+def placed(spec: RunSpec, cluster: Cluster) -> Placement:
+    """Which ranks run where."""
+    return Placement(hosts=cluster.hosts, nproc=spec.ranks_per_host, slices=cluster.slices)
+
+
 def launch(
     spec: RunSpec,
     cluster: Cluster,
@@ -84,7 +89,7 @@ def launch(
     from mesh.sinks.terminal import TerminalSink
 
     _allow_descriptors()
-    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    placement = placed(spec, cluster)
     mode = "none" if showing.json else showing.mode
     terminal = (
         None
@@ -103,6 +108,9 @@ def launch(
     store = _store(spec, cluster, placement, terminal) if showing.kept else None
     sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
     sinks += [JsonSink(placement=placement)] if showing.json else []
+    if terminal and spec.kind is Kind.RUN and len(set(cluster.slices)) > 1:
+        sizes = ", ".join(map(str, cluster.slices))
+        terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
     if terminal and spec.kind is Kind.SETUP:
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:

@@ -37,7 +37,10 @@ PICK = {
 }
 OPTIONS = {
     **PICK,
-    "nproc": "ranks on each host (default: 1)",
+    "nproc": "ranks on each host, or auto: as many as it has GPUs (default: 1)",
+    "launcher": "torchrun, accelerate or deepspeed: start one on each host, with these ranks; your words follow",
+    "bind": "let each rank see one GPU of its host, by CUDA_VISIBLE_DEVICES",
+    "master-port": "where the ranks meet on the first host (default: a port that is free there)",
     "env": "NAME=VALUE for every rank; may be repeated",
     "output": "all, fold (what ranks print alike as one line), rank0 or none (default: fold on a terminal, else all)",
     "fold": "numbers, or exact: fold only equal lines, not those that differ in numbers (default: numbers)",
@@ -72,6 +75,9 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         ranks: str = "",
         exclude: str = "",
         nproc: str = "",
+        launcher: str = "",
+        bind: bool = False,
+        master_port: str = "",
         env: list[str] | None = None,
         output: str = "",
         fold: str = "numbers",
@@ -98,6 +104,9 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             ranks=ranks,
             exclude=exclude,
             nproc=nproc,
+            launcher=launcher,
+            bind=bind,
+            master_port=master_port,
             env=tuple(env or ()),
             grace=grace,
             drain=drain,
@@ -114,7 +123,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             no_fanout=no_fanout,
             prerun=prerun,
         )
-        command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
+        usage = f"mesh {name} [options] CLUSTER COMMAND [ARG ...]"
+        command = given_command(own_words(context), usage, launcher=launcher)
         if dry_run:
             lines = api.plan(command, cluster=cluster, options=options, clusters_file=clusters)
             show(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,8 +30,13 @@ CLUSTER_KEYS = (
     "password_env",
     "host_keys",
     "devices",
+    "slices",
+    "interface",
 )
+SLICE_KEYS = ("hosts",)
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
+
+_Found = tuple[Host, str, Node]  # a host as it is written, its path in the file and its place there
 
 EXAMPLE = """\
 write that file, for example:
@@ -137,15 +142,18 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     if host_keys not in [kind.value for kind in HostKeys]:
         problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
         host_keys = HostKeys.ACCEPT_NEW.value
+    hosts, slices = _all_hosts(keys, name, node, defaults, problems)
     cluster = Cluster(
         name=name,
-        hosts=_hosts(keys, name, node, defaults, problems),
+        hosts=hosts,
+        slices=slices,
         gateway=_gateway(text("gateway", "a gateway, [user@]host[:port]"), keys, name, problems),
         python=text("python", "a path or name of an interpreter") or "python3",
         remote_dir=text("remote_dir", "a directory on the hosts") or DEFAULT_REMOTE_DIR,
         password_env=text("password_env", "the name of a variable"),
         host_keys=HostKeys(host_keys),
         devices=_devices(keys, name, problems),
+        interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
     )
     return cluster, problems
 
@@ -160,6 +168,12 @@ def _devices(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Proble
                 keys["devices"][1], f"{where}.devices", f"expected patterns such as /dev/accel*, found {pattern}"
             )
     return patterns
+
+
+def _interface(interface: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
+    if any(character.isspace() or character in "/\0" for character in interface):
+        problems.unexpected(keys["interface"][1], f"{where}.interface", "the name of a network interface, as eth0")
+    return interface
 
 
 def _user(user: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
@@ -208,18 +222,46 @@ def _identity_file(keys: Mapping[str, tuple[Node, Node]], where: str, problems: 
     return str(path)
 
 
-def _hosts(
+def _all_hosts(
     keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, problems: Problems
-) -> tuple[Host, ...]:
+) -> tuple[tuple[Host, ...], tuple[int, ...]]:
+    """The hosts of a cluster, and how many each slice has."""
+    if "slices" not in keys:
+        return _named_once(_hosts(keys, name, cluster, defaults, problems), problems), ()
+    node, place = keys["slices"][1], f"{name}.slices"
+    if "hosts" in keys:
+        problems.add(node, place, "has hosts: beside it; a cluster has one of the two")
+    listed = yamlfile.items(node, place, problems, "a list of slices, each with hosts:")
+    if not listed and not problems.lines:
+        problems.add(node, place, "is empty")
+    found: list[_Found] = []
+    sizes = []
+    for where, item in listed:
+        own = yamlfile.mapping(item, where, problems, "a slice with hosts:")
+        yamlfile.known(own, SLICE_KEYS, where, problems)
+        hosts = _hosts(own, where, item, defaults, problems)
+        found += hosts
+        sizes.append(len(hosts))
+    return _named_once(found, problems), tuple(sizes)
+
+
+def _hosts(
+    keys: Mapping[str, tuple[Node, Node]], name: str, parent: Node, defaults: Host, problems: Problems
+) -> list[_Found]:
     if "hosts" not in keys:
-        if isinstance(cluster, MappingNode):
-            problems.add(cluster, name, "has no hosts:")
-        return ()
+        if isinstance(parent, MappingNode):
+            problems.add(parent, name, "has no hosts:")
+        return []
     place = f"{name}.hosts"
     listed = yamlfile.items(keys["hosts"][1], place, problems, "a list of hosts")
     hosts = [(host, where, node) for where, node in listed for host in _host(node, where, defaults, problems)]
     if not hosts and not problems.lines:
         problems.add(keys["hosts"][1], place, "is empty")
+    return hosts
+
+
+def _named_once(hosts: Sequence[_Found], problems: Problems) -> tuple[Host, ...]:
+    """Each host under a name of its own."""
     counted = Counter(host.name for host, _, _ in hosts)
     named: list[Host] = []
     for host, where, node in hosts:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,10 +15,21 @@ from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_DRAIN, DEFAULT_HOST_GRACE, DEFAULT_LEASE, RunSpec, command_words
+from mesh.core.run import (
+    AUTO,
+    DEFAULT_DRAIN,
+    DEFAULT_HOST_GRACE,
+    DEFAULT_LEASE,
+    VISIBLE_DEVICES,
+    Launch,
+    RunSpec,
+    command_words,
+    visible_devices,
+)
 
 MOST_RANKS = 1024  # on one host
-NPROC = f"a number from 1 to {MOST_RANKS}"
+NPROC = f"a number from 1 to {MOST_RANKS}, or auto"
+LAUNCHERS = ", ".join(launch.value for launch in Launch if launch.value)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
@@ -30,7 +42,10 @@ class Options:
     hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
     exclude: str = ""  # not these: names, ranges or numbers
-    nproc: int = 1  # ranks on each host, 1 .. 1024
+    nproc: int = 1  # ranks on each host, 1 .. 1024; AUTO: as many as it has GPUs
+    launcher: str = ""  # "torchrun", "accelerate" or "deepspeed": what starts them; "": mesh itself
+    bind: bool = False  # each rank sees one GPU of its host: that with the number of its LOCAL_RANK
+    master_port: int = 0  # where the ranks meet on the first host, 1 .. 65535; 0: one that is free
     env: Mapping[str, str] = field(default_factory=dict)  # for every rank
     grace: float | None = None  # from SIGTERM to SIGKILL (10)
     drain: float | None = None  # that the others may speak after the first failure (2)
@@ -53,6 +68,9 @@ def read_options(
     ranks: str = "",
     exclude: str = "",
     nproc: str = "",
+    launcher: str = "",
+    bind: bool = False,
+    master_port: str = "",
     env: Sequence[str] = (),
     grace: str = "",
     drain: str = "",
@@ -72,13 +90,18 @@ def read_options(
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
-    if nproc and not nproc.isdecimal():
+    if nproc and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
+    if master_port and not (master_port.isdecimal() and int(master_port)):
+        raise UsageError(f"--master-port: expected a port (1 to 65535), found {master_port!r}")
     return Options(
         hosts=hosts,
         ranks=ranks,
         exclude=exclude,
-        nproc=int(nproc or 1),
+        nproc=AUTO if nproc == "auto" else int(nproc or 1),
+        launcher=launcher,
+        bind=bind,
+        master_port=int(master_port or 0),
         env=_read_env(env),
         grace=read_seconds("--grace", grace),
         drain=read_seconds("--drain", drain),
@@ -154,7 +177,18 @@ def select_hosts(cluster: Cluster, options: Options) -> Cluster:
     if not picked:
         raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {', '.join(_names(cluster)[:8])}")
     hosts = tuple(host for node, host in enumerate(cluster.hosts) if node in picked)
-    return Cluster(**{**vars(cluster), "hosts": hosts})
+    return Cluster(**{**vars(cluster), "hosts": hosts, "slices": _slices_left(cluster.slices, picked)})
+
+
+def _slices_left(slices: Sequence[int], picked: Set[int]) -> tuple[int, ...]:
+    """How many hosts each slice has left; one that has none is gone.
+
+    >>> _slices_left((2, 2, 2), {0, 4, 5})
+    (1, 2)
+    """
+    ends = list(itertools.accumulate(slices))
+    left = [sum(end - size <= node < end for node in picked) for size, end in zip(slices, ends, strict=True)]
+    return tuple(size for size in left if size)
 
 
 def _names(cluster: Cluster) -> list[str]:
@@ -189,9 +223,12 @@ def _by_number(cluster: Cluster, flag: str, text: str) -> set[int]:
     return found
 
 
-def given_command(words: Sequence[str], usage: str) -> tuple[str, ...]:
-    """The words that were typed after CLUSTER, as execve gets them. Raises UsageError if there are none."""
-    command = command_words(list(words))
+def given_command(words: Sequence[str], usage: str, *, launcher: str = "") -> tuple[str, ...]:
+    """The words that were typed after CLUSTER, as execve gets them. Raises UsageError if there are none.
+
+    launcher: what gets them instead, none of them being shell text
+    """
+    command = tuple(words[words[:1] == ["--"] :]) if launcher else command_words(list(words))
     if not command or (words[0] == "-c" and len(words) == 1):
         raise UsageError("no command was given", hint=usage)
     return command
@@ -217,8 +254,12 @@ def run_spec(
         raise UsageError("the words of a command are texts without zero bytes")
     if options.stdin not in ("none", "rank0", "all"):
         raise UsageError(f"--stdin: expected none, rank0 or all, found {options.stdin!r}")
-    if not 1 <= options.nproc <= MOST_RANKS:
+    if options.nproc != AUTO and not 1 <= options.nproc <= MOST_RANKS:
         raise UsageError(f"--nproc: expected {NPROC}, found {options.nproc}")
+    if not 0 <= options.master_port <= 65535:
+        raise UsageError(f"--master-port: expected a port (1 to 65535), found {options.master_port}")
+    env = _environment(project, options.env, environ)
+    launcher = _launcher(options)
     return RunSpec(
         run=run,
         project=project_directory_name(project.workspace, user, machine),
@@ -228,8 +269,11 @@ def run_spec(
         include_git=project.include_git,
         prerun=project.prerun,
         force=options.prerun,
-        env=_environment(project, options.env, environ),
-        nproc=options.nproc,
+        env=env,
+        nproc=_nproc(options, env),
+        launcher=launcher,
+        bind=options.bind,
+        master_port=options.master_port,
         grace=_seconds("grace", options.grace, environ, project.grace),
         drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
@@ -247,11 +291,30 @@ def run_spec(
     )
 
 
+def _launcher(options: Options) -> Launch:
+    if options.launcher not in [launch.value for launch in Launch]:
+        raise UsageError(f"--launcher: expected one of {LAUNCHERS}, found {options.launcher!r}")
+    if options.launcher and options.bind:
+        hint = "leave --bind out: the processes choose theirs by LOCAL_RANK"
+        raise UsageError(f"--bind would leave {options.launcher} one GPU for all processes of its host", hint=hint)
+    return Launch(options.launcher)
+
+
+def _nproc(options: Options, env: Mapping[str, str]) -> int:
+    """Processes on each host: where the user has named GPUs, AUTO stands for all of these."""
+    listed = visible_devices(env)
+    nproc = (len(listed) or AUTO) if options.nproc == AUTO else options.nproc
+    if options.bind and listed and len(listed) < nproc:
+        name = next(name for name in VISIBLE_DEVICES if env.get(name))
+        raise UsageError(f"--bind: {name} names {len(listed)} GPUs for {nproc} ranks on each host")
+    return nproc
+
+
 def _check_types(options: Options) -> None:
     """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
     for field_ in fields(Options):
         value = getattr(options, field_.name)
-        kinds: Any = {"nproc": int, "env": Mapping}.get(field_.name, str)
+        kinds: Any = {"nproc": int, "master_port": int, "env": Mapping}.get(field_.name, str)
         if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "wait"):
             kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
         elif isinstance(field_.default, bool):

@@ -43,6 +43,8 @@ class Cluster:
     password_env: str = ""  # the name of the variable that holds the password; "": no password
     host_keys: HostKeys = HostKeys.ACCEPT_NEW
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
+    slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices
+    interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class Placement:
 
     hosts: tuple[Host, ...]
     nproc: int = field(default=1)  # ranks on each host, at least 1
+    slices: tuple[int, ...] = ()  # as in Cluster
 
     @property
     def world_size(self) -> int:
@@ -69,3 +72,17 @@ class Placement:
     def node(self, rank: int) -> int:
         """The index of the host that runs this rank."""
         return rank // self.nproc
+
+    def worker(self, rank: int) -> tuple[int, int]:
+        """The slice of a rank, and its index among the ranks of that slice; slice 0 where there are none.
+
+        >>> hosts = tuple(Host(name=name, address=name) for name in "abc")
+        >>> [Placement(hosts=hosts, slices=(2, 1)).worker(rank) for rank in range(3)]
+        [(0, 0), (0, 1), (1, 0)]
+        """
+        worker = rank
+        for number, size in enumerate(self.slices):
+            if worker < size * self.nproc:
+                return number, worker
+            worker -= size * self.nproc
+        return 0, worker

@@ -53,7 +53,6 @@ class Connected(HostEvent):
     """The agent runs there and has answered."""
 
     address: str  # by which the other hosts reach it
-    port: int  # a TCP port that was free there
     machine: str  # which machine it is: equal for two hosts of a cluster that are the same machine
 
 
@@ -62,6 +61,7 @@ class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
     tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
+    ports: tuple[int, ...] = ()  # TCP ports that are kept there for the ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,8 @@ class Ready(HostEvent):
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    step: str  # one of CONNECTING, or "lock", "home", "sync", "devices", "prerun", "start", "agent"
+    # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "start", "agent".
+    step: str
     message: str
     hint: str = ""
 

@@ -16,6 +16,19 @@ DEFAULT_LOGS = 10_000_000_000
 MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
+AUTO = 0  # as a number of ranks on each host: as many as it has GPUs
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # NVIDIA's, and AMD's own name, which wins there
+
+
+class Launch(Enum):
+    """Which launcher of a framework starts the ranks' processes on a host."""
+
+    NONE = ""  # mesh itself
+    TORCHRUN = "torchrun"
+    ACCELERATE = "accelerate"
+    DEEPSPEED = "deepspeed"
+
+
 class Kind(Enum):
     """What a run is for."""
 
@@ -72,7 +85,10 @@ class RunSpec:
     include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
-    nproc: int = 1  # ranks on each host, at least 1
+    nproc: int = 1  # processes on each host, at least 1; AUTO until its GPUs have been counted
+    launcher: Launch = Launch.NONE  # starts them; it is then the only rank of its host
+    bind: bool = False  # each rank sees one GPU of its host
+    master_port: int = 0  # 1 .. 65535, where the ranks meet on the first host; 0: one that is free
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL
     drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
     timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
@@ -90,6 +106,21 @@ class RunSpec:
     share: bool = False  # work in a copy of the workspace that is removed afterwards
     claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
     evict: bool = False  # end other processes of our user that hold one
+
+    @property
+    def ranks_per_host(self) -> int:
+        """How many processes mesh starts on each host."""
+        return self.nproc if self.launcher is Launch.NONE else 1
+
+
+def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs that the user has named; (): all of them.
+
+    >>> visible_devices({"CUDA_VISIBLE_DEVICES": "2, 3"}), visible_devices({})
+    (('2', '3'), ())
+    """
+    listed = next((env[name] for name in VISIBLE_DEVICES if env.get(name)), "")
+    return tuple(device.strip() for device in listed.split(",") if device.strip())
 
 
 SHELL = ("bash", "-c")

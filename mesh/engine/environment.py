@@ -3,34 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mesh.core.cluster import Placement
-from mesh.core.run import RunSpec
+from mesh.core.run import VISIBLE_DEVICES, RunSpec, visible_devices
 
 
-def host_environment(
-    spec: RunSpec, placement: Placement, addresses: Sequence[str], master_port: int, node: int
-) -> dict[str, str]:
-    """The variables of a host's first rank; the user's own win over what mesh sets.
+@dataclass(frozen=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks meet."""
 
-    addresses: of every host, as the others reach it, in order
-    master_port: a TCP port that was free on the first host
-    """
+    addresses: Sequence[str]  # of every host, as the others reach it, in order
+    ports: Sequence[int]  # TCP ports that are kept for the ranks on the first host, as ``ports_wanted`` has them
+
+
+def ports_wanted(spec: RunSpec, placement: Placement) -> tuple[int, ...]:
+    """The ports that the ranks need on the first host; 0: any that is free."""
+    return (spec.master_port, 0) if len(placement.slices) > 1 else (spec.master_port,)
+
+
+def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:
+    """The variables of a host's first rank; the user's own win over what mesh sets."""
+    first, port = rendezvous.addresses[0], rendezvous.ports[0]
     return {
         "WORLD_SIZE": str(placement.world_size),
         "LOCAL_WORLD_SIZE": str(placement.nproc),
         "NODE_RANK": str(node),
         "NNODES": str(len(placement.hosts)),
-        "MASTER_ADDR": addresses[0],
-        "MASTER_PORT": str(master_port),
+        "MASTER_ADDR": first,
+        "MASTER_PORT": str(port),
+        "JAX_COORDINATOR_ADDRESS": f"[{first}]:{port}" if ":" in first else f"{first}:{port}",
+        "JAX_NUM_PROCESSES": str(placement.world_size),
         "MESH_RUN_ID": spec.run,
-        "MESH_HOSTS": ",".join(addresses),
+        "MESH_ATTEMPT": "0",  # nothing is tried a second time yet
+        "MESH_HOSTS": ",".join(rendezvous.addresses),
         "PYTHONUNBUFFERED": "1",
-        **rank_environment(placement, placement.ranks(node)[0]),
+        **_slice_environment(placement, rendezvous, node),
         **spec.env,
+        **rank_environment(spec, placement, placement.ranks(node)[0]),
     }
 
 
-def rank_environment(placement: Placement, rank: int) -> dict[str, str]:
-    """The variables in which the ranks of one host differ."""
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank % placement.nproc)}
+def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str, str]:
+    """The variables in which the ranks of one host differ, less what the user has set."""
+    local = rank % placement.nproc
+    own = {"RANK": str(rank), "LOCAL_RANK": str(local), "JAX_PROCESS_ID": str(rank)}
+    if placement.slices:
+        own["WORKER_ID"] = str(placement.worker(rank)[1])
+    own = {name: value for name, value in own.items() if name not in spec.env}
+    if spec.bind:  # the user's own list says which devices there are to bind to
+        devices = visible_devices(spec.env)
+        own |= dict.fromkeys(VISIBLE_DEVICES, devices[local] if devices else str(local))
+    return own
+
+
+def _slice_environment(placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:
+    if not placement.slices:
+        return {}
+    number, _ = placement.worker(placement.ranks(node)[0])
+    if len(placement.slices) == 1:  # its chips reach each other without Megascale
+        return {"SLICE_ID": str(number)}
+    return {
+        "SLICE_ID": str(number),
+        "MEGASCALE_COORDINATOR_ADDRESS": rendezvous.addresses[0],
+        "MEGASCALE_PORT": str(rendezvous.ports[1]),
+        "MEGASCALE_NUM_SLICES": str(len(placement.slices)),
+        "MEGASCALE_SLICE_ID": str(number),
+    }

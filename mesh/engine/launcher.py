@@ -54,11 +54,12 @@ from mesh.core.pull import Landing
 from mesh.core.run import RunSpec
 from mesh.engine import orders
 from mesh.engine.courier import NEAR, Courier, Luggage
-from mesh.engine.environment import host_environment, rank_environment
+from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
-from mesh.remote.blob import start_command
+from mesh.engine.wrapping import host_command
+from mesh.remote.blob import library, start_command
 from mesh.remote.session import Begin, Rank, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
@@ -133,6 +134,7 @@ class Launcher:
         self._sessions: dict[int, Session] = {}
         self._connected: dict[int, Connected] = {}
         self._trees: dict[int, str] = {}  # tree hashes of the workspaces, as the hosts have told them
+        self._ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
         self._luggage: Future[Luggage] = Future()
         self._courier = Courier(
             self._luggage,
@@ -217,6 +219,7 @@ class Launcher:
             self._connected[event.node] = event
         elif isinstance(event, Locked):
             self._trees[event.node] = event.tree
+            self._ports = event.ports or self._ports
         elif isinstance(event, Lacks | OtherTree | Serving | Synced | Unfetched):
             if isinstance(event, Synced) and not self._courier.accepts(event):
                 return  # a file has changed meanwhile: it is synced once more
@@ -258,13 +261,12 @@ class Launcher:
             case orders.Sync(node=node):
                 self._courier.begin(node, session, self._trees[node])
             case orders.Prepare(node=node):
-                spec = self._spec
-                chosen = {"force": spec.force, "claim": spec.claim, "evict": spec.evict}
-                session.prepare(self._environment(node), spec.prerun, **chosen)
+                self._prepare(node, session)
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
-                session.start(self._spec.command, self._ranks(node))
+                hosts, env = len(self._placement.hosts), self._environment(node)
+                session.start(host_command(self._spec, hosts, node, env), self._ranks(node))
             case orders.Ask(question=question, lasting=lasting):
                 session.ask(question, lasting=lasting)
             case orders.Signal(number=number, grace=grace):
@@ -289,10 +291,26 @@ class Launcher:
             if not shower.is_behind:
                 shower.offer(event, 0.0)
 
+    def _prepare(self, node: int, session: Session) -> None:
+        spec, env = self._spec, self._environment(node)
+        # On the first host itself its own name may say little; then the way to another one tells the interface.
+        targets = [env["MASTER_ADDR"], *([self._address_of(1)] if not node and len(self._placement.hosts) > 1 else [])]
+        has_ranks = bool(spec.command)
+        session.prepare(
+            env,
+            spec.prerun,
+            force=spec.force,
+            claim=spec.claim,
+            evict=spec.evict,
+            interface=self._cluster.interface,
+            targets=targets if has_ranks else (),
+            library=library() if has_ranks else b"",
+        )
+
     def _environment(self, node: int) -> dict[str, str]:
-        hosts = self._placement.hosts
-        addresses = [self._address_of(node) for node in range(len(hosts))]
-        found = host_environment(self._spec, self._placement, addresses, self._connected[0].port, node)
+        addresses = [self._address_of(node) for node in range(len(self._placement.hosts))]
+        rendezvous = Rendezvous(addresses=addresses, ports=self._ports)
+        found = host_environment(self._spec, self._placement, rendezvous, node)
         return {**self._luggage.result().env, **found} if self._spec.sync else found
 
     def _address_of(self, node: int) -> str:
@@ -302,8 +320,7 @@ class Launcher:
     def _ranks(self, node: int) -> list[Rank]:
         ranks = []
         for rank in self._placement.ranks(node):
-            own = rank_environment(self._placement, rank)
-            env = {key: value for key, value in own.items() if key not in self._spec.env}
+            env = rank_environment(self._spec, self._placement, rank)
             stdin = self._spec.stdin == "all" or (self._spec.stdin == "rank0" and rank == 0)
             ranks.append(Rank(rank=rank, env=env, stdin=stdin))
         return ranks
@@ -402,6 +419,7 @@ class Launcher:
             spool=self._spec.spool,
             lease=self._spec.lease,
             grace=self._spec.grace,
+            ports=() if node else ports_wanted(self._spec, self._placement),
         )
 
         def serve() -> None:

@@ -18,6 +18,7 @@ MODULES = (
     "processes",
     "containers",
     "state",
+    "network",
     "shell",
     "ranks",
     "setup",
@@ -41,11 +42,14 @@ MODULES = (
     "client",
     "doors",
     "devices",
+    "gpus",
     "questions",
     "guardian",
     "pull",
     "main",
 )
+
+MESHRUN = "meshrun.py"  # what a rank's program may import
 
 NO_PYTHON, OLD_PYTHON = (
     97,
@@ -87,6 +91,12 @@ def blob() -> bytes:
     sources = json.dumps(texts).encode()
     key = hashlib.blake2b(sources, digest_size=16).hexdigest()
     return zlib.compress(f"{loader}\nload(sources, '{key}')\n".encode() + b"\0" + sources, 9)
+
+
+@functools.cache
+def library() -> bytes:
+    """The source of what programs on the hosts may import, with its docstrings: they are for whoever reads it there."""
+    return (resources.files("mesh.remote") / MESHRUN).read_bytes()
 
 
 def start_command(python: str) -> list[str]:

@@ -76,6 +76,7 @@ class Begin:
     spool: int  # bytes of output that may wait on the host's disk
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
+    ports: Sequence[int] = ()  # TCP ports to keep for the ranks from its lock to their start; 0: any that is free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,7 @@ class Session:
             "owner": begin.owner,
             "lease": begin.lease,
             "grace": begin.grace,
+            "ports": list(begin.ports),
         }
         self._send(blob() + encode(request))
 
@@ -228,16 +230,28 @@ class Session:
         self._send(encode({"type": "fetch", **given}))
 
     def prepare(
-        self, env: Mapping[str, str], prerun: Sequence[PrerunEntry], *, force: bool, claim: bool, evict: bool
+        self,
+        env: Mapping[str, str],
+        prerun: Sequence[PrerunEntry],
+        *,
+        force: bool,
+        claim: bool,
+        evict: bool,
+        interface: str = "",
+        targets: Sequence[str] = (),
+        library: bytes = b"",
     ) -> None:
         """Run prerun with the environment of the host's first rank.
 
         force: also entries whose inputs have not changed
         claim: see first that nobody holds a device; evict: end processes of the same user that do
+        interface: that NCCL and gloo are to use; "": the one towards the first of the targets
+        targets: addresses; the second one for the case that the first is the host itself; (): nobody needs to know
+        library: the source of what Python programs there may import as ``meshrun``; b"": nothing
         """
         entries = [dataclasses.asdict(entry) for entry in prerun]
-        chosen = {"force": force, "claim": claim, "evict": evict}
-        self._send(encode({"type": "prepare", "env": dict(env), "prerun": entries, **chosen}))
+        chosen = {"force": force, "claim": claim, "evict": evict, "interface": interface, "targets": list(targets)}
+        self._send(encode({"type": "prepare", "env": dict(env), "prerun": entries, **chosen}, library))
 
     def start(self, argv: Sequence[str], ranks: Sequence[Rank]) -> None:
         """Start the ranks of this host."""
@@ -511,12 +525,11 @@ class Session:
                     time=now,
                     node=node,
                     address=self._channel.address,
-                    port=header["port"],
                     machine=header["machine"],
                 )
             case "locked":
                 self._cgroup = header["cgroup"]
-                return Locked(time=now, node=node, tree=header["tree"])
+                return Locked(time=now, node=node, tree=header["tree"], ports=tuple(header["ports"]))
             case "serving":
                 return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
             case "unfetched":

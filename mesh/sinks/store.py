@@ -102,6 +102,8 @@ class StoreSink:
             self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=told))
         if isinstance(event, Started):
             self._started.append(event)
+            if self._placement.slices and Stream.STDOUT in self._streams:
+                self._link(event.rank)
         if isinstance(event, LeftOut):
             self._left_out.extend(encoding.objects(event, self._placement))
         for item in encoding.objects(event, self._placement):
@@ -219,6 +221,14 @@ class StoreSink:
         self._waiting += len(event.data)
         if self._waiting >= GATHERED or time.monotonic() >= self._flush_at:
             self._flush()
+
+    def _link(self, rank: int) -> None:
+        """The name of a rank's log for those who come from MaxText's multihost_runner."""
+        number, worker = self._placement.worker(rank)
+        log = self._log(rank, Stream.STDOUT)
+        log.make()  # whoever follows it may begin now
+        with contextlib.suppress(OSError):  # a file system without links
+            (self.logs / f"output_slice_{number:04d}_worker_{worker:04d}.txt").symlink_to(log.path.name)
 
     def _log(self, rank: int, stream: Stream) -> LogFile:
         number = log_number(rank, stream)

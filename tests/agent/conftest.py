@@ -94,12 +94,16 @@ class Run:
         force: bool = False,
         claim: bool = False,
         evict: bool = False,
+        interface: str = "",
+        targets: Sequence[str] = (),
+        library: bytes = b"",
     ) -> HostEvent:
         """Go on to Ready, or to what failed."""
         self.lock()
         given = {"RANK": "0", "LOCAL_RANK": "0", **(env or {})}
         entries = [PrerunEntry(run=entry) if isinstance(entry, str) else entry for entry in prerun]
-        self.session.prepare(given, entries, force=force, claim=claim, evict=evict)
+        network = {"interface": interface, "targets": targets}
+        self.session.prepare(given, entries, force=force, claim=claim, evict=evict, library=library, **network)  # type: ignore[arg-type]
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)
         return event

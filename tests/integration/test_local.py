@@ -86,6 +86,20 @@ def test_an_interrupt_from_the_terminal_reaches_the_agents_through_mesh_alone(ho
     assert log.read_text() == "once\n"
 
 
+def test_as_many_ranks_as_gpus_each_bound_to_one(home: Home) -> None:
+    """nvidia-smi tells, as it is before the first use of a driver: there are no device files yet."""
+    tool = home.path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: A'\necho 'GPU 1: A'\n")
+    tool.chmod(0o755)
+    home.environ["PATH"] = f"{home.path}:{home.environ['PATH']}"
+    done = home.mesh("run", "--nproc", "auto", "--bind", "local", "sh", "-c", "echo $WORLD_SIZE $CUDA_VISIBLE_DEVICES")
+    assert (done.status, done.lines) == (0, ["[0] 4 0", "[1] 4 1", "[2] 4 0", "[3] 4 1"]), done.err
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    done = home.mesh("run", "--nproc", "auto", "local", "echo", "started")
+    assert (done.status, done.out) == (125, b"")
+    assert "--nproc auto: no GPU on local-0, local-1" in done.err
+
+
 SIZES: dict[Path, int] = {}
 
 

@@ -6,12 +6,11 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import Home
 from tests.lab import Lab, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -70,15 +69,6 @@ def test_some_of_the_hosts_are_the_world(pod: Home, lab: Lab) -> None:
         "[0] 0 2 h01",
         "[1] 1 2 h03",
     ]
-
-
-def test_a_jax_program_sums_over_the_hosts(pod: Home, lab: Lab) -> None:
-    pytest.importorskip("jax", reason="JAX is not installed here")
-    (pod.project / "jax_sum.py").write_text((REPOSITORY / "examples/jax_sum.py").read_text())
-    done = pod.mesh("run", "pod", f"{sys.prefix}/bin/python", "jax_sum.py")
-    assert done.status == 0, done.err
-    own = [line for line in done.lines if "[Gloo]" not in line]
-    assert own == [f"[{n}] rank {n}: 4 processes, sum 6" for n in range(4)]
 
 
 def test_the_first_failure_decides_and_stops_the_others(pod: Home) -> None:

@@ -17,7 +17,7 @@ from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.settings import Options, given_command, read_options, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
-from mesh.core.run import PrerunEntry, RunSpec
+from mesh.core.run import AUTO, PrerunEntry, RunSpec
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -346,8 +346,8 @@ def test_precedence(tmp_path: Path) -> None:
     ("typed", "words", "message"),
     [
         ({"env": ["X"]}, ["true"], "--env: expected NAME=VALUE, found 'X'"),
-        ({"nproc": "0"}, ["true"], "--nproc: expected a number from 1 to 1024, found 0"),
-        ({"nproc": "two"}, ["true"], "--nproc: expected a number from 1 to 1024, found 'two'"),
+        ({"nproc": "0"}, ["true"], "--nproc: expected a number from 1 to 1024, or auto, found '0'"),
+        ({"nproc": "two"}, ["true"], "--nproc: expected a number from 1 to 1024, or auto, found 'two'"),
         ({"grace": "-1"}, ["true"], "--grace: expected seconds, or a time such as 30s, 5m or 2h, found '-1'"),
         ({"host_grace": "0.5"}, ["true"], "--host-grace: expected at least 1 s, found 0.5"),
         ({"lease": "0"}, ["true"], "--lease: expected at least 1 s, found 0"),
@@ -520,3 +520,66 @@ def test_all_that_is_wrong_with_prerun_entries_is_told_with_its_line(tmp_path: P
 def test_the_examples_of_environments_load(kind: str) -> None:
     (entry,) = [one for one in load_project(REPOSITORY / "configs" / kind).prerun if one.inputs]
     assert kind in entry.run
+
+
+def test_slices(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "pod:\n  user: me\n  interface: ens8\n  slices:\n    - hosts: ['a-[0-1]']\n    - hosts: [b-0, x@b-1:23, b-2]\n"
+    )
+    pod = find_cluster("pod", load_clusters(path, required=True))
+    assert [host.name for host in pod.hosts] == ["a-0", "a-1", "b-0", "b-1", "b-2"]
+    assert (pod.slices, pod.interface) == ((2, 3), "ens8")
+    picked = select_hosts(pod, Options(exclude="a-[0-1],b-1"))
+    assert ([host.name for host in picked.hosts], picked.slices) == (["b-0", "b-2"], (2,))
+
+
+BAD_SLICES = {
+    "hosts: [a]\n  slices: [{hosts: [b]}]": "3: pod.slices: has hosts: beside it; a cluster has one of the two",
+    "slices: []": "2: pod.slices: is empty",
+    "slices: [{hosts: []}]": "2: pod.slices[0].hosts: is empty",
+    "slices: [{}, {hosts: [a]}]": "2: pod.slices[0]: has no hosts:",
+    "slices: [a, b]": "2: pod.slices[0]: expected a slice with hosts:, found 'a'",
+    "slices: {hosts: [a]}": "2: pod.slices: expected a list of slices, each with hosts:, found a mapping",
+    "slices: [{hosts: [a]}, {hosts: [b, a]}]": "2: pod.slices[1].hosts[1]: a is listed twice",
+    "slices: [{host: [a]}]": "2: pod.slices[0]: unknown key 'host'; did you mean 'hosts'?",
+    "hosts: [a]\n  interface: 'eth0 eth1'": "3: pod.interface: expected the name of a network interface, as eth0",
+}
+
+
+@pytest.mark.parametrize("text", BAD_SLICES)
+def test_wrong_slices(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"pod:\n  {text}\n")
+    with pytest.raises(UsageError) as raised:
+        find_cluster("pod", load_clusters(path, required=True))
+    assert str(raised.value).startswith(f"{path}:{BAD_SLICES[text]}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ({"master_port": "0"}, "--master-port: expected a port (1 to 65535), found '0'"),
+        ({"master_port": "70000"}, "--master-port: expected a port (1 to 65535), found 70000"),
+        ({"launcher": "mpirun"}, "--launcher: expected one of torchrun, accelerate, deepspeed, found 'mpirun'"),
+        ({"launcher": "torchrun", "bind": True}, "--bind would leave torchrun one GPU for all processes of its host"),
+        (
+            {"bind": True, "nproc": "3", "env": ["CUDA_VISIBLE_DEVICES=4,5"]},
+            "--bind: CUDA_VISIBLE_DEVICES names 2 GPUs for 3 ranks on each host",
+        ),
+    ],
+)
+def test_wrong_options_of_the_rendezvous(typed: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        spec(typed, ["true"])
+    assert str(raised.value) == message
+
+
+def test_gpus_that_the_user_has_named_are_all_there_are() -> None:
+    assert spec({"nproc": "auto", "env": ["CUDA_VISIBLE_DEVICES=4,5"]}, ["true"]).nproc == 2
+    assert spec({"nproc": "auto"}, ["true"]).nproc == AUTO
+
+
+def test_the_words_for_a_launcher_are_no_shell_text() -> None:
+    assert given_command(["--", "my train.py"], "", launcher="torchrun") == ("my train.py",)
+    assert given_command(["my train.py"], "", launcher="torchrun") == ("my train.py",)

@@ -37,7 +37,7 @@ MB = 1_000_000
 
 
 def connected(*nodes: int) -> list[Event]:
-    return [Connected(time=1, node=node, address="", port=1, machine="") for node in nodes]
+    return [Connected(time=1, node=node, address="", machine="") for node in nodes]
 
 
 def synced(*nodes: int) -> list[Event]:

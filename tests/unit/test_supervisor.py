@@ -73,7 +73,7 @@ class Replay:
 
 
 def connected(node: int) -> Connected:
-    return Connected(time=1, node=node, address=f"10.0.0.{node}", port=5000, machine=f"m{node}")
+    return Connected(time=1, node=node, address=f"10.0.0.{node}", machine=f"m{node}")
 
 
 def synced(node: int) -> Synced:

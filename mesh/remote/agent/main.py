@@ -16,7 +16,7 @@ import time
 from collections import deque
 from functools import partial
 
-from . import cgroups, devices
+from . import cgroups, devices, network
 from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
@@ -39,10 +39,10 @@ from .processes import (
 )
 from .pull import Pull
 from .questions import answer
-from .ranks import CHUNK, Rank, Source, rank_environment, start_rank
+from .ranks import CHUNK, Rank, Source, append_path, rank_environment, start_rank
 from .setup import Setup
 from .spool import Spool
-from .state import Busy, State, free_port, machine_directory, machine_id
+from .state import Busy, State, machine_directory, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Agent:
         self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
         self.state = State(begin["remote_dir"], begin["project"], self.share)
         self.guardian_has_lock = False
+        self.ports = network.Ports()
+        self.library = ""  # where Python finds what we bring it; "": nowhere
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])
@@ -297,7 +299,6 @@ class Agent:
                 "pid": os.getpid(),
                 "time": time.time(),
                 "machine": machine_id(),
-                "port": free_port(),
             }
         )
         self.flush()
@@ -376,27 +377,68 @@ class Agent:
             self.has_lock = True
             if not self.ending.cgroup:
                 self.ending.cgroup = cgroups.make(cgroup_of(self.begin))
+            try:
+                ports = self.ports.hold(self.begin["ports"])
+            except network.Unavailable as error:
+                self.fail(
+                    "port", str(error), "without --master-port mesh finds a free one; `ss -tlnp` there tells more"
+                )
+                return
             where = self.ending.cgroup or cgroups.scope_of(cgroups.own())
-            self.out.send({"type": "locked", "tree": known_tree(self.state.beside("record")), "cgroup": where})
+            tree = known_tree(self.state.beside("record"))
+            self.out.send({"type": "locked", "tree": tree, "cgroup": where, "ports": ports})
             self.flush()
 
     def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
         """Another host is busy: whoever waits keeps nobody waiting."""
         self.has_lock = False
+        self.ports.release()
         self.state.unlock()
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
-        """Look at the devices, and run prerun, if there is any, with the environment of the host's first rank."""
+        """Look at network and devices, and run prerun, if there is any, with the environment of the host's first rank.
+
+        interface, targets: as in network.find_interface; without targets nobody needs to know
+        data: the source of meshrun, if it is to be there
+        """
         if self.is_over():
             return
         self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
+        known = set(self.given) if header["interface"] else self.given.keys() | self.environment.keys()
+        if not header["targets"] or known.issuperset(map(to_bytes, network.VARIABLES)):
+            self.prepare({}, header, data)
+            return
+        work = partial(network.find_interface, header["interface"], header["targets"])
+        if header["interface"] or all(map(network.is_numeric, header["targets"])):
+            self.prepare(work(), header, data)
+            return
+        try:  # who asks for a name may wait
+            self.send_on_errand(work, lambda answer: self.prepare(answer, header, data))
+        except OSError as error:
+            self.fail("interface", why(error))
+
+    def prepare(self, found: dict[str, Any], header: dict[str, Any], data: bytes) -> None:
+        """Go on once it is known which interface leads to rank 0."""
+        if self.is_over():
+            return
+        if "error" in found:
+            self.fail("interface", found["error"], found["hint"])
+            return
+        if "notice" in found:
+            self.out.send({"type": "notice", "text": found["notice"], "seconds": 0})
+        for name, value in found.get("variables", {}).items():
+            if header["interface"] or to_bytes(name) not in self.environment:
+                self.given.setdefault(to_bytes(name), to_bytes(value))
         environment = rank_environment(self.environment, self.given, self.state.workspace)
         try:
             self.path = environment[b"PATH"]
             environment[b"PATH"] = self.containers.cover(self.path)
+            self.library = self.state.library(data) if data else ""
         except OSError as error:
             self.fail("home", why(error), hint(error))
             return
+        if self.library:
+            append_path(environment, b"PYTHONPATH", self.library)
         self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
         self.memory = Memory(self.ending.cgroup or cgroups.own())
         try:
@@ -435,9 +477,12 @@ class Agent:
             return
         self.delivery.drop()
         self.make_door()
+        self.ports.release()
         try:  # once more: prerun may have brought another docker, or hidden the script
             path = self.setting.environment.get(b"PATH", os.defpath.encode())
             self.setting.environment[b"PATH"] = self.containers.cover(path)
+            if self.library:
+                append_path(self.setting.environment, b"PYTHONPATH", self.library)
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return

@@ -10,6 +10,7 @@ import time
 from . import cgroups, doors
 from .checks import facts
 from .doors import below
+from .gpus import count_gpus
 from .processes import all_processes, run_of, send_signal, variable_of
 from .state import machine_directory, machine_id
 
@@ -28,12 +29,14 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check", "runs", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+    """By "question": "check", "runs", "gpus", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
 
     May block. Raises OSError.
     """
     if question["question"] == "check":
         return facts(remote_dir)
+    if question["question"] == "gpus":
+        return {"gpus": count_gpus()}
     if question["question"] == "runs":
         orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
         return {"runs": doors.runs(), "orphans": orphans}

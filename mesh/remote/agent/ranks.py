@@ -141,6 +141,14 @@ def home_directory() -> str:
         return "/"
 
 
+def append_path(environment: dict[bytes, bytes], name: bytes, directory: str) -> None:
+    """Have a directory looked into after all others that a variable names."""
+    ours = os.fsencode(directory)
+    others = environment.get(name, b"")
+    if ours not in others.split(b":"):
+        environment[name] = others + b":" + ours if others else ours
+
+
 def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:
     """What ``ssh HOST command`` would see, and what mesh gives."""
     environment = dict(base)

@@ -31,14 +31,6 @@ def machine_id() -> str:
     return f"{safe}-{digest:08x}"
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Busy(Exception):
     """Another run has the lock; ``owner`` is what it wrote there, a dict."""
 
@@ -89,6 +81,17 @@ class State:
             os.truncate(self.beside("prerun"), 0)
         except FileNotFoundError:
             pass
+
+    def library(self, source: bytes) -> str:
+        """The directory where Python finds this source as ``meshrun``, made if need be. Raises OSError."""
+        directory = os.path.abspath(os.path.join(self.machine, f"python-{zlib.crc32(source):08x}"))
+        path = os.path.join(directory, "meshrun.py")
+        if not os.path.exists(path):
+            os.makedirs(directory, exist_ok=True)
+            with open(f"{path}.{os.getpid()}", "wb") as file:
+                file.write(source)
+            os.replace(f"{path}.{os.getpid()}", path)  # other runs may be reading it
+        return directory
 
     def pack(self, number: int) -> str:
         """A file for a pack of the workspace as it comes; what killed agents have left of theirs is removed."""

@@ -1,0 +1,19 @@
+"""Sums one number of every process over all hosts with torch.distributed, by gloo on CPU.
+
+    mesh run --launcher torchrun --nproc 2 CLUSTER examples/torch_sum.py
+    mesh run --nproc 2 CLUSTER python examples/torch_sum.py
+
+Either way every process prints the same sum: 0 + 1 + ... + (world size - 1).
+"""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")  # from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+total = torch.tensor([dist.get_rank()])
+dist.all_reduce(total)
+expected = dist.get_world_size() * (dist.get_world_size() - 1) // 2
+print(f"rank {dist.get_rank()}: {dist.get_world_size()} processes, sum {int(total)}", flush=True)
+dist.destroy_process_group()
+if int(total) != expected:
+    raise SystemExit(f"expected {expected}, got {int(total)}")

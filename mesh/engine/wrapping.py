@@ -1,0 +1,87 @@
+"""The command line of a host's ranks: the user's words, or a framework's own launcher in front of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mesh.core.run import Launch, RunSpec, visible_devices
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What a launcher must know."""
+
+    hosts: int
+    node: int  # 0 .. hosts - 1
+    nproc: int  # processes that it starts
+    address: str  # of the first host
+    port: str
+    devices: tuple[str, ...]  # the GPUs that the user has named; (): all
+
+
+def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The words for execve on one host; the same for all its ranks.
+
+    env: what its first rank gets
+    """
+    if spec.launcher is Launch.NONE:
+        return spec.command
+    place = _Place(
+        hosts=hosts,
+        node=node,
+        nproc=spec.nproc,
+        address=env["MASTER_ADDR"],
+        port=env["MASTER_PORT"],
+        devices=visible_devices(spec.env),
+    )
+    return (*_LAUNCHERS[spec.launcher](place), *spec.command)
+
+
+def _torchrun(place: _Place) -> list[str]:
+    # With underscores every version takes them.
+    return [
+        "torchrun",
+        f"--nnodes={place.hosts}",
+        f"--node_rank={place.node}",
+        f"--nproc_per_node={place.nproc}",
+        f"--master_addr={place.address}",
+        f"--master_port={place.port}",
+    ]
+
+
+def _accelerate(place: _Place) -> list[str]:
+    return [
+        "accelerate",
+        "launch",
+        f"--num_machines={place.hosts}",
+        f"--machine_rank={place.node}",
+        f"--num_processes={place.hosts * place.nproc}",  # of all machines
+        f"--main_process_ip={place.address}",
+        f"--main_process_port={place.port}",
+    ]
+
+
+def _deepspeed(place: _Place) -> list[str]:
+    # What `deepspeed` itself starts on each host; that one would go over ssh from the first host to the others.
+    # It sets CUDA_VISIBLE_DEVICES to these numbers.
+    numbers = place.devices[: place.nproc] or range(place.nproc)
+    slots = {f"node-{node}": list(numbers) for node in range(place.hosts)}
+    return [
+        "python3",
+        "-m",
+        "deepspeed.launcher.launch",
+        f"--world_info={base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()}",
+        f"--node_rank={place.node}",
+        f"--master_addr={place.address}",
+        f"--master_port={place.port}",
+    ]
+
+
+_LAUNCHERS: Mapping[Launch, Callable[[_Place], list[str]]] = {
+    Launch.TORCHRUN: _torchrun,
+    Launch.ACCELERATE: _accelerate,
+    Launch.DEEPSPEED: _deepspeed,
+}
