@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.api.checking import HostReport, check, vetted
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
-from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
+from mesh.api.inquiries import Answers, Leftover, RunLine, clean, ps, stop
 from mesh.api.logs import logs
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune

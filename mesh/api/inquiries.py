@@ -1,9 +1,9 @@
-"""Questions to the hosts: are they fit for a run, what runs there, end it, what was left behind."""
+"""Questions to the hosts: what runs there, end it, what was left behind."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,24 +20,10 @@ from mesh.core.outcome import Cause
 from mesh.sinks.records import RUN_ID
 
 if TYPE_CHECKING:
-    from mesh.engine.checkup import Finding
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostReport:
-    """What ``check`` found on one host."""
-
-    host: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing there is in the way of a run."""
-        return all(finding.verdict.value != "failed" for finding in self.findings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +60,6 @@ class Leftover:
     stays: bool  # it could not be removed
 
 
-def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
-    """See whether every host of a cluster is fit for a run, all at once. Raises UsageError."""
-    from mesh.engine import checkup
-
-    found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "check"})
-    reports = []
-    for node, host in enumerate(found.hosts):
-        answer = inquiry.answers.get(node)
-        findings = checkup.host(answer) if answer else checkup.failed_host(inquiry.failures[node])
-        reports.append(HostReport(host=host.name, findings=tuple(findings)))
-    return reports
-
-
 def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Answers:
     """The runs on the hosts of a cluster, whoever of this login has started them, and from wherever.
 
@@ -97,7 +69,7 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
     for found in _clusters(cluster, options, clusters_file):
-        inquiry = _ask(found, {"question": "runs"})
+        inquiry = ask(found, {"question": "runs"})
         failures += _failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
@@ -136,7 +108,7 @@ def stop(
     stopped: set[str] = set()
     troubles = [] if cluster or recorded else _unusable(clusters_file)
     for found in clusters:
-        inquiry = _ask(found, question, STOP_PATIENCE)
+        inquiry = ask(found, question, STOP_PATIENCE)
         troubles += _failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
@@ -160,7 +132,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "clean", "dry_run": dry_run})
+    inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
     troubles = _failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
@@ -171,13 +143,18 @@ def clean(
     ]
 
 
-def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual."""
+def ask(
+    cluster: Cluster,
+    question: Mapping[str, Any],
+    patience: float = 0.0,
+    then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
+) -> Inquiry:
+    """Ask every host. patience: seconds for an answer, 0: the usual; then: as with Inquiry."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
-    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE)
+    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE, then)
     outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
@@ -239,7 +216,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:
-        for answered in _ask(cluster, {"question": "runs"}).answers.values():
+        for answered in ask(cluster, {"question": "runs"}).answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:

@@ -31,6 +31,7 @@ class Options:
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
     exclude: str = ""  # not these: names, ranges or numbers
     nproc: int = 1  # ranks on each host, 1 .. 1024
+    master_port: int = 0  # where the ranks meet on the first host, 1 .. 65535; 0: one that is free
     env: Mapping[str, str] = field(default_factory=dict)  # for every rank
     grace: float | None = None  # from SIGTERM to SIGKILL (10)
     drain: float | None = None  # that the others may speak after the first failure (2)
@@ -45,6 +46,7 @@ class Options:
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
+    check: bool = False  # see first whether every host is fit for the run
 
 
 def read_options(
@@ -53,6 +55,7 @@ def read_options(
     ranks: str = "",
     exclude: str = "",
     nproc: str = "",
+    master_port: str = "",
     env: Sequence[str] = (),
     grace: str = "",
     drain: str = "",
@@ -68,17 +71,21 @@ def read_options(
     fresh: bool = False,
     no_fanout: bool = False,
     prerun: bool = False,
+    check: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
     if nproc and not nproc.isdecimal():
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
+    if master_port and not (master_port.isdecimal() and int(master_port)):
+        raise UsageError(f"--master-port: expected a port (1 to 65535), found {master_port!r}")
     return Options(
         hosts=hosts,
         ranks=ranks,
         exclude=exclude,
         nproc=int(nproc or 1),
+        master_port=int(master_port or 0),
         env=_read_env(env),
         grace=read_seconds("--grace", grace),
         drain=read_seconds("--drain", drain),
@@ -93,6 +100,7 @@ def read_options(
         fresh=fresh,
         fan_out=not no_fanout,
         prerun=prerun,
+        check=check,
     )
 
 
@@ -219,6 +227,8 @@ def run_spec(
         raise UsageError(f"--stdin: expected none, rank0 or all, found {options.stdin!r}")
     if not 1 <= options.nproc <= MOST_RANKS:
         raise UsageError(f"--nproc: expected {NPROC}, found {options.nproc}")
+    if not 0 <= options.master_port <= 65535:
+        raise UsageError(f"--master-port: expected a port (1 to 65535), found {options.master_port}")
     return RunSpec(
         run=run,
         project=project_directory_name(project.workspace, user, machine),
@@ -251,7 +261,7 @@ def _check_types(options: Options) -> None:
     """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
     for field_ in fields(Options):
         value = getattr(options, field_.name)
-        kinds: Any = {"nproc": int, "env": Mapping}.get(field_.name, str)
+        kinds: Any = {"nproc": int, "master_port": int, "env": Mapping}.get(field_.name, str)
         if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "wait"):
             kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
         elif isinstance(field_.default, bool):
