@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
+from mesh.engine.findings import explain
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace import listing
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
-HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
 MOST_COMMAND = 60  # characters of a command
 MOST_ROWS = 8  # of healthy hosts
 MOST = 16  # characters of a cell; longer texts stand below the table
@@ -42,22 +41,8 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
         yield f"{'and ' if rows else ''}{len(reports) - len(rows)} host{'s' * (len(reports) - len(rows) != 1)} all ok"
     if dull:
         yield f"ok{' everywhere' if len(reports) > 1 else ''}: {', '.join(dull)}"
-    yield from _explained(reports)
-
-
-def _explained(reports: Sequence[HostReport]) -> Iterator[str]:
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for report in reports:
-        for one in _troubles(report):
-            key = (one.verdict.value, one.name, one.told.replace(report.host, HOST), one.hint)
-            groups.setdefault(key, []).append(report.host)
-    for (verdict, name, told, hint), hosts in sorted(groups.items(), key=lambda group: group[0][0]):
-        yield ""
-        who = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-        told = told.replace(HOST, hosts[0] if len(hosts) == 1 else "HOST")
-        yield f"{verdict.upper() if verdict == 'failed' else verdict}: {who}: {name}: {told}"
-        if hint:
-            yield textwrap.indent(hint, "    ")
+    for lines in explain({report.host: report.findings for report in reports}):
+        yield from ("", *lines)
 
 
 def _troubles(report: HostReport) -> list[Any]:

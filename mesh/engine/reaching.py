@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.cluster import Placement
-from mesh.engine.findings import Finding, Findings, failed, ok, usual, warning
+from mesh.engine.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
 
-ALL_PAIRS = 32  # hosts: beyond it, not every pair is tried
+ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
 OPEN = "let hosts reach each other on every TCP port"
 # What a host tells of a try (remote/agent/reach.py): in words, and what to do.
 MEANINGS = {
@@ -134,15 +134,20 @@ class Network:
             bad = [one for one in tries if results[one]]
             if len(bad) == len(tries) > 1:
                 how = usual({one.source: results[one] for one in bad})
-                told = "no other host reaches it"
+                port = f" port {bad[0].port}" if bad[0].is_master else ""
+                told = f"no other host reaches it at {bad[0].address}{port}"
                 yield bad[0].target, self._unreached(bad[0], told, how, facts)
                 continue
             for one in bad:
                 by_source.setdefault((one.source, one.is_master, results[one]), []).append(one)
         for (source, _, how), tries in by_source.items():
-            names = [self._placement.hosts[one.target].name for one in tries]
-            told = f"it cannot reach {', '.join(names[:8])}{f' and {len(names) - 8} more' if names[8:] else ''}"
+            told = f"it cannot reach {few([self._called(one) for one in sorted(tries, key=lambda one: one.target)])}"
             yield source, self._unreached(tries[0], told, how, facts)
+
+    def _called(self, one: Try) -> str:
+        name = self._placement.hosts[one.target].name
+        called = name if name == one.address else f"{name} ({one.address})"
+        return f"{called} port {one.port}" if one.is_master else called
 
     def _unreached(self, one: Try, told: str, how: str, facts: Mapping[int, Mapping[str, Any]]) -> Finding:
         words, hint = MEANINGS.get(how, (how, OTHER))
@@ -151,8 +156,7 @@ class Network:
             name = self._placement.hosts[one.target].name
             mine = f"own addresses ({', '.join(own)})"
             hint = f"{one.address} is none of {name}'s {mine}: internal_ip: in cluster.yaml names the right one\n{hint}"
-        place = f"{one.address} port {one.port}" if one.is_master else one.address
-        return failed("master port" if one.is_master else "network", f"{told} at {place}: {words}", hint)
+        return failed("master port" if one.is_master else "network", f"{told}: {words}", hint)
 
 
 def partners(here: list[int], source: int) -> list[int]:

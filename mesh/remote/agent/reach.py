@@ -72,6 +72,9 @@ def open_ports(key: str, ports: Sequence[int]) -> dict[str, Any]:
     ports: 0: one that is free; -1: a free one of those that the kernel gives to nobody by chance, as MASTER_PORT is
     Returns {"ports": [...]} in the same order; instead of a port, why it cannot be listened on.
     """
+    import hmac  # noqa: F401  here, so that the processes below need not
+    import threading  # noqa: F401
+
     sockets, opened = [], []
     for port in ports:
         try:

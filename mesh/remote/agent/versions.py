@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 
 from .frames import to_bytes
-from .processes import find_program
+from .processes import Setting, find_program, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,21 +14,22 @@ if TYPE_CHECKING:
 
 # Those that must be the same on all hosts, or collectives crash or hang.
 PACKAGES = ("jax", "jaxlib", "libtpu", "libtpu-nightly", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+MOST_SAID = 1 << 20  # bytes
 DRIVER = "/proc/driver/nvidia/version"
+# Run by the user's interpreter, of whatever age. importlib.metadata would take four times as long as all else in it.
 PROBE = """
-import json, sys
+import json, os, sys
 found = {"python": ".".join(str(number) for number in sys.version_info[:3])}
-try:
-    from importlib import metadata
-except ImportError:
-    names = ()
-else:
-    names = sys.argv[1:]
-for name in names:
+for place in sys.path:
     try:
-        found[name] = str(metadata.version(name))
-    except Exception:
-        pass
+        names = os.listdir(place)
+    except OSError:
+        continue
+    for name in names:
+        words = os.path.splitext(name)[0].split("-")
+        package = words[0].lower().replace("_", "-")
+        if name.endswith((".dist-info", ".egg-info")) and len(words) > 1 and package in sys.argv:
+            found.setdefault(package, words[1])
 print()
 print(json.dumps(found))
 """
@@ -55,15 +55,24 @@ def versions(environment: dict[bytes, bytes], venv: str) -> dict[str, Any]:
     if not program:
         hint = "install Python there, or have prerun put it on PATH"
         return {"error": "no python3 on the PATH of the ranks", "hint": hint}
-    argv = [os.fsdecode(program), "-c", PROBE, *PACKAGES]
-    done = subprocess.run(argv, env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False)
     told = {"program": os.fsdecode(program)}
+    said = _said([program, b"-c", PROBE.encode(), *(name.encode() for name in PACKAGES)], environment)
     try:
-        return {**told, **json.loads(done.stdout.splitlines()[-1])}
+        return {**told, **json.loads(said[-1])}
     except (ValueError, IndexError):
-        words = done.stderr.decode("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(words) if line.strip()), f"exit {done.returncode}")
-        return {**told, "error": f"{os.fsdecode(program)} does not run: {last}", "hint": "install it there anew"}
+        why = said[-1].strip() if said else "it says nothing"
+        return {**told, "error": f"{os.fsdecode(program)} does not run: {why}", "hint": "install it there anew"}
+
+
+def _said(argv: list[bytes], environment: dict[bytes, bytes]) -> list[str]:
+    """The lines that a program prints, less empty ones. It is killed when we are."""
+    ours, theirs = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    spawn(argv, Setting(environment, "/"), null, theirs, theirs)
+    os.close(theirs)
+    with open(ours, "rb") as file:
+        lines = file.read(MOST_SAID).decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.strip()]
 
 
 def driver(path: str = DRIVER) -> str:
