@@ -74,19 +74,18 @@ def check(
     return _check(found, wanted)
 
 
-def vetted(spec: RunSpec, cluster: Cluster, *, devices: bool, master_port: int) -> Vetted:
+def vetted(spec: RunSpec, cluster: Cluster, options: Options) -> Vetted:
     """Who decides in a run that begins with a check of what would keep it from starting, or would make it hang.
 
     Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
-    devices: whether the run claims them; master_port: as in Options
     """
     from mesh.engine.checkup import Checkup, Wanted
     from mesh.engine.supervisor import Supervisor
     from mesh.engine.vetting import Vetted
 
     placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
-    watched = cluster.devices if devices else ()
-    wanted = Wanted(env={}, venv=None, devices=watched, lock=False, master_port=master_port)
+    devices = cluster.devices if spec.claim and not spec.evict else ()
+    wanted = Wanted(env={}, venv=None, devices=devices, lock=False, master_port=options.master_port)
     return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
 
 

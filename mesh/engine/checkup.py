@@ -51,7 +51,7 @@ class Wanted:
 
 
 class Checkup:
-    """The questions of one check, in three rounds: what each host is; listen; try the others."""
+    """The questions of one check, one after the other: what each host is; listen; try the others; listen no more."""
 
     def __init__(
         self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Mapping[str, Any]], bool]

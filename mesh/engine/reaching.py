@@ -11,6 +11,7 @@ from mesh.core.cluster import Placement
 from mesh.engine.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
 
+ROUNDS = 4
 ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
 OPEN = "let hosts reach each other on every TCP port"
 # What a host tells of a try (remote/agent/reach.py): in words, and what to do.
@@ -51,7 +52,7 @@ class Try:
 
 
 class Network:
-    """What hosts try, in two rounds after the first, and what came of it."""
+    """What hosts try, in the rounds after the first, and what came of it."""
 
     def __init__(self, placement: Placement, key: str, master_port: int) -> None:
         """key, master_port: as with Checkup"""
@@ -59,7 +60,7 @@ class Network:
         self._tries: dict[int, list[Try]] = {}
 
     def then(self, inquiry: Inquiry) -> Questions:
-        """Listen; try; nothing more."""
+        """Listen; try; listen no more, as a run may come next."""
         here = sorted(inquiry.answers.keys() - inquiry.failures.keys())
         if len(inquiry.rounds) == 1 and (len(here) > 1 or (here == [0] and self._master_port)):
             return {node: {"question": "listen", "key": self._key, "ports": self._ports(node)} for node in here}
@@ -69,6 +70,8 @@ class Network:
                 node: {"question": "try", "key": self._key, "targets": [[one.address, one.port] for one in tries]}
                 for node, tries in self._tries.items()
             }
+        if 1 < len(inquiry.rounds) < ROUNDS:
+            return {node: {"question": "hush"} for node in here}
         return {}
 
     def _ports(self, node: int) -> list[int]:
@@ -92,7 +95,7 @@ class Network:
         found: dict[int, list[Finding]] = {node: [] for node in facts}
         results: dict[Try, str] = {}
         interfaces: dict[int, tuple[str, int]] = {}
-        answers = inquiry.rounds[2] if len(inquiry.rounds) > 2 else {}
+        answers = inquiry.rounds[2] if self._tries else {}
         for node in facts:
             if node in answers:
                 tried = answers[node].answer["tried"]
@@ -104,7 +107,7 @@ class Network:
         for node, finding in [*self._unheard(inquiry), *self._judge(results, facts, sorted(found))]:
             found[node].append(finding)
         for node, finding in _interfaces(interfaces).items():
-            if finding.hint or not found[node]:
+            if finding.hint or not any(one.name == "network" for one in found[node]):
                 found[node].append(finding)
         for findings in found.values():
             names = {one.name for one in findings}

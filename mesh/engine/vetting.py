@@ -78,9 +78,7 @@ class Vetted:
     def _failures(self) -> list[PrepareFailed]:
         failed = self._inquiry.failures
         return [
-            PrepareFailed(
-                time=self._tick.time, node=node, step=STEP, message=f"{one.name}: {one.told}", hint=one.hint
-            )
+            PrepareFailed(time=self._tick.time, node=node, step=STEP, message=f"{one.name}: {one.told}", hint=one.hint)
             for node, findings in enumerate(self._checkup.findings(self._inquiry))
             for one in findings
             if one.verdict is Verdict.FAILED and not (node in failed and failed[node].step in CONNECTING)

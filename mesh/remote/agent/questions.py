@@ -11,7 +11,7 @@ from . import cgroups, doors
 from .checks import facts
 from .doors import below
 from .processes import all_processes, run_of, send_signal, variable_of
-from .reach import open_ports, try_all
+from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
 
 TYPE_CHECKING = False
@@ -29,8 +29,8 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check" (checks.py), "listen" and "try" (reach.py), "runs", "stop" with "run" ("" for all) and
-    "grace", or "clean" with "dry_run".
+    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "stop" with "run" ("" for all)
+    and "grace", or "clean" with "dry_run".
 
     May block. Raises OSError.
     """
@@ -40,6 +40,8 @@ def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
         return open_ports(question["key"], question["ports"])
     if question["question"] == "try":
         return try_all(question["key"], question["targets"])
+    if question["question"] == "hush":
+        return close_ports()
     if question["question"] == "runs":
         orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
         return {"runs": doors.runs(), "orphans": orphans}

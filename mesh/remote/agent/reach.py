@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import struct
 import time
@@ -23,33 +24,29 @@ NONCE, DIGEST = 16, 32  # bytes
 # Bytes of an answer: more than fits into the largest packet, so that a path that loses large ones is found.
 ANSWER = 20000
 MOST_VISITORS = 600  # at a time
-SIOCGIFCONF = 0x8912  # linux/sockios.h
+SIOCGIFCONF, SIOCGIFMTU = 0x8912, 0x8921  # linux/sockios.h
 GIVEN_PORTS = "/proc/sys/net/ipv4/ip_local_port_range"
 FIRST_PORT = 10000
 IFREQ = 40 if struct.calcsize("P") == 8 else 32  # bytes of a struct ifreq, linux/if.h
 
+serving: list[Errand] = []  # our own listening process
+
 
 def own_addresses() -> list[tuple[str, str, int]]:
     """Interface, address and MTU in bytes, for each address of this host."""
-    found = [(name, address, _mtu(name)) for name, address in _ipv4()]
-    try:
-        with open("/proc/net/if_inet6") as file:
-            lines = [line.split() for line in file]
-    except OSError:  # no IPv6 here
-        lines = []
-    for digits, _, _, _, _, name in lines:
-        found.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), _mtu(name)))
-    return found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        addresses = [*_ipv4(probe), *_ipv6()]
+        mtus = {name: _mtu(probe, name) for name, _ in addresses}
+    return [(name, address, mtus[name]) for name, address in addresses]
 
 
-def _ipv4() -> list[tuple[str, str]]:
+def _ipv4(probe: socket.socket) -> list[tuple[str, str]]:
     import array
     import fcntl
 
     buffer = array.array("B", bytes(IFREQ * 512))
     place, length = buffer.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer = fcntl.ioctl(probe.fileno(), SIOCGIFCONF, struct.pack("iP", length, place))
+    answer = fcntl.ioctl(probe.fileno(), SIOCGIFCONF, struct.pack("iP", length, place))
     (length,) = struct.unpack("i", answer[:4])
     data, found = buffer.tobytes(), []
     for begin in range(0, length, IFREQ):
@@ -58,16 +55,28 @@ def _ipv4() -> list[tuple[str, str]]:
     return found
 
 
-def _mtu(interface: str) -> int:
+def _ipv6() -> list[tuple[str, str]]:
     try:
-        with open(f"/sys/class/net/{interface}/mtu") as file:
-            return int(file.read())
-    except (OSError, ValueError):
+        with open("/proc/net/if_inet6") as file:
+            lines = [line.split() for line in file]
+    except OSError:  # there is none here
+        return []
+    return [(words[-1], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))) for words in lines]
+
+
+def _mtu(probe: socket.socket, interface: str) -> int:
+    """0 if it is gone. In a container, /sys may be that of its machine."""
+    import fcntl
+
+    try:
+        answer = fcntl.ioctl(probe.fileno(), SIOCGIFMTU, struct.pack(f"16s{IFREQ - 16}x", interface.encode()))
+    except OSError:
         return 0
+    return int(struct.unpack("i", answer[16:20])[0])
 
 
 def open_ports(key: str, ports: Sequence[int]) -> dict[str, Any]:
-    """Listen until this agent ends, and answer those who know the key and nobody else.
+    """Listen until ``close_ports`` or this agent's end, and answer those who know the key and nobody else.
 
     ports: 0: one that is free; -1: a free one of those that the kernel gives to nobody by chance, as MASTER_PORT is
     Returns {"ports": [...]} in the same order; instead of a port, why it cannot be listened on.
@@ -83,10 +92,25 @@ def open_ports(key: str, ports: Sequence[int]) -> dict[str, Any]:
         except OSError as error:
             opened.append("it is in use there" if error.errno == errno.EADDRINUSE else why(error))
     agent = os.getpid()
-    Errand(lambda: _serve(sockets, bytes.fromhex(key), agent), lambda answer: None)
+    close_ports()
+    serving.append(Errand(lambda: _serve(sockets, bytes.fromhex(key), agent), lambda answer: None))
     for own in sockets:
         own.close()
     return {"ports": opened}
+
+
+def close_ports() -> dict[str, Any]:
+    """Listen no more."""
+    while serving:
+        errand = serving.pop()
+        try:
+            if os.waitpid(errand.pid, os.WNOHANG) == (0, 0):
+                os.kill(errand.pid, signal.SIGKILL)
+                os.waitpid(errand.pid, 0)
+        except ChildProcessError:  # it has ended by itself
+            pass
+        os.close(errand.answer)
+    return {}
 
 
 def _listen_quietly() -> socket.socket:
