@@ -24,6 +24,10 @@ MEANINGS = {
         "refused, as where a firewall rejects it or another machine has that address",
         f"{OPEN}: `sudo ufw status`, `sudo nft list ruleset` there; internal_ip: in cluster.yaml names another address",
     ),
+    "mute": (
+        "somebody takes the connection, and does not answer",
+        "is a proxy in between, or is the host overloaded? internal_ip: in cluster.yaml names another address",
+    ),
     "stuck": (
         "small packets arrive, large ones do not",
         "give all interfaces on the way the same MTU: `ip link` on both hosts, then `sudo ip link set DEVICE mtu 1500`",

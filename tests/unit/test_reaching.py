@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mesh.core.cluster import Host, Placement
-from mesh.core.events import Answered, Connected, Gone, Lost, PrepareFailed, Tick
-from mesh.engine.findings import Finding, Verdict
+from mesh.core.events import Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
+from mesh.core.run import RunSpec
+from mesh.engine.checkup import Checkup, Wanted
+from mesh.engine.findings import Finding
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.reaching import Network
+from mesh.engine.supervisor import Supervisor
+from mesh.engine.vetting import Vetted
 
 HOSTS = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
 MTUS = (1500, 1500, 1500)
@@ -132,5 +138,59 @@ def test_rounds_of_questions() -> None:
     assert [sorted(each) for each in inquiry.rounds] == [[0, 2], [0], [0]]
 
 
-def test_verdicts() -> None:
-    assert {one.verdict for one in found({(1, 2): "silent"})[1]} == {Verdict.FAILED, Verdict.OK}
+FACTS = {
+    "user": "me",
+    "python": "3.11.2",
+    "bash": True,
+    "problem": "",
+    "place": "/root",
+    "disk_free": 1 << 40,
+    "disk_total": 1 << 40,
+    "inodes_free": -1,
+    "memory_free": 1,
+    "memory_total": 1,
+    "name": {"name": "h"},
+    "devices": {},
+    "versions": None,
+    "driver": "",
+    "paths": {},
+    "programs": {},
+    "addresses": [],
+}
+
+
+class TestVetted:
+    """A run that is checked first."""
+
+    def vetted(self) -> Vetted:
+        placement = Placement(hosts=HOSTS[:1])
+        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), drain=0.0)
+        wanted = Wanted(env={}, venv=None, lock=False)
+        return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, "00", lambda owner: False), placement)
+
+    def replay(self, *events: Event) -> tuple[Vetted, list[str]]:
+        vetted = self.vetted()
+        first = (Tick(time=1, monotonic=1), Connected(time=1, node=0, address="", port=1, machine=""))
+        orders = [order for event in (*first, *events) for order in vetted.handle(event)]
+        return vetted, [type(order).__name__ for order in orders]
+
+    def test_a_fit_host_is_locked_after_its_answer(self) -> None:
+        assert self.replay()[1] == ["Ask"]
+        assert self.replay(Answered(time=1, node=0, answer=FACTS, clock=0))[1] == ["Ask", "Lock"]
+
+    def test_another_one_never(self) -> None:
+        full = Answered(time=1, node=0, answer={**FACTS, "disk_free": 0}, clock=0)
+        vetted, orders = self.replay(full, Tick(time=9, monotonic=9), Gone(time=9, node=0, left=(), stays=()))
+        assert orders[:2] == ["Ask", "Tell"]
+        assert "Lock" not in orders
+        assert vetted.done
+        outcome = vetted.outcome(9.0)
+        assert (outcome.exit_code, [one.message for one in outcome.failures]) == (125, ["disk: 0.0 GB free"])
+
+    def test_what_else_goes_wrong_is_not_waited_for(self) -> None:
+        vetted, _ = self.replay(Lost(time=2, node=0, reason="cut"), Tick(time=3, monotonic=3))
+        assert vetted.done
+        assert vetted.outcome(3.0).exit_code != 0
+        interrupted, orders = self.replay(Interrupted(time=2, signal=2))
+        assert orders[-1] in ("Finish", "Signal")
+        assert not interrupted.done

@@ -151,7 +151,9 @@ def _answer(visitor: socket.socket, key: bytes) -> None:
         with visitor:
             asked = _read(visitor, NONCE + DIGEST)
             if hmac.compare_digest(asked[NONCE:], _digest(key, b"ask", asked[:NONCE])):
-                visitor.sendall(_digest(key, b"answer", asked[:NONCE]) + bytes(ANSWER))
+                visitor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # first a packet that is small
+                visitor.sendall(_digest(key, b"answer", asked[:NONCE]))
+                visitor.sendall(bytes(ANSWER))
                 visitor.shutdown(socket.SHUT_WR)
                 visitor.recv(1)  # until it has all
     except OSError:
@@ -179,7 +181,8 @@ def try_all(key: str, targets: Sequence[tuple[str, int]]) -> dict[str, Any]:
     """Try addresses and ports of other hosts, all at the same time.
 
     Returns "tried", in the same order: [HOW, OUR ADDRESS], where HOW is "" (it answers), "unresolved", "silent",
-    "stuck" (its large packets do not arrive), "foreign" (it is not who we look for), "refused", or a reason in words.
+    "mute" (it takes the connection, and that is all), "stuck" (its large packets do not arrive), "foreign" (it is not
+    who we look for), "refused", or a reason in words.
     """
     answer = side_by_side({"all": lambda: _try_all(bytes.fromhex(key), targets)}, 2 * REACH)["all"]
     return answer if "tried" in answer else {"tried": [[answer["error"], ""] for _ in targets]}
@@ -231,8 +234,10 @@ def _ask(link: socket.socket, key: bytes, result: list[str]) -> None:
 
     nonce = os.urandom(NONCE)
     link.sendall(nonce + _digest(key, b"ask", nonce))
-    result[0] = "stuck"
+    result[0] = "mute"
     if not hmac.compare_digest(_read(link, DIGEST), _digest(key, b"answer", nonce)):
         result[0] = "foreign"
-    elif len(_read(link, ANSWER)) == ANSWER:
+        return
+    result[0] = "stuck"
+    if len(_read(link, ANSWER)) == ANSWER:
         result[0] = ""
