@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from mesh.api.choosing import choose_cluster, make_spec, project_here
 from mesh.api.inquiries import ask
 from mesh.api.owner import is_dead
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Placement
+from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
 from mesh.core.run import PrerunEntry, RunSpec
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from mesh.engine.vetting import Vetted
 
 DEFAULTS = Options()
+REACH = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
 _ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/activate(?=$|[\s\"';&|])", re.MULTILINE)
 # What else may choose the interpreter of the ranks, in a way that we cannot see from here.
 _CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
@@ -117,8 +120,22 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.engine.checkup import Checkup
 
     checkup = Checkup(Placement(hosts=cluster.hosts), wanted, new_key(), is_dead)
-    inquiry = ask(cluster, checkup.question(), then=checkup.then)
+    inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
     return [
-        HostReport(host=host.name, findings=tuple(findings))
+        HostReport(host=host.name, findings=(*findings, *_key_file(host)))
         for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)
     ]
+
+
+def _key_file(host: Host) -> list[Finding]:
+    """The private key is for nobody else's eyes: mesh does not mind, but ssh would not use it."""
+    from mesh.engine.findings import warning
+
+    try:
+        mode = os.stat(host.identity_file).st_mode if host.identity_file else 0
+    except OSError:  # the login tells
+        return []
+    if not mode & 0o077:
+        return []
+    told = f"{host.identity_file} can be read by others, so that ssh does not use it"
+    return [warning("login", told, f"chmod 600 {shlex.quote(host.identity_file)}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,14 +149,15 @@ def ask(
     question: Mapping[str, Any],
     patience: float = 0.0,
     then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
+    reach: float = math.inf,
 ) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual; then: as with Inquiry."""
+    """Ask every host. patience: seconds for an answer, 0: the usual; then, reach: as with Inquiry and ``launch``."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
     inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE, then)
-    outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry)
+    outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry, reach=reach)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry

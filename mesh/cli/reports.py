@@ -32,7 +32,8 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     """
     names = list(dict.fromkeys(finding.name for report in reports for finding in report.findings))
     cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
-    dull = [name for name in names if all(cells[report.host][name] == SHORT["ok"] for report in reports)]
+    hidden = any(cell == SHORT["unknown"] for row in cells.values() for cell in row.values())
+    dull = [name for name in names if all(row[name] in (SHORT["ok"], SHORT["unknown"]) for row in cells.values())]
     seen = [name for name in names if name not in dull]
     rows = [report for report in reports if len(reports) <= MOST_ROWS or _troubles(report)]
     if rows:
@@ -40,7 +41,8 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     if len(rows) < len(reports):
         yield f"{'and ' if rows else ''}{len(reports) - len(rows)} host{'s' * (len(reports) - len(rows) != 1)} all ok"
     if dull:
-        yield f"ok{' everywhere' if len(reports) > 1 else ''}: {', '.join(dull)}"
+        where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
+        yield f"ok{where}: {', '.join(dull)}"
     for lines in explain({report.host: report.findings for report in reports}):
         yield from ("", *lines)
 

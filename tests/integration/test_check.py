@@ -145,6 +145,7 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
     second.new_host_key()
     wrong = home.path / "wrong"
     wrong.write_bytes((home.path / ".ssh/known_hosts").read_bytes())  # no key at all
+    wrong.chmod(0o644)
     third.script("mkdir /root/ro; mount -t tmpfs -o ro tmpfs /root/ro")
     # A Python whose clock is 90 s slow.
     skewed = "import sys, time; real = time.time; time.time = lambda: real() - 90; exec(sys.argv[4])"
@@ -176,13 +177,14 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
         "a 127.0.0.1": ["reachable"],
         f"a {second.address}": ["host key"],
         f"a {first.address}": [],
-        f"b {first.address}": ["login"],
+        f"b {first.address}": ["login", "login"],
         f"c {first.address}": ["python3"],
         f"d {third.address}": ["home"],
         f"e {fourth.address}": ["clock"],
     }
     assert found[f"e {fourth.address}"][0]["told"].startswith("-90.")
     assert f"FAILED: {second.address}: host key: " in table
+    assert found[f"b {first.address}"][1]["hint"] == f"chmod 600 {wrong}"
     assert "    ssh-keygen -R" in table
 
 

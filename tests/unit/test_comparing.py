@@ -94,7 +94,7 @@ def test_a_table_shows_what_is_worth_seeing() -> None:
         "h3    FAILED  warn",
         "h7    FAILED  -",
         "and 28 hosts all ok",
-        "ok everywhere: bash",
+        "ok elsewhere: bash",
         "",
         "FAILED: h3, h7: disk: HOST is full",
         "    free some",
