@@ -1,9 +1,10 @@
-"""Questions to the hosts: are they fit for a run, what runs there, end it, what was left behind."""
+"""Questions to the hosts: what runs there, end it, what was left behind."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,25 +21,11 @@ from mesh.core.outcome import Cause
 from mesh.sinks.records import RUN_ID
 
 if TYPE_CHECKING:
-    from mesh.engine.checkup import Finding
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
 MOST_NAMED = 8  # hosts in one message
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostReport:
-    """What ``check`` found on one host."""
-
-    host: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True if nothing there is in the way of a run."""
-        return all(finding.verdict.value != "failed" for finding in self.findings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +62,6 @@ class Leftover:
     stays: bool  # it could not be removed
 
 
-def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "") -> list[HostReport]:
-    """See whether every host of a cluster is fit for a run, all at once. Raises UsageError."""
-    from mesh.engine import checkup
-
-    found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "check"})
-    reports = []
-    for node, host in enumerate(found.hosts):
-        answer = inquiry.answers.get(node)
-        findings = checkup.host(answer) if answer else checkup.failed_host(inquiry.failures[node])
-        reports.append(HostReport(host=host.name, findings=tuple(findings)))
-    return reports
-
-
 def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Answers:
     """The runs on the hosts of a cluster, whoever of this login has started them, and from wherever.
 
@@ -98,7 +71,7 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
     for found in _clusters(cluster, options, clusters_file):
-        inquiry = _ask(found, {"question": "runs"})
+        inquiry = ask(found, {"question": "runs"})
         failures += _failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
@@ -137,7 +110,7 @@ def stop(
     stopped: set[str] = set()
     troubles = [] if cluster or recorded else _unusable(clusters_file)
     for found in clusters:
-        inquiry = _ask(found, question, STOP_PATIENCE)
+        inquiry = ask(found, question, STOP_PATIENCE)
         troubles += _failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
@@ -161,7 +134,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "clean", "dry_run": dry_run})
+    inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
     troubles = _failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
@@ -174,7 +147,7 @@ def clean(
 
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
-    inquiry = _ask(cluster, {"question": "gpus"}, quiet=quiet)
+    inquiry = ask(cluster, {"question": "gpus"}, quiet=quiet)
     troubles = _failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
@@ -203,14 +176,22 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
 
 
-def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0, *, quiet: bool = False) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual."""
+def ask(
+    cluster: Cluster,
+    question: Mapping[str, Any],
+    patience: float = 0.0,
+    then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
+    reach: float = math.inf,
+    *,
+    quiet: bool = False,
+) -> Inquiry:
+    """Ask every host. patience: seconds for an answer, 0: the usual; then, reach: as with Inquiry and ``launch``."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
-    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE)
-    outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry)
+    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE, then)
+    outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry, reach=reach)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry
@@ -271,7 +252,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:
-        for answered in _ask(cluster, {"question": "runs"}).answers.values():
+        for answered in ask(cluster, {"question": "runs"}).answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import secrets
@@ -77,11 +78,13 @@ def launch(
     supervisor: Decider | None = None,
     landing: Callable[[int], Landing] | None = None,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
+    reach: float = math.inf,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
     landing: where what is pulled from the host of a rank is put
     summary: the last words where nothing is kept: what was done, and what was not
+    reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
     """
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
@@ -126,7 +129,7 @@ def launch(
             luggage=lambda tell: _luggage(spec, files, tell),
             landing=landing,
         )
-        backend = BACKENDS[cluster.backend](cluster, passwords)
+        backend = BACKENDS[cluster.backend](cluster, passwords, reach)
         try:
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
@@ -205,16 +208,16 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster, passwords: Passwords) -> Backend:
+def _local_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Backend:
     from mesh.backends.local import LocalBackend
 
     return LocalBackend()
 
 
-def _ssh_backend(cluster: Cluster, passwords: Passwords) -> Backend:
+def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster, environ=os.environ, passwords=passwords)
+    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach)
 
 
-BACKENDS: Mapping[str, Callable[[Cluster, Passwords], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}
+BACKENDS: Mapping[str, Callable[[Cluster, Passwords, float], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

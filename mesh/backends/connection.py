@@ -99,7 +99,12 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
     def _open(self) -> None:
         deadline = time.monotonic() + self._shared.connect_timeout
-        sock = self._socket(deadline)
+        try:
+            sock = self._socket(min(deadline, time.monotonic() + self._shared.reach))
+        except TimeoutError as error:
+            if self._shared.reach < self._shared.connect_timeout:
+                raise HostUnreachable(f"no answer within {self._shared.reach:g} s") from error
+            raise
         kinds = self._checker().known_kinds()
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
@@ -179,10 +184,10 @@ class Shared:
     """What the connections of one command share: settings, secrets, jump hosts, and whether to give up."""
 
     def __init__(
-        self, *, config: SshConfig, secrets: Secrets, environ: Any, strict: bool, connect_timeout: float
+        self, *, config: SshConfig, secrets: Secrets, environ: Any, strict: bool, connect_timeout: float, reach: float
     ) -> None:
         self.config, self.secrets, self.environ = config, secrets, environ
-        self.strict, self.connect_timeout = strict, connect_timeout
+        self.strict, self.connect_timeout, self.reach = strict, connect_timeout, reach
         self.given_up = threading.Event()
         self.gateways: dict[tuple[str, object], SshConnection] = {}
         self._lock = threading.RLock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import random
 import shlex
@@ -119,8 +120,10 @@ class SshBackend:
         passwords: Passwords,
         tries: int = TRIES,
         parallel: int = PARALLEL,
+        reach: float = math.inf,
     ) -> None:
-        self._cluster, self._environ = cluster, environ
+        """reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again."""
+        self._cluster, self._environ, self._reach = cluster, environ, reach
         self._connect_timeout, self._tries, self._parallel = connect_timeout, tries, parallel
         self._secrets = Secrets(passwords)
         self._connections: list[SshConnection] = []
@@ -144,6 +147,7 @@ class SshBackend:
             environ=self._environ,
             strict=self._cluster.host_keys is HostKeys.STRICT,
             connect_timeout=self._connect_timeout,
+            reach=self._reach,
         )
         shared.given_up = self._given_up
         self._shared = shared

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
+from mesh.engine.findings import explain
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace import listing
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
-HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
 MOST_COMMAND = 60  # characters of a command
+MOST_ROWS = 8  # of healthy hosts
 MOST = 16  # characters of a cell; longer texts stand below the table
 
 
@@ -26,25 +26,35 @@ def report_as_dict(report: HostReport) -> dict[str, Any]:
 
 
 def table(reports: Sequence[HostReport]) -> Iterator[str]:
-    """One row for each host, and below it what is wrong and what to do about it."""
-    head = ["host", *(finding.name for finding in reports[0].findings)]
-    rows = [head] + [[report.host, *(_cell(one) for one in report.findings)] for report in reports]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    """A row for each host, of many only for those that are not as they should be; below, what is wrong and what to do.
+
+    A column where there is nothing to see is only named.
+    """
+    names = list(dict.fromkeys(finding.name for report in reports for finding in report.findings))
+    cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
+    hidden = any(cell == SHORT["unknown"] for row in cells.values() for cell in row.values())
+    dull = [name for name in names if all(row[name] in (SHORT["ok"], SHORT["unknown"]) for row in cells.values())]
+    seen = [name for name in names if name not in dull]
+    rows = [report for report in reports if len(reports) <= MOST_ROWS or _troubles(report)]
+    if rows:
+        yield from _aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])
+    if len(rows) < len(reports):
+        yield f"{'and ' if rows else ''}{len(reports) - len(rows)} host{'s' * (len(reports) - len(rows) != 1)} all ok"
+    if dull:
+        where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
+        yield f"ok{where}: {', '.join(dull)}"
+    for lines in explain({report.host: report.findings for report in reports}):
+        yield from ("", *lines)
+
+
+def _troubles(report: HostReport) -> list[Any]:
+    return [finding for finding in report.findings if finding.verdict.value in ("failed", "warning")]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for report in reports:
-        for one in report.findings:
-            if one.verdict.value in ("failed", "warning"):
-                key = (one.verdict.value, one.name, one.told.replace(report.host, HOST), one.hint)
-                groups.setdefault(key, []).append(report.host)
-    for (verdict, name, told, hint), hosts in groups.items():
-        yield ""
-        who = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-        told = told.replace(HOST, hosts[0] if len(hosts) == 1 else "HOST")
-        yield f"{verdict.upper() if verdict == 'failed' else verdict}: {who}: {name}: {told}"
-        if hint:
-            yield textwrap.indent(hint, "    ")
 
 
 def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
@@ -58,9 +68,7 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
         since = age(now - line.since) if line.since else "-"
         counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
         rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, line.command[:MOST_COMMAND]])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from _aligned(rows)
 
 
 def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
@@ -112,6 +120,9 @@ def age(seconds: float) -> str:
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
 
 
-def _cell(finding: Any) -> str:
-    short = SHORT[finding.verdict.value]
-    return finding.told if finding.verdict.value == "ok" and 0 < len(finding.told) <= MOST else short
+def _cell(report: HostReport, name: str) -> str:
+    """The worst that there is to say in a column."""
+    found = [finding for finding in report.findings if finding.name == name]
+    worst = next((v for v in ("failed", "warning", "unknown") if any(one.verdict.value == v for one in found)), "ok")
+    told = found[0].told if len(found) == 1 and worst == "ok" else ""
+    return told if 0 < len(told) <= MOST else SHORT[worst]

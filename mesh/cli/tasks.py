@@ -61,6 +61,7 @@ OPTIONS = {
     "no-fanout": "send to every host from here: hosts hand nothing on among themselves",
     "fresh": "remove from the workspace what the hosts have made in it",
     "prerun": "run also the prerun entries whose inputs have not changed",
+    "check": "see first whether every host is fit for the run: devices, disk, network",
 }
 
 
@@ -98,6 +99,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         fresh: bool = False,
         no_fanout: bool = False,
         prerun: bool = False,
+        check: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -122,6 +124,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             fresh=fresh,
             no_fanout=no_fanout,
             prerun=prerun,
+            check=check,
         )
         usage = f"mesh {name} [options] CLUSTER COMMAND [ARG ...]"
         command = given_command(own_words(context), usage, launcher=launcher)
@@ -248,7 +251,17 @@ def pull(
     raise Exit(code=result.exit_code)
 
 
-@task(auto_shortflags=False, help={**PICK, "json": "print what was found as one JSON list"})
+@task(
+    auto_shortflags=False,
+    iterable=["path", "program"],
+    help={
+        **PICK,
+        "json": "print what was found as one JSON list",
+        "path": "a path that must be there, and the same on all hosts; may be repeated",
+        "program": "a program that must be on PATH; may be repeated",
+        "master-port": "the port where the ranks are to meet on the first host (default: one that is free)",
+    },
+)
 @telling
 def check(
     context: Context,
@@ -257,11 +270,16 @@ def check(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    path: list[str] | None = None,
+    program: list[str] | None = None,
+    master_port: str = "",
     json: bool = False,
 ) -> None:
-    """See whether every host is fit for a run: login, host key, python3, disk, clock."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
-    reports = api.check(cluster=cluster, options=options, clusters_file=clusters)
+    """See whether every host is fit for a run, and all together: login, disk, devices, versions, network."""
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, master_port=master_port)
+    reports = api.check(
+        cluster=cluster, options=options, clusters_file=clusters, paths=path or (), programs=program or ()
+    )
     if json:
         show([dumps([report_as_dict(report) for report in reports])])
     else:

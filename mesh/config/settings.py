@@ -60,6 +60,7 @@ class Options:
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
+    check: bool = False  # see first whether every host is fit for the run
 
 
 def read_options(
@@ -86,6 +87,7 @@ def read_options(
     fresh: bool = False,
     no_fanout: bool = False,
     prerun: bool = False,
+    check: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
@@ -116,6 +118,7 @@ def read_options(
         fresh=fresh,
         fan_out=not no_fanout,
         prerun=prerun,
+        check=check,
     )
 
 

@@ -1,83 +1,147 @@
-"""What the answers of hosts mean: good, worth knowing, or in the way of a run."""
+"""A check of a cluster: what is asked of its hosts, and what the answers mean."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
+from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, PrepareFailed
+from mesh.core.run import Kind
+from mesh.engine import comparing, reaching
+from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
+from mesh.engine.inquiry import Inquiry, Questions
+from mesh.remote.session import told_owner
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
+LITTLE_MEMORY = 0.1  # of all
 CLOCK_OFF = 5.0  # seconds; mesh corrects the times it tells, but file times, certificates and tokens do not
-NAMES = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
-
-
-class Verdict(Enum):
-    """What one finding means for a run."""
-
-    OK = "ok"
-    WARNING = "warning"  # a run starts all the same
-    FAILED = "failed"  # no run would start
-    UNKNOWN = "unknown"  # an earlier failure kept it from being looked at
+STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at on one host."""
+class Wanted:
+    """What a check looks for, beyond what it always does."""
 
-    name: str  # "reachable", "host key", "login", "python3", "bash", "home", "disk" or "clock"
-    verdict: Verdict
-    told: str  # what was found, for people
-    hint: str = ""  # what to do about it
+    project: str = ""  # the name of the workspace's directory on hosts
+    env: Mapping[str, str]  # of the ranks, the user's own
+    venv: str | None = ""  # that prerun activates; "": none; None: nobody knows, or versions are not looked for
+    devices: tuple[str, ...] = ()  # shell patterns of files that no process may hold
+    lock: bool = True  # look whether another run has the lock
+    paths: tuple[str, ...] = ()  # that must be there, and be the same everywhere
+    programs: tuple[str, ...] = ()  # that must be on PATH
+    master_port: int = 0  # of the first host, which the others must reach; 0: any that mesh would choose
+
+    @property
+    def names(self) -> list[str]:
+        """Of the findings that there are."""
+        left_out = {
+            name
+            for name, looks in (
+                ("lock", self.lock),
+                ("versions", self.venv is not None),
+                ("path", self.paths),
+                ("program", self.programs),
+            )
+            if not looks
+        }
+        return [name for name in NAMES if name not in left_out]
 
 
-def failed_host(failure: PrepareFailed) -> list[Finding]:
+class Checkup:
+    """The questions of one check, one after the other: what each host is; listen; try the others; listen no more."""
+
+    def __init__(
+        self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """key: hexadecimal, random: by which hosts know each other while they try to reach each other
+
+        is_dead: whether the owner of a lock is known to live no more
+        """
+        self._placement, self._wanted, self._is_dead = placement, wanted, is_dead
+        self._network = reaching.Network(placement, key, wanted.master_port)
+
+    def question(self) -> Mapping[str, Any]:
+        wanted = self._wanted
+        return {
+            "question": "check",
+            "project": wanted.project,
+            "env": dict(wanted.env),
+            "venv": wanted.venv,
+            "devices": list(wanted.devices),
+            "lock": wanted.lock,
+            "paths": list(wanted.paths),
+            "programs": list(wanted.programs),
+        }
+
+    def then(self, inquiry: Inquiry) -> Questions:
+        """What to ask after the answers so far; {}: nothing."""
+        return self._network.then(inquiry)
+
+    def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
+        """Of each host, in their order."""
+        found = {
+            node: host(answered, self._wanted, self._is_dead)
+            for node, answered in inquiry.answers.items()
+            if node not in inquiry.failures or inquiry.failures[node].step not in CONNECTING
+        }
+        facts = {node: inquiry.answers[node].answer for node in found}
+        names = [host.name for host in self._placement.hosts]
+        for more in (comparing.versions(facts), comparing.paths(facts, names), self._network.findings(inquiry)):
+            for node, findings in more.items():
+                found[node] += findings
+        listed = []
+        for node in range(len(names)):
+            if node in found:
+                listed.append(sorted(found[node], key=lambda one: NAMES.index(one.name)))
+            else:
+                listed.append(failed_host(inquiry.failures[node], self._wanted.names))
+        return listed
+
+
+def failed_host(failure: PrepareFailed, names: list[str]) -> list[Finding]:
     """The findings of a host that gave no answer: what went well, what failed, what nobody knows."""
-    findings: list[Finding] = []
     step = failure.step if failure.step in CONNECTING else "python"
-    for known in CONNECTING:
-        verdict = Verdict.OK
-        if known == step:
-            verdict = Verdict.FAILED
-        elif any(finding.verdict is Verdict.FAILED for finding in findings):
-            verdict = Verdict.UNKNOWN
-        told, hint = (failure.message, failure.hint) if verdict is Verdict.FAILED else ("", "")
-        findings.append(Finding(name=NAMES[known], verdict=verdict, told=told, hint=hint))
-    return findings + [
-        Finding(name=name, verdict=Verdict.UNKNOWN, told="") for name in ("bash", "home", "disk", "clock")
-    ]
+    at = CONNECTING.index(step)
+    findings = [ok(STEPS[known]) for known in CONNECTING[:at]]
+    findings.append(failed(STEPS[step], failure.message, failure.hint))
+    return findings + [unknown(name) for name in names if name not in {one.name for one in findings}]
 
 
-def host(answered: Answered) -> list[Finding]:
-    """The findings of a host that answered."""
+def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any]], bool]) -> list[Finding]:
+    """The findings of a host that answered, as far as it can be judged without the others."""
     facts = answered.answer
-    return [
-        *(Finding(name=NAMES[step], verdict=Verdict.OK, told="") for step in ("reach", "host-key")),
-        Finding(name="login", verdict=Verdict.OK, told=str(facts["user"])),
-        Finding(name="python3", verdict=Verdict.OK, told=str(facts["python"])),
+    found = [
+        ok("reachable"),
+        ok("host key"),
+        ok("login", str(facts["user"])),
+        ok("python3", str(facts["python"])),
         _bash(facts),
         _home(facts),
         _disk(facts),
+        _memory(facts),
         _clock(answered.clock),
+        _name(facts["name"]),
+        _devices(facts["devices"]),
     ]
+    if wanted.lock:
+        found.append(_lock(facts["lock"], is_dead))
+    return found + [_program(name, told) for name, told in facts["programs"].items()]
 
 
 def _bash(facts: Mapping[str, Any]) -> Finding:
     if facts["bash"]:
-        return Finding(name="bash", verdict=Verdict.OK, told="")
-    hint = "install it: prerun, setup and commands given as one text are run by bash"
-    return Finding(name="bash", verdict=Verdict.WARNING, told="not found", hint=hint)
+        return ok("bash")
+    return warning("bash", "not found", "install it: prerun, setup and commands given as one text are run by bash")
 
 
 def _home(facts: Mapping[str, Any]) -> Finding:
     if not facts["problem"]:
-        return Finding(name="home", verdict=Verdict.OK, told="")
+        return ok("home")
     told = f"cannot write below {facts['place']}: {facts['problem']}"
-    hint = "remote_dir: in cluster.yaml names another place for what mesh keeps on the host"
-    return Finding(name="home", verdict=Verdict.FAILED, told=told, hint=hint)
+    return failed("home", told, "remote_dir: in cluster.yaml names another place for what mesh keeps on the host")
 
 
 def _disk(facts: Mapping[str, Any]) -> Finding:
@@ -85,20 +149,60 @@ def _disk(facts: Mapping[str, Any]) -> Finding:
     told = f"{free / 1e9:.1f} GB free"
     hint = f"free some space below {facts['place']}, or name another place by remote_dir: in cluster.yaml"
     if free < TOO_LITTLE_DISK:
-        return Finding(name="disk", verdict=Verdict.FAILED, told=told, hint=hint)
+        return failed("disk", told, hint)
     if 0 <= int(facts["inodes_free"]) < LITTLE_INODES:
-        told = f"only {facts['inodes_free']} more files can be made"
-        return Finding(name="disk", verdict=Verdict.WARNING, told=told, hint=hint)
+        return warning("disk", f"only {facts['inodes_free']} more files can be made", hint)
     if free < LITTLE_DISK * total:
+        return warning("disk", f"{told} ({100 * free / total:.0f} %)", hint)
+    return ok("disk", told)
+
+
+def _memory(facts: Mapping[str, Any]) -> Finding:
+    free, total = int(facts["memory_free"]), int(facts["memory_total"])
+    told = f"{free / 1e9:.1f} GB free"
+    if free < LITTLE_MEMORY * total:
         told = f"{told} ({100 * free / total:.0f} %)"
-        return Finding(name="disk", verdict=Verdict.WARNING, told=told, hint=hint)
-    return Finding(name="disk", verdict=Verdict.OK, told=told)
+        return warning(
+            "memory", told, "`ps aux --sort -rss` there names who has it; `mesh ps` tells what runs of mesh are left"
+        )
+    return ok("memory", told)
 
 
 def _clock(ahead: float) -> Finding:
     """ahead: seconds that the host's clock is ahead of ours."""
     told = f"{ahead:+.1f} s"
     if abs(ahead) <= CLOCK_OFF:
-        return Finding(name="clock", verdict=Verdict.OK, told=told)
+        return ok("clock", told)
     hint = "set its clock (chrony, ntp): file times, certificates and tokens go by it"
-    return Finding(name="clock", verdict=Verdict.WARNING, told=f"{told} off ours", hint=hint)
+    return warning("clock", f"{told} off ours", hint)
+
+
+def _name(told: Mapping[str, Any]) -> Finding:
+    if "error" not in told:
+        return ok("name")
+    hint = "add its name and address to its /etc/hosts: gloo, MPI and others look themselves up by it"
+    return warning("name", f"it cannot resolve its own name, {told['name']}: {told['error']}", hint)
+
+
+def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]], bool]) -> Finding:
+    if owner is None:
+        return ok("lock")
+    told = told_owner(owner)
+    if is_dead(owner):
+        return warning("lock", f"a run whose client is dead: {told}", "the next run ends what is left of it")
+    if owner.get("kind") == Kind.SYNC.value:
+        return warning("lock", f"its workspace is being synced: {told}", "a run waits until that is done")
+    stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""
+    hint = f"{stop}`mesh run --wait` waits for it, `mesh run --share` runs beside it"
+    return failed("lock", f"busy with {told}", hint)
+
+
+def _devices(told: Mapping[str, Any]) -> Finding:
+    return failed("devices", told["error"], told["hint"]) if "error" in told else ok("devices")
+
+
+def _program(name: str, told: Mapping[str, Any]) -> Finding:
+    if told.get("place"):
+        return ok("program", told["place"])
+    why = told.get("error") or "not found on the PATH of the ranks"
+    return failed("program", f"{name}: {why}", "install it there, or have prerun put it on PATH")

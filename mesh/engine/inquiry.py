@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mesh.core.cluster import Placement
@@ -23,30 +23,50 @@ from mesh.core.events import (
 from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
 from mesh.engine.orders import Ask, Finish, Order
 
+Questions = Mapping[int, Mapping[str, Any]]  # by node
 PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
 
 
 class Inquiry:
-    """Asks every host one question, and keeps what came of it, by node."""
+    """Asks every host one question, or several that build on each other, and keeps what came of it, by node."""
 
-    def __init__(self, placement: Placement, question: Mapping[str, Any], patience: float = PATIENCE) -> None:
-        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again."""
-        self._question, self._patience = question, patience
+    def __init__(
+        self,
+        placement: Placement,
+        question: Mapping[str, Any],
+        patience: float = PATIENCE,
+        then: Callable[[Inquiry], Questions] | None = None,
+    ) -> None:
+        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again.
+
+        then: called whenever all hosts have answered, or have failed: what to ask next, until it says {}; hosts stay
+        until then. None: each leaves when it has answered
+        """
+        self._question, self._patience, self._then = question, patience, then
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
+        self._owing = set(self._waiting)  # who has not answered what was asked last
         self._now = 0.0  # seconds, monotonic
         self._interrupted = 0
         self._lasting = math.isinf(patience)
         self._incomplete = False  # a host does not bring all that it was asked for
         self._has_lost = False  # a host, while its answer was coming
         self.connected: dict[int, Connected] = {}
-        self.answers: dict[int, Answered] = {}
+        self.rounds: list[dict[int, Answered]] = [{}]  # the answers to each question
         self.failures: dict[int, PrepareFailed] = {}
+
+    @property
+    def answers(self) -> dict[int, Answered]:
+        """To the first question."""
+        return self.rounds[0]
 
     @property
     def done(self) -> bool:
         return not self._waiting
 
     def handle(self, event: Event) -> list[Order]:
+        return [*self._heed(event), *self._ask_more()]
+
+    def _heed(self, event: Event) -> list[Order]:
         match event:
             case Tick(monotonic=now):
                 self._now = now
@@ -54,31 +74,55 @@ class Inquiry:
                     self._fail(node, event.time, "agent", "did not answer in time")
             case Connected(node=node):
                 self.connected[node] = event
-                self._waiting[node] = self._now + self._patience
-                return [Ask(node=node, question=self._question, lasting=self._lasting)]
+                return [self._ask(node, self._question)]
             case Answered(node=node):
-                self.answers[node] = event
-                return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+                self.rounds[-1][node] = event
+                self._owing.discard(node)
+                if self._then is None:
+                    return [self._let_go(node)]
+                self._waiting[node] = float("inf")
             case PrepareFailed(node=node):
                 self.failures[node] = event
-                if event.step in CONNECTING:
-                    self._waiting.pop(node, None)
-                    return []
-                return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+                self._owing.discard(node)
+                if event.step not in CONNECTING:
+                    return [self._let_go(node)]
+                self._waiting.pop(node, None)
             case NotPulled(fails=fails):
                 self._incomplete = self._incomplete or fails
             case Lost(node=node, reason=reason):
-                if node in self.answers:
+                if self._then is None and node in self.rounds[-1]:
                     self._waiting.pop(node, None)
                 elif node in self._waiting:
                     self._has_lost = self._lasting
                     self._fail(node, event.time, "agent", reason)
             case Gone(node=node):
                 self._waiting.pop(node, None)
+                self._owing.discard(node)
             case Interrupted(signal=number):
                 self._interrupted = number
                 self._waiting.clear()
         return []
+
+    def _ask_more(self) -> list[Order]:
+        """Once all have answered: what comes next, or the end."""
+        if self._then is None or self._owing or not self._waiting:
+            return []
+        questions = {node: question for node, question in self._then(self).items() if node not in self.failures}
+        if questions:
+            self.rounds.append({})
+            self._owing = set(questions)
+            return [self._ask(node, question) for node, question in questions.items()]
+        self._then = None
+        staying = [node for node in self._waiting if node not in self.failures]
+        self._waiting.update(dict.fromkeys(staying, self._now + self._patience))
+        return [self._let_go(node) for node in staying]
+
+    def _ask(self, node: int, question: Mapping[str, Any]) -> Order:
+        self._waiting[node] = self._now + self._patience
+        return Ask(node=node, question=question, lasting=self._lasting)
+
+    def _let_go(self, node: int) -> Order:
+        return Finish(node=node, number=signal.SIGTERM, grace=0.0)
 
     def outcome(self, ended: float) -> Outcome:
         """Valid once ``done``. It is COMPLETED if every host has answered."""
@@ -95,4 +139,5 @@ class Inquiry:
 
     def _fail(self, node: int, time: float, step: str, message: str) -> None:
         self._waiting.pop(node, None)
+        self._owing.discard(node)
         self.failures.setdefault(node, PrepareFailed(time=time, node=node, step=step, message=message))

@@ -250,6 +250,8 @@ class Launcher:
         for order in ordered:  # the hosts come first, as showing may take its time
             if isinstance(order, orders.Say):
                 self._show(Notice(time=time.time(), text=order.text))
+            elif isinstance(order, orders.Tell):
+                self._show(order.event)
 
     def _carry_out(self, order: orders.HostOrder) -> None:
         session = self._sessions[order.node]

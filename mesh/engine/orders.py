@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mesh.core.events import Event
+
 
 @dataclass(frozen=True, kw_only=True)
 class Say:
     """Tell the user a line."""
 
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tell:
+    """Show an event that no host has told."""
+
+    event: Event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,4 +84,4 @@ class Finish(HostOrder):
     grace: float
 
 
-Order = Say | HostOrder
+Order = Say | Tell | HostOrder

@@ -477,7 +477,7 @@ class Session:
                 run = header["owner"]["run"]
                 self._taken_over.add(run)  # once: the agent waits for the lock while that run ends
                 self._send(encode({"type": "lock", "take_over": run}))
-                told = f"ending what is left of a run whose client is dead: {_told(header['owner'])}"
+                told = f"ending what is left of a run whose client is dead: {told_owner(header['owner'])}"
                 yield HostNotice(time=now, node=node, text=told)
             case "notice":
                 yield HostNotice(time=now, node=node, text=header["text"], seconds=header["seconds"])
@@ -536,7 +536,7 @@ class Session:
                 return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
             case "busy":
                 owner = header["owner"]
-                return Busy(time=now, node=node, owner=_told(owner), is_brief=owner.get("kind") == Kind.SYNC.value)
+                return Busy(time=now, node=node, owner=told_owner(owner), is_brief=owner.get("kind") == Kind.SYNC.value)
             case "synced":
                 files, seconds, tree = header["files"], header["seconds"], header["tree"]
                 return Synced(
@@ -635,7 +635,7 @@ def _tail(text: bytes) -> str:
     return lines[-1][:400] if lines else ""
 
 
-def _told(owner: Mapping[str, object]) -> str:
+def told_owner(owner: Mapping[str, object]) -> str:
     """The owner of a lock in one line."""
     if not owner:
         return "a run of which nothing is known"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from mesh.core.events import Answered, PrepareFailed
-from mesh.engine.checkup import Finding, Verdict, failed_host, host
+from mesh.engine.checkup import Wanted, failed_host, host
+from mesh.engine.findings import NAMES, Finding, Verdict
 from tests.conftest import Home
-from tests.lab import Lab
+from tests.lab import Lab, TestHost, eventually
 
 root = pytest.mark.root
 sshd = pytest.mark.sshd
@@ -23,25 +26,39 @@ GOOD = {
     "disk_free": 50_000_000_000,
     "disk_total": 100_000_000_000,
     "inodes_free": 1_000_000,
+    "memory_free": 20_000_000_000,
+    "memory_total": 64_000_000_000,
+    "name": {"name": "h00"},
+    "lock": None,
+    "devices": {},
+    "programs": {},
 }
+WANTED = Wanted(env={}, programs=("nvcc",))
+OWNER = {"run": "20200101-000000-abcdef", "user": "me", "machine": "laptop", "command": "train", "kind": "run"}
 
 
-def finding(name: str, clock: float = 0.0, **facts: object) -> Finding:
-    (found,) = [
-        one for one in host(Answered(time=0, node=0, answer={**GOOD, **facts}, clock=clock)) if one.name == name
-    ]
+def judged(clock: float, facts: dict[str, object]) -> list[Finding]:
+    answered = Answered(time=0, node=0, answer={**GOOD, **facts}, clock=clock)
+    return host(answered, WANTED, lambda owner: owner.get("machine") == "dead")
+
+
+def finding(name: str, /, clock: float = 0.0, **facts: object) -> Finding:
+    (found,) = [one for one in judged(clock, facts) if one.name == name]
     return found
 
 
 def test_a_good_host() -> None:
-    findings = host(Answered(time=0, node=0, answer=GOOD, clock=0.2))
+    findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
-    assert [one.name for one in findings] == [one.name for one in failed_host(failure("reach"))]
+    of_others = {"versions", "network", "master port", "path"}
+    assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {
         "login": "me",
         "python3": "3.11.2",
         "disk": "50.0 GB free",
+        "memory": "20.0 GB free",
         "clock": "+0.2 s",
+        "program": "/usr/bin/nvcc",
     }
 
 
@@ -58,7 +75,31 @@ def test_a_good_host() -> None:
         (finding("disk", disk_free=4_000_000_000), Verdict.WARNING, "4.0 GB free (4 %)"),
         (finding("disk", inodes_free=3), Verdict.WARNING, "only 3 more files can be made"),
         (finding("disk", inodes_free=-1), Verdict.OK, "50.0 GB free"),
+        (finding("memory", memory_free=1_000_000_000), Verdict.WARNING, "1.0 GB free (2 %)"),
         (finding("clock", clock=-90.0), Verdict.WARNING, "-90.0 s off ours"),
+        (
+            finding("name", name={"name": "x", "error": "unknown"}),
+            Verdict.WARNING,
+            "it cannot resolve its own name, x: unknown",
+        ),
+        (finding("devices", devices={"error": "accel0 is held", "hint": "wait"}), Verdict.FAILED, "accel0 is held"),
+        (
+            finding("program", programs={"nvcc": {"place": ""}}),
+            Verdict.FAILED,
+            "nvcc: not found on the PATH of the ranks",
+        ),
+        (finding("lock", lock=OWNER), Verdict.FAILED, "busy with me on laptop: train (run 20200101-000000-abcdef)"),
+        (finding("lock", lock={}), Verdict.FAILED, "busy with a run of which nothing is known"),
+        (
+            finding("lock", lock={**OWNER, "machine": "dead"}),
+            Verdict.WARNING,
+            "a run whose client is dead: me on dead: train (run 20200101-000000-abcdef)",
+        ),
+        (
+            finding("lock", lock={**OWNER, "kind": "sync"}),
+            Verdict.WARNING,
+            "its workspace is being synced: me on laptop: train (run 20200101-000000-abcdef)",
+        ),
     ],
 )
 def test_what_facts_mean(found: Finding, verdict: Verdict, told: str) -> None:
@@ -71,7 +112,7 @@ def failure(step: str) -> PrepareFailed:
 
 
 def test_what_an_earlier_failure_hides_is_unknown() -> None:
-    verdicts = {one.name: one.verdict for one in failed_host(failure("login"))}
+    verdicts = {one.name: one.verdict for one in failed_host(failure("login"), WANTED.names)}
     assert [verdicts.pop(name) for name in ("reachable", "host key", "login")] == [
         Verdict.OK,
         Verdict.OK,
@@ -85,8 +126,10 @@ def test_what_an_earlier_failure_hides_is_unknown() -> None:
 def test_a_healthy_cluster(pod: Home, lab: Lab) -> None:
     done = pod.mesh("check", "pod")
     assert done.status == 0, done.err
-    head, *rows = done.out.decode().splitlines()
-    assert head.split() == ["host", "reachable", "host", "key", "login", "python3", "bash", "home", "disk", "clock"]
+    head, *rows, rest = done.out.decode().splitlines()
+    assert head.split() == ["host", "login", "python3", "disk", "memory", "clock", "network"]
+    ordinary = "reachable, host key, bash, home, name, lock, devices, versions, master port"
+    assert rest == f"ok everywhere: {ordinary}"
     assert [row.split()[0] for row in rows] == [host.address for host in lab.hosts]
     assert all("FAILED" not in row and " root " in row for row in rows)
     assert [list(host.path("/root").iterdir()) for host in lab.hosts] == [[]] * 4  # nothing is left there
@@ -102,6 +145,7 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
     second.new_host_key()
     wrong = home.path / "wrong"
     wrong.write_bytes((home.path / ".ssh/known_hosts").read_bytes())  # no key at all
+    wrong.chmod(0o644)
     third.script("mkdir /root/ro; mount -t tmpfs -o ro tmpfs /root/ro")
     # A Python whose clock is 90 s slow.
     skewed = "import sys, time; real = time.time; time.time = lambda: real() - 90; exec(sys.argv[4])"
@@ -133,17 +177,94 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
         "a 127.0.0.1": ["reachable"],
         f"a {second.address}": ["host key"],
         f"a {first.address}": [],
-        f"b {first.address}": ["login"],
+        f"b {first.address}": ["login", "login"],
         f"c {first.address}": ["python3"],
         f"d {third.address}": ["home"],
         f"e {fourth.address}": ["clock"],
     }
     assert found[f"e {fourth.address}"][0]["told"].startswith("-90.")
     assert f"FAILED: {second.address}: host key: " in table
+    assert found[f"b {first.address}"][1]["hint"] == f"chmod 600 {wrong}"
     assert "    ssh-keygen -R" in table
 
 
+CLOCK = "import sys, time; real = time.time; time.time = lambda: real() - 90; exec(sys.argv[4])"
+HOLD = "import sys, time; file = open(sys.argv[1]); time.sleep(1000)"
+# As a firewall does; what is for the host itself is looked up by the rule 0, which must come after ours.
+DROP = "ip rule add pref 2 lookup local; ip rule del pref 0; ip rule add pref 1 iif eth0 {} blackhole"
+ACCEPT = "ip rule add pref 0 lookup local; ip rule del pref 1; ip rule del pref 2"
+PACKAGES = "/root/.local/lib/python3.11/site-packages"
+
+
+@contextlib.contextmanager
+def faults(lab: Lab) -> Iterator[None]:
+    """On all four hosts: what keeps a run from starting, or lets it hang."""
+    first, second, third, fourth = lab.hosts
+    with contextlib.ExitStack() as undo:
+
+        def plant(host: TestHost, fault: str, repair: str) -> None:
+            host.script(fault)
+            undo.callback(host.script, repair)
+
+        for host in lab.hosts:
+            host.script("mkdir -p bin /srv/data; ln -s /usr/bin/python3.11 bin/agent; touch accel0")
+            undo.callback(host.script, "rm -rf /srv/data")
+            jax = "0.4.35" if host is third else "0.4.30"
+            host.script(f"mkdir -p {PACKAGES}/jax-{jax}.dist-info .local/bin; ln -s /bin/true .local/bin/tool")
+        # Packets to the port where the ranks meet are dropped, as by a firewall.
+        plant(first, DROP.format("ipproto tcp dport 5000"), ACCEPT)
+        # A disk that is full but for 1 MB, a path that is not mounted, a device that is held, no such program.
+        plant(second, "mkdir tiny; mount -t tmpfs -o size=1m tmpfs tiny", "umount tiny")
+        second.script("rm -r /srv/data .local/bin/tool")
+        second.script(f"setsid /usr/bin/python3.11 -c '{HOLD}' /root/accel0 >/dev/null 2>&1 &")
+        undo.callback(lab.end_all, second)
+        # Another jax, a clock that is 90 s slow, a name that nobody knows.
+        third.script(
+            f"printf '#!/usr/bin/python3 -IS\\n%s\\n' '{CLOCK}' > skewed; chmod +x skewed; mv skewed bin/agent"
+        )
+        plant(third, "cp /etc/hosts hosts; grep -v h02 hosts > /etc/hosts", "cp hosts /etc/hosts")
+        # Another MTU, a python3 that is broken, and nothing comes from the third host.
+        plant(fourth, "ip link set eth0 mtu 1280", "ip link set eth0 mtu 1500")
+        fourth.script(
+            "printf '#!/bin/sh\\necho no such library; exit 1\\n' > .local/bin/python3; chmod +x .local/bin/python3"
+        )
+        plant(fourth, DROP.format(f"from {third.address}"), ACCEPT)
+        yield
+
+
+@root
+@sshd
+def test_every_fault_is_found_where_it_is(home: Home, lab: Lab) -> None:
+    """Thirteen faults on four hosts: each is told of its host, with a remedy, and nothing else is."""
+    first, second, third, fourth = lab.hosts
+    home.trust(lab)
+    settings = ("python: /root/bin/agent", "remote_dir: ~/tiny/mesh", "devices: [/root/accel*]")
+    home.clusters(lab.cluster_yaml("pod", *settings))
+    lookfor = ("--path", "/srv/data", "--program", "tool", "--master-port", "5000")
+    with faults(lab):
+        # The lock is per remote_dir; that of the first host is held by a run.
+        run = home.popen("run", "--hosts", first.address, "pod", "sleep", "1000")
+        try:
+            assert eventually(lambda: any("sleep 1000" in command for _, command in first.processes()))
+            done = home.mesh("check", "--json", *lookfor, "pod")
+        finally:
+            run.terminate()
+            run.communicate()
+    assert done.status == 1, done.err
+    found: dict[str, set[tuple[str, str]]] = {}
+    for report in json.loads(done.out):
+        bad = [one for one in report["checks"] if one["verdict"] in ("failed", "warning")]
+        assert all(one["told"] and one["hint"] for one in bad)
+        found[report["host"]] = {(one["verdict"], one["name"]) for one in bad}
+    assert found == {
+        first.address: {("failed", "lock"), ("failed", "master port")},
+        second.address: {("failed", "disk"), ("failed", "path"), ("failed", "devices"), ("failed", "program")},
+        third.address: {("failed", "versions"), ("failed", "network"), ("warning", "clock"), ("warning", "name")},
+        fourth.address: {("failed", "network"), ("warning", "network"), ("warning", "versions")},
+    }
+
+
 def test_the_built_in_cluster(home: Home) -> None:
-    assert home.mesh("check", "local", "--hosts", "0").out.decode().splitlines()[1].startswith("local-0  ok")
+    assert home.mesh("check", "local", "--hosts", "0").out.decode().splitlines()[1].startswith("local-0  ")
     assert home.mesh("check", "nowhere").status == 2
     assert home.mesh("check").status == 2

@@ -70,3 +70,20 @@ def test_from_a_thread_and_without_a_terminal(home: Home) -> None:
         [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == "0 b'0\\n1\\n2\\n'\n"
+
+
+def test_a_run_that_is_checked_first(home: Home) -> None:
+    """Nothing of it starts where something is in its way."""
+    program = (
+        "import socket, sys\nfrom mesh import api\n"
+        "with socket.create_server(('', 0)) as taken:\n"
+        "    port = taken.getsockname()[1]\n"
+        "    for options in (api.Options(check=True), api.Options(check=True, master_port=port)):\n"
+        "        result = api.run(['touch', 'started'], cluster='local', quiet=True, options=options)\n"
+        "        print(result.exit_code, [line.replace(str(port), 'PORT') for line in result.failures])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=False
+    )
+    in_use = "local-0: master port: port PORT: it is in use there"
+    assert done.stdout.splitlines() == ["0 []", f"125 ['{in_use}']"], done.stderr

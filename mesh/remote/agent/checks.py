@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import sys
 import time
+from functools import partial
 
-from .processes import find_program
+from . import devices
+from .errand import side_by_side
+from .paths import describe
+from .processes import find_program, first_environment
+from .ranks import rank_environment
+from .reach import own_addresses
+from .state import State, lock_owner
+from .versions import driver, versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+PATIENCE = 2.5  # seconds for what may hang: name servers, mounts of servers that are gone, start-up files of Python
 
-def facts(remote_dir: str) -> dict[str, Any]:
-    """Python, shell, user, time, and the place where mesh keeps its files.
 
-    ``problem`` is why nothing can be written there, or ""; disk sizes are in bytes, for users without privileges.
+def facts(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
+    """Python, shell, user, time, the place where mesh keeps its files, memory, names, addresses, and what is asked for.
+
+    question: "project", "env" and "venv" of the ranks ("venv": the directory, "" for none, None: do not look for
+    versions), "paths" and "programs" to look for, "devices", patterns, and "lock", whether to look at it
+    ``problem`` is why nothing can be written in ``place``, or ""; sizes are in bytes, for users without privileges.
     """
     place = os.path.expanduser(remote_dir)
     while not os.path.isdir(place) and os.path.dirname(place) != place:
@@ -25,7 +38,7 @@ def facts(remote_dir: str) -> dict[str, Any]:
     disk = os.statvfs(place)
     return {
         "python": ".".join(str(number) for number in sys.version_info[:3]),
-        "bash": _has_bash(),
+        "bash": _has("bash", os.environb.get(b"PATH", os.defpath.encode())) != "",
         "user": user_name(),
         "time": time.time(),
         "place": place,
@@ -34,7 +47,51 @@ def facts(remote_dir: str) -> dict[str, Any]:
         "disk_total": disk.f_blocks * disk.f_frsize,
         # Some file systems have no fixed number of them, and say 0 of 0.
         "inodes_free": disk.f_favail if disk.f_files else -1,
+        **_memory(),
+        "addresses": own_addresses(),
+        "lock": lock_owner(remote_dir) if question["lock"] else None,
+        "devices": devices.in_the_way(question["devices"]),
+        "driver": driver(),
+        **_slow_facts(question, State(remote_dir, question["project"]).workspace),
     }
+
+
+def _slow_facts(question: dict[str, Any], workspace: str) -> dict[str, Any]:
+    """What may hang."""
+    given = {os.fsencode(name): os.fsencode(value) for name, value in question["env"].items()}
+    environment = rank_environment(first_environment(), given, workspace)
+    venv = question["venv"]
+    if venv:
+        venv = _expanded(venv, workspace)
+        environment[b"PATH"] = os.fsencode(venv) + b"/bin:" + environment[b"PATH"]
+    works = {"name": _own_name}
+    if venv is not None:
+        works["versions"] = partial(versions, environment, venv)
+    for path in question["paths"]:
+        works[f"path {path}"] = partial(describe, _expanded(path, workspace))
+    for name in question["programs"]:
+        works[f"program {name}"] = partial(_program, name, environment[b"PATH"])
+    answers = side_by_side(works, PATIENCE)
+    return {
+        "name": {"name": socket.gethostname(), **answers["name"]},
+        "versions": answers.get("versions"),
+        "paths": {path: answers[f"path {path}"] for path in question["paths"]},
+        "programs": {name: answers[f"program {name}"] for name in question["programs"]},
+    }
+
+
+def _expanded(path: str, workspace: str) -> str:
+    return os.path.join(workspace, os.path.expanduser(os.path.expandvars(path)))
+
+
+def _own_name() -> dict[str, Any]:
+    """Whether what this host calls itself can be resolved here: libraries look themselves up by it."""
+    socket.getaddrinfo(socket.gethostname(), None)
+    return {}
+
+
+def _program(name: str, path: bytes) -> dict[str, Any]:
+    return {"place": _has(name, path)}
 
 
 def user_name() -> str:
@@ -45,12 +102,22 @@ def user_name() -> str:
         return str(os.geteuid())
 
 
-def _has_bash() -> bool:
+def _memory() -> dict[str, int]:
+    """What new processes may have, and all there is."""
+    found = {}
+    with open("/proc/meminfo") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            found[name] = int(rest.split()[0]) * 1024
+    return {"memory_free": found.get("MemAvailable", found["MemFree"]), "memory_total": found["MemTotal"]}
+
+
+def _has(name: str, path: bytes) -> str:
+    """Where a program is on PATH; "" if it is not."""
     try:
-        find_program(b"bash", os.environb.get(b"PATH", os.defpath.encode()))
+        return os.fsdecode(find_program(os.fsencode(name), path))
     except OSError:
-        return False
-    return True
+        return ""
 
 
 def _why_not_writable(place: str) -> str:

@@ -87,12 +87,27 @@ def claim(patterns: Sequence[str], evict: bool, grace: float) -> dict[str, Any]:
     deadline = time.monotonic() + SHORTLY
     while blocked(paths):
         if time.monotonic() > deadline:
-            names = ", ".join(blocked(paths))
-            hint = "another user's, or one in a container: `sudo fuser -v` on the host names it"
-            return {"error": f"{names} is in use by a process that we may not see", "hint": hint}
+            return _hidden(blocked(paths))
         time.sleep(LOOK)
     _remove_lockfile(paths)
     return {"ended": told}
+
+
+def in_the_way(patterns: Sequence[str]) -> dict[str, Any]:
+    """Who would keep a run from its devices, as ``claim`` tells it; {} if nobody does. Ends and waits for nothing."""
+    paths = find(patterns)
+    found, live = _look(paths)
+    if not found:
+        # While a run is on, it may be about to open them, and we would be in its way.
+        busy = [] if not paths or doors.runs() else blocked(paths)
+        return _hidden(busy) if busy else {}
+    found = [process for process in found if not _may_end(process, live, evict=False)]
+    return _named(found, holders(paths), live) if found else {}
+
+
+def _hidden(paths: Sequence[str]) -> dict[str, Any]:
+    hint = "another user's, or one in a container: `sudo fuser -v` on the host names it"
+    return {"error": f"{', '.join(paths)} is in use by a process that we may not see", "hint": hint}
 
 
 def _look(paths: Sequence[str]) -> tuple[list[Process], set[str]]:

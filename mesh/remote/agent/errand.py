@@ -6,11 +6,14 @@ import errno
 import gc
 import json
 import os
+import select
 import signal
+import time
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 
@@ -50,6 +53,32 @@ class Errand:
         except ValueError:
             answer = {"error": "a process of ours was killed there", "hint": "is there memory left on the host?"}
         self._then(answer)
+
+
+def side_by_side(works: Mapping[str, Callable[[], dict[str, Any]]], seconds: float) -> dict[str, dict[str, Any]]:
+    """What each of these answers, all at the same time, each in a process of its own: one that hangs costs no more.
+
+    It blocks. Who has not answered in time is killed, and its answer is {"error": ..., "hint": "", "late": True}.
+    """
+    answers: dict[str, dict[str, Any]] = {}
+    errands = {name: Errand(work, partial(answers.__setitem__, name)) for name, work in works.items()}
+    poll, names = select.poll(), {errand.answer: name for name, errand in errands.items()}
+    for descriptor in names:
+        poll.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + seconds
+    while names and time.monotonic() < deadline:
+        for descriptor, event in poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 0.5):
+            errand = errands[names[descriptor]]
+            errand.listen()
+            if not event & select.POLLIN:  # it has closed its end
+                poll.unregister(descriptor)
+                del names[descriptor]
+                errand.end()
+    for descriptor, name in names.items():
+        os.kill(errands[name].pid, signal.SIGKILL)
+        os.close(descriptor)
+        answers[name] = {"error": f"no answer within {seconds:g} s", "hint": "", "late": True}
+    return answers
 
 
 def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -24,11 +24,14 @@ class Unreachable(Exception):
     """The other host does not hand it on; the text says why."""
 
 
-def listen() -> socket.socket:
-    """A socket on every address of this host, IPv6 ones too where there are any. Raises OSError."""
+def listen(port: int = 0) -> socket.socket:
+    """A socket on every address of this host, IPv6 ones too where there are any. Raises OSError.
+
+    port: 0: one that is free
+    """
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
-    return socket.create_server(("", 0), backlog=64)
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+    return socket.create_server(("", port), backlog=64)
 
 
 def serve(listener: socket.socket, path: str, size: int, credentials: str) -> None:

@@ -12,6 +12,7 @@ from .checks import facts
 from .doors import below
 from .gpus import count_gpus
 from .processes import all_processes, run_of, send_signal, variable_of
+from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
 
 TYPE_CHECKING = False
@@ -29,14 +30,21 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check", "runs", "gpus", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs",
+    "gpus", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
 
     May block. Raises OSError.
     """
     if question["question"] == "check":
-        return facts(remote_dir)
+        return facts(question, remote_dir)
     if question["question"] == "gpus":
         return {"gpus": count_gpus()}
+    if question["question"] == "listen":
+        return open_ports(question["key"], question["ports"])
+    if question["question"] == "try":
+        return try_all(question["key"], question["targets"])
+    if question["question"] == "hush":
+        return close_ports()
     if question["question"] == "runs":
         orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
         return {"runs": doors.runs(), "orphans": orphans}

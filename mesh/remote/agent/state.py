@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+LOOKS, BETWEEN = 3, 0.02  # at a lock, and seconds between two of them
 LOCK_PATIENCE = 1.0  # seconds; taking the lock and writing the owner are two steps, far shorter than this
 
 
@@ -147,8 +148,34 @@ class State:
         return True
 
     def _owner(self) -> dict[str, Any]:
-        try:
-            owner = json.loads(os.pread(self._lock, 1 << 20, 0))
-        except ValueError:
-            owner = {}
-        return owner if isinstance(owner, dict) else {}
+        return _owner_in(self._lock)
+
+
+def lock_owner(remote_dir: str) -> dict[str, Any] | None:
+    """What the run that has the machine's lock wrote there; None if no run has it.
+
+    Nobody is kept from it: we have it for an instant, which whoever wants it waits for, and so do others who look.
+    """
+    try:
+        lock = os.open(os.path.join(machine_directory(remote_dir), "lock"), os.O_RDWR)
+    except OSError:  # there has been no run
+        return None
+    try:
+        for look in range(LOOKS):
+            time.sleep(BETWEEN if look else 0.0)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return None
+        return _owner_in(lock)
+    finally:
+        os.close(lock)
+
+
+def _owner_in(lock: int) -> dict[str, Any]:
+    try:
+        owner = json.loads(os.pread(lock, 1 << 20, 0))
+    except ValueError:
+        owner = {}
+    return owner if isinstance(owner, dict) else {}

@@ -1,0 +1,141 @@
+"""mesh check: is every host fit for a run?"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mesh.api.choosing import choose_cluster, make_spec, project_here
+from mesh.api.inquiries import ask
+from mesh.api.owner import is_dead
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.errors import UsageError
+from mesh.core.run import PrerunEntry, RunSpec
+
+if TYPE_CHECKING:
+    from mesh.engine.checkup import Wanted
+    from mesh.engine.findings import Finding
+    from mesh.engine.vetting import Vetted
+
+DEFAULTS = Options()
+REACH = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
+_ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/activate(?=$|[\s\"';&|])", re.MULTILINE)
+# What else may choose the interpreter of the ranks, in a way that we cannot see from here.
+_CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostReport:
+    """What ``check`` found on one host."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing there is in the way of a run."""
+        return all(finding.verdict.value != "failed" for finding in self.findings)
+
+
+def check(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    paths: Sequence[str] = (),
+    programs: Sequence[str] = (),
+) -> list[HostReport]:
+    """See whether every host of a cluster is fit for a run, and all of them together; takes no lock.
+
+    paths: that must be there, readable, and the same on all hosts; relative ones are in the workspace there
+    programs: names that must be on PATH
+    Raises UsageError.
+    """
+    from mesh.engine.checkup import Wanted
+
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    for what, given in (("path", paths), ("program", programs)):
+        if isinstance(given, str) or not all(isinstance(one, str) and one and "\0" not in one for one in given):
+            raise UsageError(f"expected a list of {what}s, found {given!r}")
+    spec, is_shared = make_spec(project, options, ()), found.backend != "local"
+    wanted = Wanted(
+        project=spec.project,
+        env=spec.env,
+        venv=activated(project.prerun),
+        devices=found.devices if is_shared else (),
+        lock=is_shared,
+        paths=tuple(dict.fromkeys(paths)),
+        programs=tuple(dict.fromkeys(programs)),
+        master_port=options.master_port,
+    )
+    return _check(found, wanted)
+
+
+def vetted(spec: RunSpec, cluster: Cluster, options: Options) -> Vetted:
+    """Who decides in a run that begins with a check of what would keep it from starting, or would make it hang.
+
+    Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
+    """
+    from mesh.engine.checkup import Checkup, Wanted
+    from mesh.engine.supervisor import Supervisor
+    from mesh.engine.vetting import Vetted
+
+    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    devices = cluster.devices if spec.claim and not spec.evict else ()
+    wanted = Wanted(env={}, venv=None, devices=devices, lock=False, master_port=options.master_port)
+    return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
+
+
+def activated(prerun: Sequence[PrerunEntry]) -> str | None:
+    """The virtual environment that prerun activates last; "": none; None: prerun chooses an interpreter, but which?
+
+    >>> activated([PrerunEntry(run="uv venv"), PrerunEntry(run="source .venv/bin/activate")])
+    '.venv'
+    >>> activated([PrerunEntry(run="export A=1")]), activated([PrerunEntry(run="conda activate x")])
+    ('', None)
+    """
+    text = "\n".join(entry.run for entry in prerun)
+    found = _ACTIVATED.findall(text)
+    if found:
+        return str(found[-1])
+    return None if _CHOOSES.search(text) else ""
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.split("\n") if line]
+
+
+def new_key() -> str:
+    """By which the hosts of one check know each other."""
+    return secrets.token_hex(32)
+
+
+def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
+    from mesh.engine.checkup import Checkup
+
+    checkup = Checkup(Placement(hosts=cluster.hosts), wanted, new_key(), is_dead)
+    inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
+    return [
+        HostReport(host=host.name, findings=(*findings, *_key_file(host)))
+        for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)
+    ]
+
+
+def _key_file(host: Host) -> list[Finding]:
+    """The private key is for nobody else's eyes: mesh does not mind, but ssh would not use it."""
+    from mesh.engine.findings import warning
+
+    try:
+        mode = os.stat(host.identity_file).st_mode if host.identity_file else 0
+    except OSError:  # the login tells
+        return []
+    if not mode & 0o077:
+        return []
+    told = f"{host.identity_file} can be read by others, so that ssh does not use it"
+    return [warning("login", told, f"chmod 600 {shlex.quote(host.identity_file)}")]

@@ -1,0 +1,127 @@
+"""Whether hosts reach each other: a real agent listens and tries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+from mesh.remote.agent.errand import side_by_side
+from mesh.remote.agent.paths import describe
+from mesh.remote.agent.reach import close_ports, open_ports, own_addresses, try_all
+from mesh.remote.agent.state import State, lock_owner
+
+KEY, OTHER = "00" * 32, "11" * 32
+
+
+def reap() -> None:
+    """As the agent's loop does."""
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def hows(key: str, *targets: tuple[str, int]) -> list[str]:
+    return [how for how, _ in try_all(key, targets)["tried"]]
+
+
+def test_who_knows_the_key_is_answered_and_nobody_else() -> None:
+    ports = open_ports(KEY, [0, -1])["ports"]
+    assert 10000 <= ports[1] < ports[0]
+    try:
+        taken = open_ports(KEY, [ports[1]])["ports"]  # the first ones are closed then
+        assert taken == ["it is in use there"]
+    finally:
+        close_ports()
+    (port,) = open_ports(KEY, [0])["ports"]
+    try:
+        assert hows(KEY, ("127.0.0.1", port), ("::1", port)) == ["", ""]
+        assert hows(OTHER, ("127.0.0.1", port)) == ["foreign"]
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(100))
+            stranger.settimeout(5)
+            try:
+                assert stranger.recv(100) == b""
+            except ConnectionResetError:
+                pass
+    finally:
+        close_ports()
+    assert hows(KEY, ("127.0.0.1", port)) == ["refused"]
+    reap()
+
+
+def test_how_a_try_may_fail() -> None:
+    """A peer that says nothing, one that says something else, a name of nobody, an address of nobody."""
+
+    def serve(listener: socket.socket, says: bytes) -> None:
+        visitor, _ = listener.accept()
+        with visitor:
+            visitor.recv(100)
+            visitor.sendall(says)
+            if says:
+                visitor.shutdown(socket.SHUT_WR)
+            visitor.recv(100)
+
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=serve, args=(listener, says))
+        for listener, says in zip(listeners, (b"", b"HTTP/1.1 400 Bad Request\r\n"), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    ports = [listener.getsockname()[1] for listener in listeners]
+    tries = [("127.0.0.1", ports[0]), ("127.0.0.1", ports[1]), ("host.invalid", 1), ("255.255.255.255", 1)]
+    mute, foreign, unresolved, other = hows(KEY, *tries)
+    assert (mute, foreign, unresolved) == ("mute", "foreign", "unresolved")
+    assert other in ("Network is unreachable", "Permission denied")
+    for thread in threads:
+        thread.join()
+    for listener in listeners:
+        listener.close()
+    reap()
+
+
+def test_own_addresses() -> None:
+    assert ("lo", "127.0.0.1", 65536) in own_addresses()
+
+
+def test_what_hangs_costs_no_more_than_its_time() -> None:
+    found = side_by_side({"hangs": lambda: signal.pause() or {}, "says": lambda: {"x": "y" * 200_000}}, 0.5)
+    assert found["hangs"]["late"]
+    assert len(found["says"]["x"]) == 200_000
+    reap()
+
+
+def test_what_a_path_is(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for place in (first, second):
+        place.mkdir()
+        (place / "x").touch()
+    told = describe(str(first))
+    assert (told["kind"], told["reads"], told["writes"]) == ("directory", True, True)
+    assert told["holds"] == describe(str(second))["holds"]
+    (second / "y").touch()
+    assert told["holds"] != describe(str(second))["holds"]
+    assert describe(str(first / "x"))["holds"] == "0 bytes"
+    assert describe(str(tmp_path / "z")) == {"there": False}
+
+
+def test_a_look_at_the_lock_takes_it_from_nobody(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    assert lock_owner(place) is None
+    state = State(place, "project")
+    state.make()
+    assert lock_owner(place) is None
+    assert not (Path(state.machine) / "lock").exists()
+    descriptor = state.lock({"run": "one"})
+    try:
+        assert lock_owner(place) == {"run": "one"}
+        state.unlock()
+        assert lock_owner(place) is None
+        state.lock({"run": "two"})
+    finally:
+        os.close(descriptor)
