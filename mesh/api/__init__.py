@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mesh.api.checking import HostReport, check, vetted
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
@@ -28,9 +27,6 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.sinks.records import Record
 from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures, run_result
-
-if TYPE_CHECKING:
-    from mesh.engine.launcher import Decider
 
 __all__ = [
     "AUTO",
@@ -129,8 +125,7 @@ def run(
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
     spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
-    decider = vetted(spec, found, options) if options.check else None
-    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), decider)
+    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), options.check)
 
 
 def exec(  # noqa: A001  (the command's name)
@@ -149,8 +144,7 @@ def exec(  # noqa: A001  (the command's name)
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
-    decider = vetted(spec, found, options) if options.check else None
-    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), decider)
+    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), options.check)
 
 
 def sync(
@@ -375,10 +369,10 @@ def _words(command: Sequence[str]) -> Sequence[str]:
     return command
 
 
-def _run(spec: RunSpec, cluster: Cluster, showing: Showing, decider: Decider | None = None) -> RunResult:
-    """decider: who decides; default: as a run does."""
+def _run(spec: RunSpec, cluster: Cluster, showing: Showing, check_first: bool = False) -> RunResult:
     if spec.nproc == AUTO:
         spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
+    decider = vetted(spec, cluster) if check_first else None
     outcome, placement, store = launch(spec, cluster, showing, supervisor=decider)
     assert store is not None  # runs are kept
     outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)

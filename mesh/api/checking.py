@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mesh.api.choosing import choose_cluster, make_spec, project_here
 from mesh.api.inquiries import ask
 from mesh.api.owner import is_dead
+from mesh.api.wiring import placed
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
@@ -77,7 +78,7 @@ def check(
     return _check(found, wanted)
 
 
-def vetted(spec: RunSpec, cluster: Cluster, options: Options) -> Vetted:
+def vetted(spec: RunSpec, cluster: Cluster) -> Vetted:
     """Who decides in a run that begins with a check of what would keep it from starting, or would make it hang.
 
     Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
@@ -86,9 +87,9 @@ def vetted(spec: RunSpec, cluster: Cluster, options: Options) -> Vetted:
     from mesh.engine.supervisor import Supervisor
     from mesh.engine.vetting import Vetted
 
-    placement = Placement(hosts=cluster.hosts, nproc=spec.nproc)
+    placement = placed(spec, cluster)
     devices = cluster.devices if spec.claim and not spec.evict else ()
-    wanted = Wanted(env={}, venv=None, devices=devices, lock=False, master_port=options.master_port)
+    wanted = Wanted(env={}, venv=None, devices=devices, lock=False, master_port=spec.master_port)
     return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
 
 

@@ -34,7 +34,7 @@ def found(
     inquiry = Inquiry(Placement(hosts=HOSTS), {"question": "check"}, then=network.then)
     inquiry.handle(Tick(time=0, monotonic=0))
     for node in range(3):
-        event = Connected(time=0, node=node, address=address.format(node), port=1, machine=f"m{node}")
+        event = Connected(time=0, node=node, address=address.format(node), machine=f"m{node}")
         inquiry.handle(event)
     for node in range(3):
         facts = {"addresses": [["eth0", f"10.0.0.{node}", mtus[node]], ["lo", "127.0.0.1", 65536]]}
@@ -123,7 +123,7 @@ def test_rounds_of_questions() -> None:
     def answers(*nodes: int) -> list[Answered]:
         return [Answered(time=1, node=node, answer={}, clock=0.0) for node in nodes]
 
-    connected = [Connected(time=1, node=node, address="", port=1, machine="") for node in range(3)]
+    connected = [Connected(time=1, node=node, address="", machine="") for node in range(3)]
     assert questions(Tick(time=1, monotonic=1), *connected) == [(0, 0), (1, 0), (2, 0)]
     assert questions(*answers(2, 0)) == []
     assert questions(PrepareFailed(time=1, node=1, step="home", message="full")) == [(1, "leave"), (0, 1), (2, 1)]
@@ -170,7 +170,7 @@ class TestVetted:
 
     def replay(self, *events: Event) -> tuple[Vetted, list[str]]:
         vetted = self.vetted()
-        first = (Tick(time=1, monotonic=1), Connected(time=1, node=0, address="", port=1, machine=""))
+        first = (Tick(time=1, monotonic=1), Connected(time=1, node=0, address="", machine=""))
         orders = [order for event in (*first, *events) for order in vetted.handle(event)]
         return vetted, [type(order).__name__ for order in orders]
 
