@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.core.events import Exited, Output, Ready, Started, Stream
+from mesh.core.events import Ended, Exited, Output, Ready, Started, Stream
 
 from .conftest import Open, Run
 
@@ -94,7 +94,8 @@ def test_a_hundred_megabytes_without_a_newline(agent: Run) -> None:
     agent.prepare()
     agent.start("head", "-c", "100000000", "/dev/zero")
     size = 0
-    while isinstance(event := agent.until(Exited, Output), Output):
+    # Ended, an Exited, passes output that waits for us for more than a second.
+    while isinstance(event := agent.until(Exited, Output, where=lambda event: not isinstance(event, Ended)), Output):
         size += len(event.data)
         agent.events.clear()
     assert size == 100_000_000
