@@ -96,6 +96,7 @@ def launch(
             exact=showing.fold == "exact",
             stdin_fd=0 if spec.stdin == "none" else -1,
             typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+            noun="host" if spec.kind is Kind.SETUP else "rank",
             environ=os.environ,
             progress=not showing.json,
         )

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_VARIED = 4  # numbers of a line that may differ
+LONGEST = 1 << 14  # bytes of a line, or of a traceback, in which numbers are looked for
 TOLD_PARTS = 64  # numbers of a line; one with more is a table or a dump, and only equal ones are alike
 
 _NUMBER = re.compile(
@@ -27,7 +28,7 @@ _NUMBER = re.compile(
     | (?<=0)x[0-9a-fA-F]+                                         # an address
     | (?<!\d\d)(?<!\d\.\d)(?<!\d[A-Za-z_]\d)                     # not within 10.0.0.3 or 3f9c2a
       \d*(?:\.\d+)?(?:[eE][-+]?\d+)?
-      (?!\d|\.\d|[A-Za-z_]\w*\d)
+      (?!\d|\.\d|[A-Za-z_]\w{0,20}\d)
     ))""",
     re.VERBOSE,
 )
@@ -56,6 +57,8 @@ def shape(line: bytes, *, bar: bool = False) -> Shape:
     >>> shape(b"step 4 loss 2.31").numbers, shape(b"tpu-3").numbers, shape(b"from 10.0.0.3").numbers
     ((b'2.31',), (), ())
     """
+    if len(line) > LONGEST:
+        return Shape(line)
     pieces = _split_coloured(line) if b"\x1b" in line else _NUMBER.split(line)
     if not 1 < len(pieces) < 2 * TOLD_PARTS:
         return Shape(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from typing import AnyStr
 
 MAX_SEQUENCE = 4096  # characters; an escape sequence that has not ended by then is no sequence
 
@@ -17,7 +18,6 @@ _SEQUENCES = (
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # all but tab, newline and carriage return; C1 too
 _REMOVED = re.compile(f"({_COLOUR})|{_SEQUENCES}|{_CONTROLS}")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[PX^_][^\x1b\n]*\x1b?|[ -/]*)\Z")
-_OVERPRINTED = re.compile(r"[^\n]*\r(?!\n)")
 RESET = "\x1b[0m"
 
 
@@ -42,11 +42,26 @@ def clean_lines(text: str) -> str:
     '30%\\n\\x1b[31mred\\x1b[0m\\n'
     """
     if "\r" in text:
-        text = _OVERPRINTED.sub("", text.replace("\r\n", "\n")).replace("\r", "")
+        text = "\n".join(last_state(line) for line in text.split("\n"))
     text = clean(text)
     if "\x1b" in text:
-        text = re.sub(rf"^([^\n]*{_COLOUR}[^\n]*?)(?<!\x1b\[0m)$", rf"\1{RESET}", text, flags=re.MULTILINE)
+        text = "\n".join(f"{line}{RESET}" if _is_coloured(line) else line for line in text.split("\n"))
     return text
+
+
+def last_state(line: AnyStr) -> AnyStr:
+    r"""What is seen of a line after its carriage returns, which may overprint it; one at its end overprints nothing.
+
+    >>> last_state("10%\r20%\r30%\r")
+    '30%'
+    """
+    end = b"\r" if isinstance(line, bytes) else "\r"
+    return line.rstrip(end).rpartition(end)[2]
+
+
+def _is_coloured(line: str) -> bool:
+    """Whether the colours of a clean line go on after its end."""
+    return "\x1b" in line and not line.endswith(RESET)
 
 
 class Cleaner:

@@ -22,13 +22,13 @@ def told(ranks: Iterable[int], width: int = 0) -> str:
     )
 
 
-def told_ranks(ranks: Iterable[int]) -> str:
+def told_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
     """
-    >>> told_ranks([3]), told_ranks([0, 1])
-    ('rank 3', 'ranks 0-1')
+    >>> told_ranks([3]), told_ranks([0, 1]), told_ranks([0, 1], "host")
+    ('rank 3', 'ranks 0-1', 'hosts 0-1')
     """
     found = set(ranks)
-    return f"rank{'s' if len(found) > 1 else ''} {told(found)}"
+    return f"{noun}{'s' if len(found) > 1 else ''} {told(found)}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -33,8 +33,9 @@ class _Rank:
 class Status:
     """Takes the events of a run. Times are seconds of one clock."""
 
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
+    def __init__(self, placement: Placement, noun: str = "rank") -> None:
+        """noun: what they are called; in a setup each is a host."""
+        self._placement, self._noun = placement, noun
         self._ranks = [_Rank() for _ in range(placement.world_size)]
         self._heard: float | None = None  # when a rank started, ended or wrote something last
         self._began: float | None = None
@@ -42,7 +43,7 @@ class Status:
     def handle(self, event: Event, now: float) -> None:
         """Take note of it."""
         match event:
-            case Output(rank=number, stream=stream, data=data) if stream in (Stream.STDOUT, Stream.STDERR):
+            case Output(rank=number, stream=stream, data=data) if stream is not Stream.PRERUN:
                 rank = self._ranks[number]
                 rank.spoke = self._heard = now
                 rank.tail = data[-TAIL:] if len(data) >= TAIL else (rank.tail + data)[-TAIL:]
@@ -73,13 +74,13 @@ class Status:
         longer = [number for number, at in since.items() if at < self._heard - QUIET]
         more = ""
         if longer and len(longer) <= len(running) / 2:
-            more = f", {told_ranks(longer)} for {_seconds(now - since[n] for n in longer)}"
+            more = f", {told_ranks(longer, self._noun)} for {_seconds(now - since[n] for n in longer)}"
         return f"no output for {now - self._heard:.0f} s: {', '.join(self._counts())}{more}"
 
     def report(self, now: float) -> list[str]:
         """What every rank is doing, a line for all of which the same can be told."""
         if self._began is None:
-            return ["no rank has started yet"]
+            return [f"no {self._noun} has started yet"]
         groups: dict[tuple[str, str], list[int]] = {}
         for number, rank in enumerate(self._ranks):
             groups.setdefault(self._kind(rank, now), []).append(number)
@@ -98,7 +99,9 @@ class Status:
     def _counts(self) -> list[str]:
         ends = [rank.end or "running" for rank in self._ranks]
         found = [(end, ends.count(end)) for end in ("running", "done", "failed", "lost")]
-        return [f"{counted(number, 'rank') if end == 'running' else number} {end}" for end, number in found if number]
+        return [
+            f"{counted(number, self._noun) if end == 'running' else number} {end}" for end, number in found if number
+        ]
 
     def _since(self, rank: _Rank) -> float:
         return rank.spoke if rank.spoke is not None else rank.started or self._began or 0.0
@@ -113,7 +116,7 @@ class Status:
         if len(quiet) == len(running):
             return f"no output for {now - max(self._since(self._ranks[number]) for number in quiet):.0f} s"
         # Where most are, as where only rank 0 writes a log, it tells nothing.
-        return f"{told_ranks(quiet)} quiet for {seconds}" if len(quiet) <= len(running) / 2 else ""
+        return f"{told_ranks(quiet, self._noun)} quiet for {seconds}" if len(quiet) <= len(running) / 2 else ""
 
     def _kind(self, rank: _Rank, now: float) -> tuple[str, str]:
         """What is told of it, less the time."""
@@ -136,7 +139,7 @@ class Status:
             "failed": lambda: f"failed: {words}",
             "lost": lambda: f"lost: {words}",
         }
-        return f"{told_ranks(numbers)} {tell[kind]()}"
+        return f"{told_ranks(numbers, self._noun)} {tell[kind]()}"
 
 
 def _last_line(tail: bytes) -> str:

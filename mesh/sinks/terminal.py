@@ -56,6 +56,7 @@ class TerminalSink:
         exact: bool = False,
         stdin_fd: int = -1,
         typed_for_ranks: bool = False,
+        noun: str = "rank",
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         environ: Mapping[str, str],
@@ -66,6 +67,7 @@ class TerminalSink:
 
         progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
         typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
+        noun: what a rank is called in the status
         """
         self._clock = clock  # seconds
         self._placement = placement
@@ -83,7 +85,7 @@ class TerminalSink:
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()  # words, by time
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
-        self._status = Status(placement) if progress else None
+        self._status = Status(placement, noun) if progress else None
         self._enter = EnterKey(stdin_fd)
         self._typed_for_ranks = typed_for_ranks
         self._named_missing = False

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from mesh.sinks.escapes import last_state
 from mesh.sinks.lines import LineCutter, Lines
 
 HEAD = b"Traceback (most recent call last):"
 MOST_OF_BLOCK = 1 << 18  # bytes of a traceback; what is longer is none
-
-_ENDS = re.compile(rb"\r+(?=\n|\Z)")
-_OVERPRINTED = re.compile(rb"[^\n]*\r")
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class UnitCutter:
     def bar(self) -> bytes:
         """The last state of a line that is written again and again, and has not ended; b"" if there is none."""
         rest = self._cutter.rest
-        return _OVERPRINTED.sub(b"", rest.rstrip(b"\r")) if b"\r" in rest else b""
+        return last_state(rest) if b"\r" in rest else b""
 
     def feed(self, chunk: bytes) -> Lines | None:
         """Add a chunk; return the lines that are whole now, for ``units``, or to be shown as they are."""
@@ -77,9 +74,8 @@ class UnitCutter:
         return [Unit(b"\n".join(block), self.since)] if block else []
 
     def _line(self, line: bytes, now: float) -> list[Unit]:
-        bar = b"\r" in line
-        if bar:
-            bar, line = b"\r" in line.rstrip(b"\r"), seen(line)
+        is_bar = b"\r" in line.rstrip(b"\r")
+        line = last_state(line)
         if HEAD in line:
             before = self.give_up_block()
             # "[rank3]: Traceback ..." leads all its lines by that; a group of exceptions none.
@@ -87,7 +83,7 @@ class UnitCutter:
             self._block, self._block_size, self.since = [line], len(line), now
             return before
         if not self._block:
-            return [Unit(line, now, bar)]
+            return [Unit(line, now, is_bar)]
         self._block.append(line)
         self._block_size += len(line)
         body = line.removeprefix(self._prefix)
@@ -102,4 +98,4 @@ def seen(text: bytes) -> bytes:
     >>> seen(b"10%\r20%\r\nplain\r\n30%\r")
     b'20%\nplain\n30%'
     """
-    return _OVERPRINTED.sub(b"", _ENDS.sub(b"", text))
+    return b"\n".join(last_state(line) for line in text.split(b"\n"))

@@ -219,12 +219,13 @@ def test_a_password_that_is_typed(home: Home) -> None:
     with hosts_with_a_user(home) as lab, Watch(*lab.hosts) as watch:
         text = (home.path / ".config/mesh/cluster.yaml").read_text()
         home.clusters(text.replace("  password_env: POD_PASSWORD\n", ""))
-        with home.terminal("run", "pod", "echo", "hi") as terminal:
+        with home.terminal("run", "--output", "all", "pod", "echo", "hi") as terminal:
             terminal.expect(b"Password for ana (used for all hosts): ")
             terminal.type(PASSWORD.encode() + b"\n")
             assert terminal.end() == 0
             assert terminal.shown.count(b"Password for") == 1
-            assert b"[0-1] hi" in terminal.shown
+            assert b"[0] hi" in terminal.shown
+            assert b"[1] hi" in terminal.shown
             assert PASSWORD.encode() not in terminal.shown
         assert not [command for command in watch.seen if PASSWORD in command]
         assert files_with(PASSWORD, *everywhere(home, lab)) == []

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.sinks import fold as folding
+from mesh.sinks.escapes import clean_lines
 from mesh.sinks.fold import HOLD, Fold, Folded
 from mesh.sinks.ranks import members, told
 
@@ -89,6 +90,15 @@ CASES = {
 @pytest.mark.parametrize(("written", "expected"), CASES.values(), ids=CASES)
 def test_which_lines_become_one(written: Sequence[tuple[int, str]], expected: Sequence[str]) -> None:
     assert fold_all(*written) == expected
+
+
+@pytest.mark.parametrize(
+    "piece", ["x", "1", "1a", "\r", "x\r", "\x1b[31m", "\x1b[31m\x1b[0m", "\x1b]", "1.", "- ", "0x1 "]
+)
+def test_lines_that_are_made_to_take_long(piece: str) -> None:
+    text = piece * (900_000 // len(piece))
+    assert len(fold_all((0, text + "y" * 50_000 + "\nend\n"), (1, "end\n"))) == 2
+    assert clean_lines(text).count("y") == 0
 
 
 def test_exactly_equal_lines_only() -> None:
