@@ -14,6 +14,7 @@ from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, cl
 from mesh.api.logs import logs
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune
+from mesh.api.stacks import Stacks, stacks
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
@@ -41,6 +42,7 @@ __all__ = [
     "Removed",
     "RunLine",
     "RunResult",
+    "Stacks",
     "SyncResult",
     "check",
     "clean",
@@ -58,6 +60,7 @@ __all__ = [
     "run",
     "setup",
     "ssh_argv",
+    "stacks",
     "stop",
     "sync",
     "watch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "")
     from mesh.engine import checkup
 
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "check"})
+    inquiry = ask(found, {"question": "check"})
     reports = []
     for node, host in enumerate(found.hosts):
         answer = inquiry.answers.get(node)
@@ -97,8 +97,8 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
     for found in _clusters(cluster, options, clusters_file):
-        inquiry = _ask(found, {"question": "runs"})
-        failures += _failures(found, inquiry)
+        inquiry = ask(found, {"question": "runs"})
+        failures += told_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
                 _gather(gathered, host.name, inquiry.answers[node].answer)
@@ -126,18 +126,18 @@ def stop(
         raise UsageError("--all ends every run on a cluster: which one?", hint="mesh stop --all --cluster CLUSTER")
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
-    record = None if every else find_record(run)
-    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
-    recorded = record.cluster if record else ""
-    clusters = list(_clusters(cluster or recorded, options, clusters_file))
-    if not every and not full:
-        full = _only_one(run, clusters)
-    question = {"question": "stop", "run": full, "grace": options.grace}
+    if every:
+        where = FoundRun(
+            run="", clusters=tuple(_clusters(cluster, options, clusters_file)), problems=(), is_recorded=True
+        )
+    else:
+        where = find_run(run, cluster, options, clusters_file)
+    question = {"question": "stop", "run": where.run, "grace": options.grace}
     stopped: set[str] = set()
-    troubles = [] if cluster or recorded else _unusable(clusters_file)
-    for found in clusters:
-        inquiry = _ask(found, question, STOP_PATIENCE)
-        troubles += _failures(found, inquiry)
+    troubles = list(where.problems)
+    for found in where.clusters:
+        inquiry = ask(found, question, STOP_PATIENCE)
+        troubles += told_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
             troubles += [
@@ -145,9 +145,9 @@ def stop(
             ]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
-    if not stopped and run and not recorded:
-        where = ", ".join(found.name for found in clusters)
-        raise UsageError(f"no run {run!r} is known here, and none is on {where}", hint="`mesh ps` lists what runs")
+    if not stopped and run and not where.is_recorded:
+        names = ", ".join(found.name for found in where.clusters)
+        raise UsageError(f"no run {run!r} is known here, and none is on {names}", hint="`mesh ps` lists what runs")
     return tuple(sorted(stopped))
 
 
@@ -160,8 +160,8 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "clean", "dry_run": dry_run})
-    troubles = _failures(found, inquiry)
+    inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
+    troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
@@ -171,20 +171,51 @@ def clean(
     ]
 
 
-def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual."""
+@dataclass(frozen=True, kw_only=True)
+class FoundRun:
+    """A run that a command is about."""
+
+    run: str  # its id
+    clusters: tuple[Cluster, ...]  # where it may be
+    problems: tuple[str, ...]  # clusters that cannot be asked, one line each
+    is_recorded: bool  # this machine knows where it is
+
+
+def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
+    """The run that a name means, and where it is: as ``stop`` takes them. Raises UsageError."""
+    record = find_record(run)
+    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
+    recorded = record.cluster if record else ""
+    clusters = tuple(_clusters(cluster or recorded, options, clusters_file))
+    problems = () if cluster or recorded else tuple(_unusable(clusters_file))
+    return FoundRun(
+        run=full or _only_one(run, clusters), clusters=clusters, problems=problems, is_recorded=bool(recorded)
+    )
+
+
+def ask(
+    cluster: Cluster,
+    question: Mapping[str, Any],
+    patience: float = 0.0,
+    *,
+    each_machine: bool = False,
+    wanted: Callable[[str], bytes] = lambda name: b"",
+) -> Inquiry:
+    """Ask every host. patience: seconds for an answer, 0: the usual; each_machine, wanted: as with Inquiry."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
-    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE)
+    placement = Placement(hosts=cluster.hosts)
+    inquiry = Inquiry(placement, question, patience or PATIENCE, each_machine=each_machine, wanted=wanted)
     outcome, _, _ = launch(spec, cluster, Showing(kept=False), supervisor=inquiry)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry
 
 
-def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+    """The hosts that gave no answer, one line each."""
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
@@ -239,7 +270,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:
-        for answered in _ask(cluster, {"question": "runs"}).answers.values():
+        for answered in ask(cluster, {"question": "runs"}).answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:

@@ -98,6 +98,7 @@ def launch(
             typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
             environ=os.environ,
             progress=not showing.json,
+            stacks=spec.stacks_on_timeout,
         )
     )
     store = _store(spec, cluster, placement, terminal) if showing.kept else None

@@ -70,6 +70,7 @@ WORDS = {
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",
+    "stacks": "[RUN]",
     "stop": "RUN | --all --cluster CLUSTER",
     "logs": "[RUN]",
     "runs": "[prune]",

@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
+from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
+from mesh.sinks import stacks
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace import listing
 
@@ -45,6 +46,22 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
         yield f"{verdict.upper() if verdict == 'failed' else verdict}: {who}: {name}: {told}"
         if hint:
             yield textwrap.indent(hint, "    ")
+
+
+def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
+    """Where the ranks are; full: with every call of every thread."""
+    return (stacks.full if full else stacks.short)(found.groups, found.ended)
+
+
+def stacks_as_dict(found: Stacks) -> dict[str, Any]:
+    """``run``, ``groups``, ``ended``, ``notes`` and ``failures``."""
+    return {
+        "run": found.run,
+        "groups": [stacks.as_dict(group) for group in found.groups],
+        "ended": list(found.ended),
+        "notes": list(found.notes),
+        "failures": list(found.failures),
+    }
 
 
 def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:

@@ -45,6 +45,8 @@ class Options:
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
+    stacks: bool = False  # prepare every Python of the ranks to tell its stacks
+    stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
 
 
 def read_options(
@@ -68,10 +70,14 @@ def read_options(
     fresh: bool = False,
     no_fanout: bool = False,
     prerun: bool = False,
+    stacks: bool = False,
+    stacks_on_timeout: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
+    if stacks_on_timeout and not timeout:
+        raise UsageError("--stacks-on-timeout needs --timeout", hint="mesh run --timeout 2h --stacks-on-timeout ...")
     if nproc and not nproc.isdecimal():
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     return Options(
@@ -93,6 +99,8 @@ def read_options(
         fresh=fresh,
         fan_out=not no_fanout,
         prerun=prerun,
+        stacks=stacks,
+        stacks_on_timeout=stacks_on_timeout,
     )
 
 
@@ -244,6 +252,8 @@ def run_spec(
         fan_out=options.fan_out,
         spool=project.spool,
         logs=project.logs,
+        stacks=options.stacks,
+        stacks_on_timeout=options.stacks_on_timeout,
     )
 
 

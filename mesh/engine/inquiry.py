@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mesh.core.cluster import Placement
@@ -24,14 +24,29 @@ from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
 from mesh.engine.orders import Ask, Finish, Order
 
 PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
+SLOW = 50e3  # bytes per second that what comes with a question may take
 
 
 class Inquiry:
     """Asks every host one question, and keeps what came of it, by node."""
 
-    def __init__(self, placement: Placement, question: Mapping[str, Any], patience: float = PATIENCE) -> None:
-        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again."""
+    def __init__(
+        self,
+        placement: Placement,
+        question: Mapping[str, Any],
+        patience: float = PATIENCE,
+        *,
+        each_machine: bool = False,
+        wanted: Callable[[str], bytes] = lambda name: b"",
+    ) -> None:
+        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again
+
+        each_machine: ask a machine once for each user there, however many names it has: the others give no answer
+        wanted: what a host is to have that answers "wants"; it is asked once more then
+        """
         self._question, self._patience = question, patience
+        self._placement, self._wanted = placement, wanted
+        self._asked: set[object] | None = set() if each_machine else None  # machines
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
         self._now = 0.0  # seconds, monotonic
         self._interrupted = 0
@@ -55,7 +70,16 @@ class Inquiry:
             case Connected(node=node):
                 self.connected[node] = event
                 self._waiting[node] = self._now + self._patience
+                if self._asked is not None:
+                    machine = event.machine, self._placement.hosts[node].user
+                    if machine in self._asked:
+                        return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
+                    self._asked.add(machine)
                 return [Ask(node=node, question=self._question, lasting=self._lasting)]
+            case Answered(node=node, answer={"wants": str(name)}):
+                enclosed = self._wanted(name)
+                self._waiting[node] = self._now + self._patience + len(enclosed) / SLOW
+                return [Ask(node=node, question=self._question, enclosed=enclosed)]
             case Answered(node=node):
                 self.answers[node] = event
                 return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]

@@ -265,6 +265,8 @@ class Launcher:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
                 session.start(self._spec.command, self._ranks(node))
+            case orders.Ask(question=question, enclosed=enclosed) if enclosed:
+                self._spawn(f"mesh-ask-{order.node}", partial(session.ask_with, question, enclosed))
             case orders.Ask(question=question, lasting=lasting):
                 session.ask(question, lasting=lasting)
             case orders.Signal(number=number, grace=grace):
@@ -402,6 +404,7 @@ class Launcher:
             spool=self._spec.spool,
             lease=self._spec.lease,
             grace=self._spec.grace,
+            stacks=self._spec.stacks,
         )
 
         def serve() -> None:

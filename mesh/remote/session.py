@@ -76,6 +76,7 @@ class Begin:
     spool: int  # bytes of output that may wait on the host's disk
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
+    stacks: bool = False  # every Python of the ranks is prepared to tell its stacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,7 @@ class Session:
             "owner": begin.owner,
             "lease": begin.lease,
             "grace": begin.grace,
+            "stacks": begin.stacks,
         }
         self._send(blob() + encode(request))
 
@@ -265,6 +267,12 @@ class Session:
             self._order({"type": "ask", **question})
         else:
             self._send(encode({"type": "ask", **question}))
+
+    def ask_with(self, question: Mapping[str, Any], enclosed: bytes) -> None:
+        """Ask the agent something that comes with many bytes. For a thread of its own."""
+        pieces = [enclosed[place : place + PIECE] for place in range(0, len(enclosed), PIECE)]
+        ask = {"type": "ask", **question}
+        self._send_pieces(self.attempt, [*(({"type": "enclosed"}, piece) for piece in pieces), (ask, b"")])
 
     def reply(self, data: bytes) -> None:
         """Say something to who is answering a lasting question."""

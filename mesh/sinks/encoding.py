@@ -7,6 +7,7 @@ from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
+    Answered,
     Busy,
     Connected,
     Event,
@@ -62,6 +63,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             during = {"during": event.during} if event.during else {}
             oom = {"oom": True} if event.oom else {}
             yield {**rank("exited", event, placement), **how, **during, **oom}
+        case Answered(answer={"stacks": stacks}):
+            yield {**_host("stacks", event, placement), "stacks": stacks}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}

@@ -54,11 +54,11 @@ eval "exec \"\$_mesh_real\" $_mesh_all $_mesh_label \"\$@\""
 
 
 class Containers:
-    """The scripts of one run on this host."""
+    """The scripts of one run on this host, and all else in their directory."""
 
     def __init__(self, directory: str, run: str) -> None:
         """directory: where the scripts are, or will be."""
-        self._directory, self._label = directory, f"{LABEL}={run}"
+        self.directory, self._label = directory, f"{LABEL}={run}"
         self._note = os.path.join(directory, "note")
 
     def cover(self, path: bytes) -> bytes:
@@ -66,7 +66,7 @@ class Containers:
 
         What was covered may be covered again: another program may be the first one now.
         """
-        ours = os.fsencode(os.path.join(self._directory, "bin"))
+        ours = os.fsencode(os.path.join(self.directory, "bin"))
         others = b":".join(place for place in path.split(b":") if place != ours)
         covered = others
         for tool in TOOLS:
@@ -75,7 +75,7 @@ class Containers:
             except FileNotFoundError:
                 continue
             os.makedirs(ours, 0o700, exist_ok=True)
-            self._write(os.path.join(self._directory, "bin", tool), real)
+            self._write(os.path.join(self.directory, "bin", tool), real)
             covered = ours + b":" + others
         return covered
 
@@ -102,7 +102,7 @@ class Containers:
 
     def stop(self, grace: float) -> list[str]:
         """Stop what runs, and remove the scripts; return what is left, one line each. Takes long."""
-        if not os.path.isdir(self._directory):
+        if not os.path.isdir(self.directory):
             return []
         import shutil
         import subprocess
@@ -117,7 +117,7 @@ class Containers:
                 name = os.path.basename(real)
                 left.append(f"cannot see whether containers are left: {name}: {said or error}")
         if not left:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
         return left
 
     def _engines(self) -> list[tuple[str, dict[str, str], list[str]]]:

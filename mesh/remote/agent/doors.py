@@ -142,14 +142,9 @@ def bring_channel(begin: dict[str, Any]) -> None:
     visitor.recv(1)  # nothing is sent: it returns when the agent is done with the channel
 
 
-def runs() -> list[dict[str, Any]]:
-    """What the agents of this user tell of their runs."""
-    found = []
-    for path in _paths():
-        told = _ask(path, {"type": "about"})
-        if told:
-            found.append(told)
-    return found
+def runs(run: str = "") -> list[dict[str, Any]]:
+    """What the agents of this user tell of their runs, or of one."""
+    return _ask_all(run, {"type": "about"})
 
 
 def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
@@ -157,13 +152,12 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
 
     grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
     """
-    found = []
-    for path in _paths():
-        if not run or os.path.basename(path).rpartition("-")[0] == run:
-            told = _ask(path, {"type": "stop", "grace": grace})
-            if told:
-                found.append(told)
-    return found
+    return _ask_all(run, {"type": "stop", "grace": grace})
+
+
+def _ask_all(run: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    paths = [path for path in _paths() if not run or os.path.basename(path).rpartition("-")[0] == run]
+    return [told for told in (_ask(path, request) for path in paths) if told]
 
 
 def _paths() -> list[str]:

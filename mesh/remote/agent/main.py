@@ -16,7 +16,7 @@ import time
 from collections import deque
 from functools import partial
 
-from . import cgroups, devices
+from . import cgroups, devices, handlers, stacks
 from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
@@ -86,6 +86,7 @@ class Agent:
         self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
         self.pull: Pull | None = None
+        self.enclosed = b""  # what the client has sent for a question
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
@@ -249,6 +250,7 @@ class Agent:
             "node": self.begin["node"],
             "about": self.begin["about"],
             "grace": self.begin["grace"],
+            "workspace": self.state.workspace,
             "began": self.began,
             "attached": self.client.channel >= 0,
             "state": self.state_of_it(),
@@ -303,15 +305,23 @@ class Agent:
         self.flush()
 
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
-        """Answer a question; there is no run then, and we may block. A pull answers when everything was sent."""
+        """Answer a question. Without a run we may block; a pull answers when everything was sent."""
         try:
+            if self.ranks:  # about them
+                tell = partial(stacks.tell, [self.about()], self.begin["remote_dir"], {}, b"")
+                self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
+                return
             if header["question"] == "pull":
                 self.make_door()
                 self.pull = Pull(header["paths"], self.state.workspace)
                 return
-            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"])})
+            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
+
+    def do_enclosed(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of what the next question comes with."""
+        self.enclosed += data
 
     def do_reply(self, header: dict[str, Any], data: bytes) -> None:
         """What the client says to a pull."""
@@ -438,6 +448,10 @@ class Agent:
         try:  # once more: prerun may have brought another docker, or hidden the script
             path = self.setting.environment.get(b"PATH", os.defpath.encode())
             self.setting.environment[b"PATH"] = self.containers.cover(path)
+            if self.begin["stacks"]:
+                place = os.path.join(self.containers.directory, "python")
+                before = self.setting.environment.get(b"PYTHONPATH", b"")
+                self.setting.environment[b"PYTHONPATH"] = handlers.prepare(place, before)
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from . import cgroups, doors
+from . import cgroups, doors, stacks
 from .checks import facts
 from .doors import below
 from .processes import all_processes, run_of, send_signal, variable_of
@@ -27,9 +27,11 @@ OF_A_RUN = re.compile(r"(?:spool|share|bin)-(.+)-([0-9]+)")
 OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
-def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check", "runs", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str, Any]:
+    """By "question": "check", "runs", "stop" with "run" ("" for all) and "grace", "clean" with "dry_run", or
+    "stacks" with "run" and "tool".
 
+    given: what came with it
     May block. Raises OSError.
     """
     if question["question"] == "check":
@@ -39,6 +41,8 @@ def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
         return {"runs": doors.runs(), "orphans": orphans}
     if question["question"] == "clean":
         return {"found": _clean(machine_directory(remote_dir), question["dry_run"])}
+    if question["question"] == "stacks":
+        return stacks.tell(doors.runs(question["run"]), remote_dir, question["tool"], given)
     return _stop(question["run"], question["grace"])
 
 
