@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
+from mesh.api.hangs import Stacks, stacks
 from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
 from mesh.api.logs import logs
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune
-from mesh.api.stacks import Stacks, stacks
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE

@@ -155,7 +155,8 @@ class Supervisor:
                 return []
             case Answered(node=node):
                 self._telling.discard(node)
-                return [] if self._telling else self._have_stacks()
+                if not self._telling and "stacks" in self._deadlines:
+                    self._deadlines["stacks"] = self._now  # with the next Tick: then this answer has been shown
             case Ended(rank=rank):
                 if (
                     event.status
@@ -455,7 +456,7 @@ class Supervisor:
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
             orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)
         if self._passed("stacks"):
-            orders += self._have_stacks()
+            orders += self._end(Cause.TIMEOUT, signal.SIGTERM)
         if "drain" in self._deadlines and self._may_stop():
             orders += self._stop(signal.SIGTERM)
         if self._passed("stop"):
@@ -474,10 +475,6 @@ class Supervisor:
         self._telling = {node for node in self._answering() if not self._ended(node)}
         self._deadlines["stacks"] = self._now + STACKS
         return [Ask(node=node, question={"question": "stacks"}) for node in self._telling]
-
-    def _have_stacks(self) -> list[Order]:
-        self._deadlines.pop("stacks", None)
-        return self._end(Cause.TIMEOUT, signal.SIGTERM)
 
     def _may_stop(self) -> bool:
         """After the first failure: have the others had their say?"""

@@ -35,9 +35,9 @@ GET_IT = "`pip install 'mesh[stacks]'` here brings it; or start the run with --s
 class Target:
     """One process that is told."""
 
-    def __init__(self, rank: int, process: Process, is_python: bool, role: str) -> None:
-        """role: what it is for in its rank; "" for the rank's own program."""
-        self.rank, self.process, self.is_python, self.role = rank, process, is_python, role
+    def __init__(self, rank: int, process: Process, is_python: bool) -> None:
+        self.rank, self.process, self.is_python = rank, process, is_python
+        self.role = ""  # what it is for in its rank; "": it is the rank's own program
         self.words = _words(process.pid)
 
 
@@ -134,7 +134,7 @@ class _Report:
 
 
 def targets_of(rank: int, family: list[Process]) -> list[Target]:
-    """What is told of a rank: its Python processes; if there are none, those that start no others.
+    """What is told of a rank: its Python processes; where none of them is its own program, also those that are.
 
     family: the processes of the rank, parents before children
     """
@@ -144,13 +144,13 @@ def targets_of(rank: int, family: list[Process]) -> list[Target]:
         parent = process.parent if process.parent in pythons else above.get(process.parent, 0)
         above[process.pid] = parent
         if is_python(process):
-            pythons[process.pid] = Target(rank, process, True, "")
-            if parent:
-                pythons[process.pid].role = role_of(pythons[process.pid].words, pythons[parent].words)
-    if pythons:
+            target = pythons[process.pid] = Target(rank, process, True)
+            target.role = role_of(target.words, pythons[parent].words if parent else None)
+    if any(not target.role for target in pythons.values()):
         return list(pythons.values())
-    parents = {process.parent for process in family}
-    return [Target(rank, process, False, "") for process in family if process.pid not in parents]
+    others = [process for process in family if process.pid not in pythons]
+    parents = {process.parent for process in others}  # as sh, which only waits
+    return [Target(rank, process, False) for process in others if process.pid not in parents] + list(pythons.values())
 
 
 def is_python(process: Process) -> bool:
@@ -167,13 +167,15 @@ def is_python(process: Process) -> bool:
         return False
 
 
-def role_of(words: list[bytes], parents: list[bytes]) -> str:
-    """What a Python process below another one is for.
+def role_of(words: list[bytes], parents: list[bytes] | None) -> str:
+    """What a Python process is for; "": it is its rank's own program.
 
-    words, parents: the command of each
+    words, parents: its command, and that of the Python process above it, if there is one
 
-    >>> role_of([b"python", b"a.py"], [b"python", b"a.py"]), role_of([b"python", b"-u", b"train.py"], [b"torchrun"])
-    ('worker', 'train.py')
+    >>> role_of([b"python", b"a.py"], None), role_of([b"python", b"a.py"], [b"python", b"a.py"])
+    ('', 'worker')
+    >>> role_of([b"python", b"-u", b"train.py"], [b"torchrun"])
+    'train.py'
     """
     command = b" ".join(words)
     for mark, role in HELPERS.items():
@@ -181,7 +183,7 @@ def role_of(words: list[bytes], parents: list[bytes]) -> str:
             return role
     if words == parents or any(mark in command for mark in SPAWNED):
         return "worker"
-    return program_of(words, "child", True)
+    return program_of(words, "child", True) if parents else ""
 
 
 def program_of(words: list[bytes], name: str, is_python: bool) -> str:
