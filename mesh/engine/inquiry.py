@@ -41,7 +41,7 @@ class Inquiry:
     ) -> None:
         """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again
 
-        each_machine: ask a machine once for each user there, however many names it has: the others give no answer
+        each_machine: ask once where several hosts are one machine, reached alike: the others give no answer
         wanted: what a host is to have that answers "wants"; it is asked once more then
         """
         self._question, self._patience = question, patience
@@ -71,7 +71,9 @@ class Inquiry:
                 self.connected[node] = event
                 self._waiting[node] = self._now + self._patience
                 if self._asked is not None:
-                    machine = event.machine, self._placement.hosts[node].user
+                    host = self._placement.hosts[node]
+                    # Containers of one machine may have its name, but they are reached by other ports.
+                    machine = event.machine, host.user, host.address, host.port
                     if machine in self._asked:
                         return [Finish(node=node, number=signal.SIGTERM, grace=0.0)]
                     self._asked.add(machine)

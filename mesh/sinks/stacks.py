@@ -10,7 +10,7 @@ from typing import Any
 from mesh.core.cluster import Placement
 from mesh.core.events import Answered, Event, Exited, Finished
 from mesh.sinks.escapes import plain
-from mesh.sinks.ranks import counted, told
+from mesh.sinks.ranks import told
 
 # What comes before a module's own name: where a library is differs from host to host.
 _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")
@@ -84,7 +84,7 @@ class Group:
         who = self.role or (self.program if self.words else "")
         count = len({(process.host, process.pid) for process in self.processes})
         if count > len(self.ranks):
-            who = f"{who} ({counted(count, 'process').replace('processs', 'processes')})".lstrip()
+            who = f"{who} ({count} processes)".lstrip()
         return f"{who}: " if who else ""
 
 

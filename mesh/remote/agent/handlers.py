@@ -6,6 +6,7 @@ handler is faulthandler's: it takes no lock and runs no Python, so that it also 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import time
@@ -92,16 +93,15 @@ def ask(process: Process) -> str:
         return ""
     path = f"/proc/{pid}/fd/{number}"
     with open(path, "r+b", buffering=0) as file:
+        if not _has_to_itself(file.fileno()):
+            return ""
         head = file.readline()
         asked_by = int(head or "0")
+        if not asked_by or not _catches(pid, asked_by):
+            return ""
+        deaf = _blocking(pid, asked_by)
         # It may have closed the file, and opened another one under its number.
-        deaf = _blocking(pid, asked_by or SIGNAL)
-        if (
-            not asked_by
-            or not _catches(pid, asked_by)
-            or len(deaf) == len(_threads(pid))
-            or NAME not in os.readlink(path)
-        ):
+        if len(deaf) == len(_threads(pid)) or NAME not in os.readlink(path):
             return ""
         before = os.fstat(file.fileno()).st_size
         os.kill(pid, asked_by)
@@ -110,6 +110,19 @@ def ask(process: Process) -> str:
         written = os.pread(file.fileno(), 1 << 24, before)
         os.ftruncate(file.fileno(), len(head))
     return written.decode("utf-8", "replace")
+
+
+def _has_to_itself(file: int) -> bool:
+    """Wait until nobody else is asking: processes that were forked share a file, and others may ask as well."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK)
+        else:
+            return True
+    return False
 
 
 def _wait(pid: int, number: int, deaf: set[str], file: int, before: int) -> bool:
