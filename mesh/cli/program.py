@@ -37,6 +37,10 @@ EXAMPLES = {
   mesh pull pod 'checkpoints/*.pt' train.log  from every host, into pulled/rank-0000/ and so on
   mesh pull pod '~/profile' --into /data/run7 what is outside of the workspace comes under its whole path
 """,
+    "stacks": """\
+  mesh stacks                                 of the last run, one line for equal stacks
+  mesh stacks --full 20261121-10              every call of every thread
+""",
     "setup": """\
   mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
   mesh setup --hosts tpu-3 --force pod
