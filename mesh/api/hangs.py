@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 from mesh.api.inquiries import ask, find_run, told_failures
 from mesh.api.records import LAST
 from mesh.config.settings import Options
+from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
+from mesh.sinks.ranks import told_ranks
 from mesh.sinks.stacks import Group, ended, fold, notes
 
 DEFAULTS = Options()
@@ -52,15 +54,34 @@ def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, c
         failures += told_failures(one, inquiry)
         answers += [(one.hosts[node].name, answered.answer) for node, answered in sorted(inquiry.answers.items())]
     answers = _once(answers)
-    if not any(answer["stacks"] for _, answer in answers) and not failures:
+    placement = found.record.placement if found.record and found.record.hosts else None
+    is_known = not failures and not any(answer["silent"] for _, answer in answers)
+    if is_known and not any(answer["stacks"] for _, answer in answers):
         raise UsageError(f"no rank of run {found.run} is running", hint="`mesh ps` lists what runs")
+    failures += unknown(placement, answers, failures)
     return Stacks(
         run=found.run,
-        groups=tuple(fold(answers)),
+        groups=tuple(fold(answers, placement)),
         ended=ended(answers),
         notes=tuple(notes(answers)),
         failures=tuple(failures),
     )
+
+
+def unknown(
+    placement: Placement | None, answers: Sequence[tuple[str, Mapping[str, Any]]], failures: Sequence[str]
+) -> list[str]:
+    """The hosts of whose ranks nobody has told, though they could be asked; one line each."""
+    seen = {rank["rank"] for _, answer in answers for rank in answer["ranks"]}
+    failed = {line.partition(": ")[0] for line in failures}
+    if placement is None:
+        silent = [host for host, answer in answers if answer["silent"]]
+        return [f"{host}: the agent of the run does not answer" for host in silent]
+    return [
+        f"{host.name}: the agent of the run is gone or does not answer: nothing is known of {told_ranks(ranks)}"
+        for host, ranks in ((host, set(placement.ranks(node))) for node, host in enumerate(placement.hosts))
+        if host.name not in failed and not seen & ranks
+    ]
 
 
 def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -17,7 +17,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
-from mesh.sinks.records import RUN_ID
+from mesh.sinks.records import RUN_ID, Record
 
 if TYPE_CHECKING:
     from mesh.engine.checkup import Finding
@@ -127,9 +127,7 @@ def stop(
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
     if every:
-        where = FoundRun(
-            run="", clusters=tuple(_clusters(cluster, options, clusters_file)), problems=(), is_recorded=True
-        )
+        where = FoundRun(run="", clusters=tuple(_clusters(cluster, options, clusters_file)), problems=(), record=None)
     else:
         where = find_run(run, cluster, options, clusters_file)
     question = {"question": "stop", "run": where.run, "grace": options.grace}
@@ -145,7 +143,7 @@ def stop(
             ]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
-    if not stopped and run and not where.is_recorded:
+    if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
         raise UsageError(f"no run {run!r} is known here, and none is on {names}", hint="`mesh ps` lists what runs")
     return tuple(sorted(stopped))
@@ -178,7 +176,7 @@ class FoundRun:
     run: str  # its id
     clusters: tuple[Cluster, ...]  # where it may be
     problems: tuple[str, ...]  # clusters that cannot be asked, one line each
-    is_recorded: bool  # this machine knows where it is
+    record: Record | None  # what this machine knows of it
 
 
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
@@ -188,9 +186,7 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
     recorded = record.cluster if record else ""
     clusters = tuple(_clusters(cluster or recorded, options, clusters_file))
     problems = () if cluster or recorded else tuple(_unusable(clusters_file))
-    return FoundRun(
-        run=full or _only_one(run, clusters), clusters=clusters, problems=problems, is_recorded=bool(recorded)
-    )
+    return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=problems, record=record)
 
 
 def ask(

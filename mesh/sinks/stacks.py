@@ -88,23 +88,25 @@ class Group:
         return f"{who}: " if who else ""
 
 
-def fold(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Group]:
+def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement | None = None) -> list[Group]:
     """What hosts have answered, as (name, answer), with equal stacks as one; the smallest group first.
 
+    placement: which ranks are where, if that is known: one host may tell of the ranks of several that are one machine
     Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before what they
     have started, main threads before others.
     """
     found: dict[tuple[object, ...], tuple[dict[str, Any], tuple[Frame, ...], list[At]]] = {}
+    names: dict[int, str] = {}
+    if placement:
+        names = {rank: placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)}
     for host, answer in answers:
         for stack in answer["stacks"]:
             frames = tuple(_frame(*frame) for frame in stack["frames"])
-            calls = tuple((frame.function.rpartition(".")[2], frame.file, frame.line) for frame in frames)
-            about = (stack["role"], stack["main"], stack["words"] and stack["program"], stack["words"])
-            # Where there are Python stacks, the kernel's frames of the same wait differ in nothing that matters.
-            _, _, processes = found.setdefault((*about, calls), (stack, frames, []))
-            processes += [At(rank=rank, host=host, pid=pid) for rank, pid in stack["of"]]
-            if found[(*about, calls)][0]["thread"] != stack["thread"]:
-                found[(*about, calls)] = ({**stack, "thread": ""}, frames, processes)
+            key = (stack["role"], stack["main"], *_what(stack, frames))
+            first, _, processes = found.setdefault(key, (stack, frames, []))
+            processes += [At(rank=rank, host=names.get(rank, host), pid=pid) for rank, pid in stack["of"]]
+            if first["thread"] != stack["thread"]:
+                found[key] = ({**first, "thread": ""}, frames, processes)
     groups = [
         Group(
             role=stack["role"],
@@ -119,6 +121,13 @@ def fold(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Group]:
         for stack, frames, processes in found.values()
     ]
     return sorted(groups, key=_oddity)
+
+
+def _what(stack: Mapping[str, Any], frames: Sequence[Frame]) -> tuple[object, ...]:
+    """What is alike in equal stacks. Who has told differs in classes before functions, kernels in their frames."""
+    if stack["words"]:
+        return stack["program"], stack["words"]
+    return tuple((frame.function.rpartition(".")[2], frame.file, frame.line) for frame in frames)
 
 
 def _oddity(group: Group) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mesh.core.events import Answered, Connected, Output
-from mesh.remote.agent import handlers, spying
+from mesh.remote.agent import doors, handlers, spying, stacks
 from mesh.remote.agent.processes import Process, look_at
 from tests.lab import eventually
 
@@ -74,9 +74,9 @@ def test_a_prepared_python_tells_its_stacks(python: str, start: Start, tmp_path:
     # The user's own sitecustomize has run, and ours is nowhere on the path.
     assert process.said == f"up [] {tmp_path}/theirs/sitecustomize.py\n"  # type: ignore[attr-defined]
     for _ in range(2):
-        stacks = functions(handlers.ask(look(process)))
-        assert stacks[-1] == ["inner", "outer", "<module>"]
-        assert "inner" in stacks[0]
+        told = functions(handlers.ask(look(process)))
+        assert told[-1] == ["inner", "outer", "<module>"]
+        assert "inner" in told[0]
     assert process.poll() is None
 
 
@@ -227,19 +227,41 @@ def test_where_py_spy_fails_the_others_tell(
     run.start("sh", "-c", '[ $RANK != 2 ] || exit 0; [ $RANK != 3 ] || { echo up; exec sleep 1000; }; "$@"; true',
               "sh", BARE, "-c", HANG, nproc=4)  # fmt: skip
     up(run, 3)
-    time.sleep(handlers.OLD_ENOUGH)  # ranks of a run that was just started are told by the kernel
+    is_prepared = told.startswith("py-spy may")
+    if is_prepared:  # one that has just been started is told by the kernel
+        assert eventually(lambda: all(ranks_of(ask(opener, {}))[rank][0] == "faulthandler" for rank in (0, 1)))
     answer = ask(opener, {})
     found = ranks_of(answer)
     assert found[3][0] == "kernel"
     assert found[3][1].startswith("in ")
     assert {rank["rank"] for rank in answer["ranks"] if rank["ended"]} == {2}
-    if told.startswith("py-spy may"):
+    if is_prepared:
         assert found[0] == found[1] == ("faulthandler", "", "inner")
         assert answer["notes"] == []
     else:
         assert found[0][0] == "kernel"
         assert any(told in text for text, _ in answer["notes"]), answer["notes"]
     run.finish()
+
+
+def test_a_rank_lives_though_its_python_has_ended_meanwhile(opener: Open, remote_dir: Path, no_py_spy: None) -> None:
+    """The program that stands for py-spy ends what it is to read."""
+    program = script(remote_dir / "bin/py-spy", "kill -9 $5; exit 1")
+    run = opener(sys.executable)
+    run.prepare(env={"PATH": f"{program.parent}:/usr/bin:/bin"})
+    run.start("sh", "-c", '"$@"; exec sleep 1000', "sh", BARE, "-c", HANG)
+    up(run, 1)
+    answer = ask(opener, {})
+    assert answer["ranks"] == [{"rank": 0, "ended": False}]
+    (told,) = answer["stacks"]
+    assert told["how"] == "kernel"
+    run.finish()
+
+
+def test_an_agent_that_does_not_answer_is_no_run_that_has_ended(tmp_path: Path) -> None:
+    hung = {"run": "r", "node": 0, "state": doors.NOT_ANSWERING, "ranks": []}
+    assert stacks.tell([hung], str(tmp_path), {}, b"")["silent"]
+    assert not stacks.tell([], str(tmp_path), {}, b"")["silent"]
 
 
 def test_a_stopped_rank_and_a_zombie(opener: Open, no_py_spy: None) -> None:

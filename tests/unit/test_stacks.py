@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from mesh.api import hangs
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, Tick
 from mesh.core.outcome import Cause
@@ -28,7 +29,7 @@ def stack(*of: int, frames: Any = PSUM, **changes: Any) -> dict[str, Any]:
 def answer(*stacks: dict[str, Any], over: tuple[int, ...] = (), **changes: Any) -> dict[str, Any]:
     ranks = {rank for one in stacks for rank, _ in one["of"]}
     told = [{"rank": rank, "ended": rank in over} for rank in sorted(ranks | set(over))]
-    return {"ranks": told, "stacks": list(stacks), "notes": [], **changes}
+    return {"ranks": told, "stacks": list(stacks), "notes": [], "silent": False, **changes}
 
 
 def lines(*answers: dict[str, Any]) -> list[str]:
@@ -75,7 +76,9 @@ def test_other_processes_of_a_rank_have_lines_of_their_own() -> None:
 
 
 def test_what_the_kernel_tells() -> None:
-    sleeps = [stack(rank, how="kernel", program="sleep", words="in nanosleep", frames=[]) for rank in (0, 1)]
+    # Kernels of several versions have other frames for the same wait.
+    frames = ([], [["hrtimer_nanosleep", "", 0]])
+    sleeps = [stack(n, how="kernel", program="sleep", words="in nanosleep", frames=frames[n]) for n in range(2)]
     reads = stack(2, how="kernel", words="in read of /data/x", frames=[["io_schedule", "", 0]])
     assert lines(answer(*sleeps, reads, over=(3,))) == [
         "[3] ended",
@@ -94,6 +97,16 @@ def test_a_host_cannot_write_on_the_terminal() -> None:
 def test_a_reason_is_told_once_for_all_hosts() -> None:
     told = answer(stack(0), notes=[["py-spy is not there", "get it"]])
     assert list(notes([(f"h{n}", told) for n in range(5)])) == ["h0, h1, h2 and 2 more: py-spy is not there; get it"]
+
+
+def test_ranks_of_which_nobody_tells_are_named() -> None:
+    told = [("h0", answer(stack(0)))]
+    (line,) = hangs.unknown(placement(3), told, ["h2: cannot connect"])
+    assert line.startswith("h1: ")
+    assert line.endswith("nothing is known of rank 1")
+    assert hangs.unknown(None, [("h0", {**answer(), "silent": True})], []) == [
+        "h0: the agent of the run does not answer"
+    ]
 
 
 def placement(hosts: int, **changes: Any) -> Placement:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 65536  # bytes; a request is sent in one piece
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
+NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
 
 
@@ -188,7 +189,7 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         return told
     except socket.timeout:
         run, _, node = os.path.basename(path).rpartition("-")
-        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": "not answering", "ranks": []}
+        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
     except (OSError, ValueError):
         return {}
     finally:

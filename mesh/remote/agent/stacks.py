@@ -11,7 +11,8 @@ import re
 import time
 
 from . import handlers, kernel, spying
-from .processes import families, variable_of
+from .doors import NOT_ANSWERING
+from .processes import families, look_at, variable_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def tell(runs: list[dict[str, Any]], remote_dir: str, tool: dict[str, Any], pack
 
     tool: what the client says of its py-spy: "machine", "hash" and "path", or {}
     packed: that program; b"": it has not been sent
-    Returns {"wants": hash} if it should be, else "ranks", "stacks" and "notes".
+    Returns {"wants": hash} if it should be, else "ranks", "stacks" and "notes"; "silent": an agent does not answer.
     """
     deadline = time.monotonic() + PATIENCE
     workspaces = {rank["rank"]: told.get("workspace", "") for told in runs for rank in told["ranks"]}
@@ -70,8 +71,12 @@ def tell(runs: list[dict[str, Any]], remote_dir: str, tool: dict[str, Any], pack
     for target in targets:
         if target.process.pid not in report.told:
             report.add_kernel(target)
+    for process in look_at(pid for pid, rank in ranks.items() if rank not in report.ranks):
+        # What it had started has ended meanwhile; it has not.
+        report.add_kernel(Target(ranks[process.pid], process, False))
     return {
         "ranks": [{"rank": rank, "ended": rank not in report.ranks} for rank in workspaces],
+        "silent": any(told.get("state") == NOT_ANSWERING for told in runs),
         "stacks": list(report.stacks.values()),
         "notes": [list(note) for note in report.notes] if report.is_short else [],
     }
