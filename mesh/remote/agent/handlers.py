@@ -65,8 +65,9 @@ finally:
     sys.modules.setdefault("sitecustomize", _mesh_ours)
 """
 
-THREAD = re.compile(r"(?:Thread|Current thread) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent call first\):")
-FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+# Compiled by who needs them: agents that answer no such question start without it.
+THREAD = r"(?:Thread|Current thread) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent call first\):"
+FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 
 
 def prepare(directory: str, path: bytes) -> bytes:
@@ -180,7 +181,7 @@ def read(text: str) -> list[dict[str, Any]]:
     """
     threads: list[dict[str, Any]] = []
     for line in text.split("\n"):
-        begins, frame = THREAD.match(line), FRAME.match(line)
+        begins, frame = re.match(THREAD, line), re.match(FRAME, line)
         if begins:
             threads.append({"name": begins.group(1) or "", "main": False, "frames": []})
         elif frame and threads:

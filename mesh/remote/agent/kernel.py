@@ -35,7 +35,7 @@ AARCH64 = {
 }  # fmt: skip
 CALLS = {"x86_64": X86_64, "aarch64": AARCH64}
 # Calls whose first argument is a descriptor.
-OF_A_FILE = re.compile(r"(p?(read|write)|send|recv|accept|connect|ioctl|fcntl|flock|fsync|fdatasync)")
+OF_A_FILE = r"(p?(read|write)|send|recv|accept|connect|ioctl|fcntl|flock|fsync|fdatasync)"
 
 
 def told(process: Process) -> str:
@@ -62,7 +62,7 @@ def _call(pid: int) -> str:
     if len(fields) < 2 or not fields[0].isdigit():
         return ""
     name = CALLS.get(os.uname().machine, {}).get(int(fields[0]), f"system call {fields[0]}")
-    if not OF_A_FILE.match(name):
+    if not re.match(OF_A_FILE, name):
         return name
     try:
         return f"{name} of {_kind(os.readlink(f'/proc/{pid}/fd/{int(fields[1], 16)}'))}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .processes import Process
 
 PATIENCE = 4.0  # seconds for all of it
-PYTHON = re.compile(r"(python|pypy)[0-9.]*[a-z]*(\.exe)?( \(deleted\))?")
+PYTHON = r"(python|pypy)[0-9.]*[a-z]*( \(deleted\))?"
 EMBEDDED = b"/libpython"
 MOST_FRAMES = 200  # of one stack, the innermost ones
 MOST_THREADS = 300  # of one process
@@ -162,12 +162,12 @@ def is_python(process: Process) -> bool:
     """Whether an interpreter runs in it, be it in another program."""
     try:
         name = os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
-        if PYTHON.fullmatch(name):
+        if re.fullmatch(PYTHON, name):
             return True
         with open(f"/proc/{process.pid}/maps", "rb") as file:
             return EMBEDDED in file.read()
     except PermissionError:  # another user's
-        return bool(PYTHON.fullmatch(process.name))
+        return bool(re.fullmatch(PYTHON, process.name))
     except OSError:  # it has ended
         return False
 
