@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mesh.api.checking import HostReport, check, vetted
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
+from mesh.api.hangs import Stacks, stacks
 from mesh.api.inquiries import Answers, Leftover, RunLine, clean, count_gpus, ps, stop
 from mesh.api.logs import logs
 from mesh.api.pulling import pull
@@ -43,6 +44,7 @@ __all__ = [
     "Removed",
     "RunLine",
     "RunResult",
+    "Stacks",
     "SyncResult",
     "check",
     "clean",
@@ -60,6 +62,7 @@ __all__ = [
     "run",
     "setup",
     "ssh_argv",
+    "stacks",
     "stop",
     "sync",
     "watch",

@@ -18,7 +18,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
-from mesh.sinks.records import RUN_ID
+from mesh.sinks.records import RUN_ID, Record
 
 if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
@@ -72,7 +72,7 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     failures = [] if cluster else _unusable(clusters_file)
     for found in _clusters(cluster, options, clusters_file):
         inquiry = ask(found, {"question": "runs"})
-        failures += _failures(found, inquiry)
+        failures += told_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
                 _gather(gathered, host.name, inquiry.answers[node].answer)
@@ -100,18 +100,16 @@ def stop(
         raise UsageError("--all ends every run on a cluster: which one?", hint="mesh stop --all --cluster CLUSTER")
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
-    record = None if every else find_record(run)
-    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
-    recorded = record.cluster if record else ""
-    clusters = list(_clusters(cluster or recorded, options, clusters_file))
-    if not every and not full:
-        full = _only_one(run, clusters)
-    question = {"question": "stop", "run": full, "grace": options.grace}
+    if every:
+        where = FoundRun(run="", clusters=tuple(_clusters(cluster, options, clusters_file)), problems=(), record=None)
+    else:
+        where = find_run(run, cluster, options, clusters_file)
+    question = {"question": "stop", "run": where.run, "grace": options.grace}
     stopped: set[str] = set()
-    troubles = [] if cluster or recorded else _unusable(clusters_file)
-    for found in clusters:
+    troubles = list(where.problems)
+    for found in where.clusters:
         inquiry = ask(found, question, STOP_PATIENCE)
-        troubles += _failures(found, inquiry)
+        troubles += told_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
             troubles += [
@@ -119,9 +117,9 @@ def stop(
             ]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
-    if not stopped and run and not recorded:
-        where = ", ".join(found.name for found in clusters)
-        raise UsageError(f"no run {run!r} is known here, and none is on {where}", hint="`mesh ps` lists what runs")
+    if not stopped and run and not where.record:
+        names = ", ".join(found.name for found in where.clusters)
+        raise UsageError(f"no run {run!r} is known here, and none is on {names}", hint="`mesh ps` lists what runs")
     return tuple(sorted(stopped))
 
 
@@ -135,7 +133,7 @@ def clean(
     """
     found = choose_cluster(cluster, options, clusters_file)
     inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
-    troubles = _failures(found, inquiry)
+    troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
@@ -148,7 +146,7 @@ def clean(
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
     inquiry = ask(cluster, {"question": "gpus"}, quiet=quiet)
-    troubles = _failures(cluster, inquiry)
+    troubles = told_failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
     return agreed({host.name: inquiry.answers[node].answer["gpus"] for node, host in enumerate(cluster.hosts)})
@@ -176,6 +174,26 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoundRun:
+    """A run that a command is about."""
+
+    run: str  # its id
+    clusters: tuple[Cluster, ...]  # where it may be
+    problems: tuple[str, ...]  # clusters that cannot be asked, one line each
+    record: Record | None  # what this machine knows of it
+
+
+def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
+    """The run that a name means, and where it is: as ``stop`` takes them. Raises UsageError."""
+    record = find_record(run)
+    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
+    recorded = record.cluster if record else ""
+    clusters = tuple(_clusters(cluster or recorded, options, clusters_file))
+    problems = () if cluster or recorded else tuple(_unusable(clusters_file))
+    return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=problems, record=record)
+
+
 def ask(
     cluster: Cluster,
     question: Mapping[str, Any],
@@ -183,21 +201,28 @@ def ask(
     then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
     reach: float = math.inf,
     *,
+    each_machine: bool = False,
+    wanted: Callable[[str], bytes] = lambda name: b"",
     quiet: bool = False,
 ) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual; then, reach: as with Inquiry and ``launch``."""
+    """Ask every host. patience: seconds for an answer, 0: the usual.
+
+    then, each_machine, wanted: as with Inquiry; reach, quiet: as with ``launch`` and Showing
+    """
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = dataclasses.replace(spec, sync=False, lock=False)
-    inquiry = Inquiry(Placement(hosts=cluster.hosts), question, patience or PATIENCE, then)
+    placement = Placement(hosts=cluster.hosts)
+    inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
     outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry, reach=reach)
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry
 
 
-def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+    """The hosts that gave no answer, one line each."""
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 

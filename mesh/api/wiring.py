@@ -105,8 +105,10 @@ def launch(
             stdin_fd=0 if spec.stdin == "none" else -1,
             typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
             noun="host" if spec.kind is Kind.SETUP else "rank",
+            run=spec.run if spec.kind is Kind.RUN else "",
             environ=os.environ,
             progress=not showing.json,
+            stacks=spec.stacks_on_timeout,
         )
     )
     store = _store(spec, cluster, placement, terminal) if showing.kept else None

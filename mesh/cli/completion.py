@@ -85,7 +85,7 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
         return []
     if name == "completion":
         return _starting(last, list(SHELLS))
-    if name in ("logs", "stop"):
+    if name in ("logs", "stacks", "stop"):
         return _runs(last)
     if name == "runs":
         return _starting(last, ["prune"])

@@ -41,6 +41,10 @@ EXAMPLES = {
   mesh check pod                              what would keep a run from starting, or let it hang
   mesh check --path /nfs/data --master-port 29500 pod
 """,
+    "stacks": """\
+  mesh stacks                                 of the last run, one line for equal stacks
+  mesh stacks --full 20261121-10              every call of every thread
+""",
     "setup": """\
   mesh setup pod                              what mesh.yaml lists under `commands:`, on every host
   mesh setup --hosts tpu-3 --force pod
@@ -74,6 +78,7 @@ WORDS = {
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",
+    "stacks": "[RUN]",
     "stop": "RUN | --all --cluster CLUSTER",
     "logs": "[RUN]",
     "runs": "[prune]",

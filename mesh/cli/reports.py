@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine
+from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
 from mesh.engine.findings import explain
+from mesh.sinks import stacks
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace import listing
 
@@ -55,6 +56,22 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
+    """Where the ranks are; full: with every call of every thread."""
+    return (stacks.full if full else stacks.short)(found.groups, found.ended)
+
+
+def stacks_as_dict(found: Stacks) -> dict[str, Any]:
+    """``run``, ``groups``, ``ended``, ``notes`` and ``failures``."""
+    return {
+        "run": found.run,
+        "groups": [stacks.as_dict(group) for group in found.groups],
+        "ended": list(found.ended),
+        "notes": list(found.notes),
+        "failures": list(found.failures),
+    }
 
 
 def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:

@@ -17,7 +17,16 @@ from invoke.tasks import Task, task
 from mesh import api
 from mesh.cli.completion import script
 from mesh.cli.records import pruned, record_as_json, records_table
-from mesh.cli.reports import explained, leftovers, listed, report_as_dict, runs_table, table
+from mesh.cli.reports import (
+    explained,
+    leftovers,
+    listed,
+    report_as_dict,
+    runs_table,
+    stack_lines,
+    stacks_as_dict,
+    table,
+)
 from mesh.cli.speech import complain, say, show
 from mesh.cli.speech import told as telling
 from mesh.cli.words import own_words
@@ -62,6 +71,8 @@ OPTIONS = {
     "fresh": "remove from the workspace what the hosts have made in it",
     "prerun": "run also the prerun entries whose inputs have not changed",
     "check": "see first whether every host is fit for the run: devices, disk, network",
+    "stacks": "prepare every Python for `mesh stacks`, where py-spy may not trace (by a sitecustomize on PYTHONPATH)",
+    "stacks-on-timeout": "when --timeout runs out, show where every rank is before the run ends",
 }
 
 
@@ -100,6 +111,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         no_fanout: bool = False,
         prerun: bool = False,
         check: bool = False,
+        stacks: bool = False,
+        stacks_on_timeout: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -125,6 +138,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             no_fanout=no_fanout,
             prerun=prerun,
             check=check,
+            stacks=stacks,
+            stacks_on_timeout=stacks_on_timeout,
         )
         usage = f"mesh {name} [options] CLUSTER COMMAND [ARG ...]"
         command = given_command(own_words(context), usage, launcher=launcher)
@@ -415,6 +430,30 @@ def runs(
 
 @task(
     auto_shortflags=False,
+    positional=["run"],
+    help={
+        "run": "the id of a run, the beginning of one, or last; with `mesh` the first word that is no option",
+        "cluster": "where it runs, if this machine does not know",
+        "clusters": CLUSTERS,
+        "full": "all calls of all threads and processes",
+        "json": "print what was found as one JSON object",
+    },
+)
+@telling
+def stacks(
+    context: Context, run: str = "", cluster: str = "", clusters: str = "", full: bool = False, json: bool = False
+) -> None:
+    """Show where every rank of a run is (default: the last one): equal stacks as one line, the odd one out first."""
+    found = api.stacks(run or "last", cluster=cluster, clusters_file=clusters)
+    show([dumps(stacks_as_dict(found))] if json else stack_lines(found, full=full))
+    for note in found.notes:
+        say(note)
+    if found.failures:
+        raise MeshError("\n".join(found.failures), hint="`mesh check CLUSTER` tells what is wrong there")
+
+
+@task(
+    auto_shortflags=False,
     help={**PICK, "dry-run": "list it, and remove nothing", "json": "print what was found as one JSON list"},
 )
 @telling
@@ -480,5 +519,5 @@ def completion(context: Context, shell: str = "") -> None:
 
 
 namespace = Collection(
-    run, execute, push, pull, setup, check, ps, stop, logs, runs, clean, ssh, clusters, init, completion
+    run, execute, push, pull, setup, check, ps, stacks, stop, logs, runs, clean, ssh, clusters, init, completion
 )

@@ -61,6 +61,8 @@ class Options:
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
     check: bool = False  # see first whether every host is fit for the run
+    stacks: bool = False  # prepare every Python of the ranks to tell its stacks
+    stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
 
 
 def read_options(
@@ -88,10 +90,14 @@ def read_options(
     no_fanout: bool = False,
     prerun: bool = False,
     check: bool = False,
+    stacks: bool = False,
+    stacks_on_timeout: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
+    if stacks_on_timeout and not timeout:
+        raise UsageError("--stacks-on-timeout needs --timeout", hint="mesh run --timeout 2h --stacks-on-timeout ...")
     if nproc and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     if master_port and not (master_port.isdecimal() and int(master_port)):
@@ -119,6 +125,8 @@ def read_options(
         fan_out=not no_fanout,
         prerun=prerun,
         check=check,
+        stacks=stacks,
+        stacks_on_timeout=stacks_on_timeout,
     )
 
 
@@ -291,6 +299,8 @@ def run_spec(
         fan_out=options.fan_out,
         spool=project.spool,
         logs=project.logs,
+        stacks=options.stacks,
+        stacks_on_timeout=options.stacks_on_timeout,
     )
 
 

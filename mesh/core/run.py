@@ -106,6 +106,8 @@ class RunSpec:
     share: bool = False  # work in a copy of the workspace that is removed afterwards
     claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
     evict: bool = False  # end other processes of our user that hold one
+    stacks: bool = False  # prepare every Python of the ranks to tell its stacks
+    stacks_on_timeout: bool = False  # show all stacks before a timeout ends the run
 
     @property
     def ranks_per_host(self) -> int:

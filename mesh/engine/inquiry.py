@@ -25,6 +25,7 @@ from mesh.engine.orders import Ask, Finish, Order
 
 Questions = Mapping[int, Mapping[str, Any]]  # by node
 PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
+SLOW = 50e3  # bytes per second that what comes with a question may take
 
 
 class Inquiry:
@@ -36,13 +37,22 @@ class Inquiry:
         question: Mapping[str, Any],
         patience: float = PATIENCE,
         then: Callable[[Inquiry], Questions] | None = None,
+        *,
+        each_machine: bool = False,
+        wanted: Callable[[str], bytes] = lambda name: b"",
     ) -> None:
         """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again.
 
         then: called whenever all hosts have answered, or have failed: what to ask next, until it says {}; hosts stay
         until then. None: each leaves when it has answered
+        each_machine: ask once where several hosts are one machine, reached alike: the others give no answer
+        wanted: what a host is to have that answers "wants"; it is asked the same once more then
         """
-        self._question, self._patience, self._then = question, patience, then
+        self._placement, self._question, self._patience = placement, question, patience
+        self._then, self._wanted = then, wanted
+        self._machines: set[object] | None = set() if each_machine else None  # that have been asked
+        self._asked: dict[int, Mapping[str, Any]] = {}  # what each was asked last
+        self._leaving: set[int] = set()  # who has been let go
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
         self._owing = set(self._waiting)  # who has not answered what was asked last
         self._now = 0.0  # seconds, monotonic
@@ -74,7 +84,12 @@ class Inquiry:
                     self._fail(node, event.time, "agent", "did not answer in time")
             case Connected(node=node):
                 self.connected[node] = event
+                if self._is_asked(event):
+                    self._owing.discard(node)
+                    return [self._let_go(node)]
                 return [self._ask(node, self._question)]
+            case Answered(node=node, answer={"wants": str(name)}):
+                return [self._ask(node, self._asked[node], self._wanted(name))]
             case Answered(node=node):
                 self.rounds[-1][node] = event
                 self._owing.discard(node)
@@ -107,21 +122,37 @@ class Inquiry:
         """Once all have answered: what comes next, or the end."""
         if self._then is None or self._owing or not self._waiting:
             return []
-        questions = {node: question for node, question in self._then(self).items() if node not in self.failures}
+        questions = {node: question for node, question in self._then(self).items() if self._may_ask(node)}
         if questions:
             self.rounds.append({})
             self._owing = set(questions)
             return [self._ask(node, question) for node, question in questions.items()]
         self._then = None
-        staying = [node for node in self._waiting if node not in self.failures]
+        staying = [node for node in self._waiting if node not in self._leaving]
         self._waiting.update(dict.fromkeys(staying, self._now + self._patience))
         return [self._let_go(node) for node in staying]
 
-    def _ask(self, node: int, question: Mapping[str, Any]) -> Order:
-        self._waiting[node] = self._now + self._patience
-        return Ask(node=node, question=question, lasting=self._lasting)
+    def _may_ask(self, node: int) -> bool:
+        return node not in self.failures and node not in self._leaving
+
+    def _is_asked(self, connected: Connected) -> bool:
+        """Whether its machine is asked already, which is not to be asked twice."""
+        if self._machines is None:
+            return False
+        host = self._placement.hosts[connected.node]
+        # Containers of one machine may have its name, but they are reached by other ports.
+        machine = connected.machine, host.user, host.address, host.port
+        known = machine in self._machines
+        self._machines.add(machine)
+        return known
+
+    def _ask(self, node: int, question: Mapping[str, Any], enclosed: bytes = b"") -> Order:
+        self._asked[node] = question
+        self._waiting[node] = self._now + self._patience + len(enclosed) / SLOW
+        return Ask(node=node, question=question, lasting=self._lasting, enclosed=enclosed)
 
     def _let_go(self, node: int) -> Order:
+        self._leaving.add(node)
         return Finish(node=node, number=signal.SIGTERM, grace=0.0)
 
     def outcome(self, ended: float) -> Outcome:

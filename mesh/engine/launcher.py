@@ -269,6 +269,8 @@ class Launcher:
             case orders.Start(node=node):
                 hosts, env = len(self._placement.hosts), self._environment(node)
                 session.start(host_command(self._spec, hosts, node, env), self._ranks(node))
+            case orders.Ask(question=question, enclosed=enclosed) if enclosed:
+                self._spawn(f"mesh-ask-{order.node}", partial(session.ask_with, question, enclosed))
             case orders.Ask(question=question, lasting=lasting):
                 session.ask(question, lasting=lasting)
             case orders.Signal(number=number, grace=grace):
@@ -422,6 +424,7 @@ class Launcher:
             lease=self._spec.lease,
             grace=self._spec.grace,
             ports=() if node else ports_wanted(self._spec, self._placement),
+            stacks=self._spec.stacks,
         )
 
         def serve() -> None:

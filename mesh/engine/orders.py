@@ -61,6 +61,7 @@ class Ask(HostOrder):
 
     question: Mapping[str, Any]
     lasting: bool = False  # the answer takes its time: a connection that ends meanwhile is made again
+    enclosed: bytes = b""  # many bytes that the question comes with
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from enum import IntEnum
 from mesh.core.cluster import Placement
 from mesh.core.events import (
     CONNECTING,
+    Answered,
     Busy,
     Cleared,
     Connected,
@@ -43,13 +44,14 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import Kind, RunSpec
-from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
+from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 from mesh.engine.skips import Skips
 
 SYNC_PATIENCE = 30.0  # seconds to wait for a host that is only being synced: whoever watches syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
 CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
+STACKS = 7.0  # seconds for the hosts to tell their stacks; an agent gives itself 5
 PATIENCE = 10.0  # seconds beyond grace for an agent's answer; it names what SIGKILL did not end after 5
 
 
@@ -105,6 +107,7 @@ class Supervisor:
         self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
         self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
         self._cleared: set[int] = set()  # hosts that have told that all is gone there
+        self._telling: set[int] = set()  # hosts that are to tell their stacks before the run ends
         self._is_backing_off = False  # a host was busy, and we let go of the others for a while
         # Two who wait for each other's hosts must not try in step.
         self._pause = AGAIN * (1 + zlib.crc32(spec.run.encode()) % 100 / 100)
@@ -150,6 +153,10 @@ class Supervisor:
                 return self._fail(failure, Cause.PREPARE)
             case Started():
                 return []
+            case Answered(node=node):
+                self._telling.discard(node)
+                if not self._telling and "stacks" in self._deadlines:
+                    self._deadlines["stacks"] = self._now  # with the next Tick: then this answer has been shown
             case Ended(rank=rank):
                 if (
                     event.status
@@ -447,6 +454,8 @@ class Supervisor:
             orders += self._lock()
         if self._passed("timeout"):
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
+            orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)
+        if self._passed("stacks"):
             orders += self._end(Cause.TIMEOUT, signal.SIGTERM)
         if "drain" in self._deadlines and self._may_stop():
             orders += self._stop(signal.SIGTERM)
@@ -459,6 +468,13 @@ class Supervisor:
                 self._unverified.append(f"{self._name(node)}: did not answer whether all is gone there")
                 self._phase[node] = Phase.OVER
         return orders
+
+    def _take_stacks(self) -> list[Order]:
+        """The time is out: nothing that happens from now on is the cause of the end, which may wait a little."""
+        self._cause = self._cause or Cause.TIMEOUT
+        self._telling = {node for node in self._answering() if not self._ended(node)}
+        self._deadlines["stacks"] = self._now + STACKS
+        return [Ask(node=node, question={"question": "stacks"}) for node in self._telling]
 
     def _may_stop(self) -> bool:
         """After the first failure: have the others had their say?"""

@@ -77,6 +77,7 @@ class Begin:
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
     ports: Sequence[int] = ()  # TCP ports to keep for the ranks from its lock to their start; 0: any that is free
+    stacks: bool = False  # every Python of the ranks is prepared to tell its stacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,7 @@ class Session:
             "lease": begin.lease,
             "grace": begin.grace,
             "ports": list(begin.ports),
+            "stacks": begin.stacks,
         }
         self._send(blob() + encode(request))
 
@@ -279,6 +281,12 @@ class Session:
             self._order({"type": "ask", **question})
         else:
             self._send(encode({"type": "ask", **question}))
+
+    def ask_with(self, question: Mapping[str, Any], enclosed: bytes) -> None:
+        """Ask the agent something that comes with many bytes. For a thread of its own."""
+        pieces = [enclosed[place : place + PIECE] for place in range(0, len(enclosed), PIECE)]
+        ask = {"type": "ask", **question}
+        self._send_pieces(self.attempt, [*(({"type": "enclosed"}, piece) for piece in pieces), (ask, b"")])
 
     def reply(self, data: bytes) -> None:
         """Say something to who is answering a lasting question."""

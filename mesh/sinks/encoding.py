@@ -7,6 +7,7 @@ from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
+    Answered,
     Busy,
     Connected,
     Event,
@@ -31,6 +32,7 @@ from mesh.core.events import (
     Synced,
     WorkspaceFailed,
 )
+from mesh.sinks import stacks
 
 
 def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
@@ -62,6 +64,9 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             during = {"during": event.during} if event.during else {}
             oom = {"oom": True} if event.oom else {}
             yield {**rank("exited", event, placement), **how, **during, **oom}
+        case Answered(answer={"stacks": _}):
+            about = _host("stacks", event, placement)
+            yield {**about, "groups": [stacks.as_dict(group) for group in stacks.fold([(about["host"], event.answer)])]}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}

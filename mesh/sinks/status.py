@@ -14,6 +14,7 @@ from mesh.sinks.ranks import counted, told_ranks
 PATIENCE = 1.0  # seconds of a run before its status is told
 QUIET = 30.0  # seconds without output after which a rank is called quiet
 SILENCE = 60.0  # seconds in which no rank says anything, after which that is told where there is no status line
+HANGS = 300.0  # seconds in which no rank says anything, after which `mesh stacks` is offered
 TAIL = 400  # bytes of a rank's output that are kept for its last line
 QUOTED = 80  # characters of a last line
 MOST_LINES = 20  # of a report
@@ -33,9 +34,9 @@ class _Rank:
 class Status:
     """Takes the events of a run. Times are seconds of one clock."""
 
-    def __init__(self, placement: Placement, noun: str = "rank") -> None:
-        """noun: what they are called; in a setup each is a host."""
-        self._placement, self._noun = placement, noun
+    def __init__(self, placement: Placement, noun: str = "rank", run: str = "") -> None:
+        """noun: what they are called; in a setup each is a host; run: whose stacks can be asked for, "": none."""
+        self._placement, self._noun, self._run = placement, noun, run
         self._ranks = [_Rank() for _ in range(placement.world_size)]
         self._heard: float | None = None  # when a rank started, ended or wrote something last
         self._began: float | None = None
@@ -75,7 +76,8 @@ class Status:
         more = ""
         if longer and len(longer) <= len(running) / 2:
             more = f", {told_ranks(longer, self._noun)} for {_seconds(now - since[n] for n in longer)}"
-        return f"no output for {now - self._heard:.0f} s: {', '.join(self._counts())}{more}"
+        silence = now - self._heard
+        return f"no output for {silence:.0f} s: {', '.join(self._counts())}{more}{self._offer(silence)}"
 
     def report(self, now: float) -> list[str]:
         """What every rank is doing, a line for all of which the same can be told."""
@@ -114,9 +116,14 @@ class Status:
             return ""
         seconds = _seconds(now - self._since(self._ranks[number]) for number in quiet)
         if len(quiet) == len(running):
-            return f"no output for {now - max(self._since(self._ranks[number]) for number in quiet):.0f} s"
+            silence = now - max(self._since(self._ranks[number]) for number in quiet)
+            return f"no output for {silence:.0f} s{self._offer(silence)}"
         # Where most are, as where only rank 0 writes a log, it tells nothing.
         return f"{told_ranks(quiet, self._noun)} quiet for {seconds}" if len(quiet) <= len(running) / 2 else ""
+
+    def _offer(self, silence: float) -> str:
+        """What may help after so many seconds in which no rank has said anything."""
+        return f" (`mesh stacks {self._run}` shows where they are)" if self._run and silence >= HANGS else ""
 
     def _kind(self, rank: _Rank, now: float) -> tuple[str, str]:
         """What is told of it, less the time."""

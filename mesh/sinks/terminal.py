@@ -36,6 +36,7 @@ from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
 from mesh.sinks.ranks import counted
+from mesh.sinks.stacks import Gathered
 from mesh.sinks.status import SILENCE, Status
 from mesh.sinks.voice import Voice
 
@@ -57,17 +58,20 @@ class TerminalSink:
         stdin_fd: int = -1,
         typed_for_ranks: bool = False,
         noun: str = "rank",
+        run: str = "",
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         environ: Mapping[str, str],
         progress: bool = False,
+        stacks: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """mode, label, exact: as RankOutput has them; environ: NO_COLOR and TERM are looked for in it.
 
         progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
         typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
-        noun: what a rank is called in the status
+        noun, run: as Status has them
+        stacks: tell those that are taken before the end
         """
         self._clock = clock  # seconds
         self._placement = placement
@@ -85,9 +89,10 @@ class TerminalSink:
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()  # words, by time
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
-        self._status = Status(placement, noun) if progress else None
+        self._status = Status(placement, noun, run) if progress else None
         self._enter = EnterKey(stdin_fd)
         self._typed_for_ranks = typed_for_ranks
+        self._stacks = Gathered(placement) if stacks else None
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
@@ -98,6 +103,8 @@ class TerminalSink:
             self._status.handle(event, now)
         if self._progress and self._progress.handle(event, now):
             self._tell_state(now)
+        for line in self._stacks.take(event) if self._stacks else ():
+            self._say(line)
         match event:
             case Output():
                 self._output.handle(event, now)

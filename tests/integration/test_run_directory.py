@@ -55,7 +55,7 @@ RUNS = {
     "killed": (["exec", "local", "sh", "-c", "kill -9 $$"], "", 137),
     "an exception": (["exec", "local:1", "python3", "-c", "raise MemoryError('too much')"], "", 1),
     "prerun fails": (["run", "local", "true"], "prerun: ['false']\n", 125),
-    "timeout": (["run", "--timeout", "0.5", "local", "sleep", "60"], "grace: 5\n", 124),
+    "timeout": (["run", "--timeout", "0.5", "--stacks-on-timeout", "local", "sleep", "60"], "grace: 5\n", 124),
     "setup": (["setup", "local"], "commands: [echo hi, exit 4]\n", 4),
     "push": (["push", "local"], "grace: 5\n", 0),
     "more than the logs may have": (

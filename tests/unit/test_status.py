@@ -62,6 +62,24 @@ def test_the_line(history: list[tuple[float, list[Event]]], now: float, expected
     assert status_of(*history).line(now) == expected
 
 
+def test_when_all_are_quiet_for_five_minutes_their_stacks_are_offered() -> None:
+    status, setup = Status(PLACEMENT, run="20261121-10"), status_of(ALL, (10.0, wrote(*range(32))))
+    for event in [*started(*range(32)), *wrote(7)]:
+        status.handle(event, 10.0)
+    offer = "(`mesh stacks 20261121-10` shows where they are)"
+    assert [status.line(309.0), status.silence(309.0)] == [
+        "32 ranks running, no output for 299 s, 4:59",
+        "no output for 299 s: 32 ranks running",
+    ]
+    assert [status.line(310.0), status.silence(310.0)] == [
+        f"32 ranks running, no output for 300 s {offer}, 5:00",
+        f"no output for 300 s: 32 ranks running {offer}",
+    ]
+    assert "stacks" not in setup.line(400.0) + setup.silence(400.0)
+    status.handle(wrote(3)[0], 310.0)  # one that goes on is no hang
+    assert "stacks" not in status.line(311.0) + status.silence(311.0)
+
+
 def test_the_state_of_every_rank() -> None:
     status = status_of(
         (0.0, started(*range(31))),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST = 65536  # bytes; a request is sent in one piece
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
+NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
 
 
@@ -142,14 +143,9 @@ def bring_channel(begin: dict[str, Any]) -> None:
     visitor.recv(1)  # nothing is sent: it returns when the agent is done with the channel
 
 
-def runs() -> list[dict[str, Any]]:
-    """What the agents of this user tell of their runs."""
-    found = []
-    for path in _paths():
-        told = _ask(path, {"type": "about"})
-        if told:
-            found.append(told)
-    return found
+def runs(run: str = "") -> list[dict[str, Any]]:
+    """What the agents of this user tell of their runs, or of one."""
+    return _ask_all(run, {"type": "about"})
 
 
 def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
@@ -157,13 +153,12 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
 
     grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
     """
-    found = []
-    for path in _paths():
-        if not run or os.path.basename(path).rpartition("-")[0] == run:
-            told = _ask(path, {"type": "stop", "grace": grace})
-            if told:
-                found.append(told)
-    return found
+    return _ask_all(run, {"type": "stop", "grace": grace})
+
+
+def _ask_all(run: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    paths = [path for path in _paths() if not run or os.path.basename(path).rpartition("-")[0] == run]
+    return [told for told in (_ask(path, request) for path in paths) if told]
 
 
 def _paths() -> list[str]:
@@ -194,7 +189,7 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         return told
     except socket.timeout:
         run, _, node = os.path.basename(path).rpartition("-")
-        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": "not answering", "ranks": []}
+        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
     except (OSError, ValueError):
         return {}
     finally:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from functools import partial
 
-from . import cgroups, devices, network
+from . import cgroups, devices, handlers, network, stacks
 from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
@@ -39,7 +39,7 @@ from .processes import (
 )
 from .pull import Pull
 from .questions import answer
-from .ranks import CHUNK, Rank, Source, append_path, rank_environment, start_rank
+from .ranks import CHUNK, Rank, Source, extend_path, rank_environment, start_rank
 from .setup import Setup
 from .spool import Spool
 from .state import Busy, State, machine_directory, machine_id
@@ -88,6 +88,7 @@ class Agent:
         self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
         self.pull: Pull | None = None
+        self.enclosed = b""  # what the client has sent for a question
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
@@ -251,6 +252,7 @@ class Agent:
             "node": self.begin["node"],
             "about": self.begin["about"],
             "grace": self.begin["grace"],
+            "workspace": self.state.workspace,
             "began": self.began,
             "attached": self.client.channel >= 0,
             "state": self.state_of_it(),
@@ -304,15 +306,23 @@ class Agent:
         self.flush()
 
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
-        """Answer a question; there is no run then, and we may block. A pull answers when everything was sent."""
+        """Answer a question. Without a run we may block; a pull answers when everything was sent."""
         try:
+            if self.ranks:  # about them
+                tell = partial(stacks.tell, [self.about()], self.begin["remote_dir"], {}, b"")
+                self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
+                return
             if header["question"] == "pull":
                 self.make_door()
                 self.pull = Pull(header["paths"], self.state.workspace)
                 return
-            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"])})
+            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
+
+    def do_enclosed(self, header: dict[str, Any], data: bytes) -> None:
+        """A piece of what the next question comes with."""
+        self.enclosed += data
 
     def do_reply(self, header: dict[str, Any], data: bytes) -> None:
         """What the client says to a pull."""
@@ -433,12 +443,12 @@ class Agent:
         try:
             self.path = environment[b"PATH"]
             environment[b"PATH"] = self.containers.cover(self.path)
-            self.library = self.state.library(data) if data else ""
+            self.library = self.state.library("meshrun", data) if data else ""
         except OSError as error:
             self.fail("home", why(error), hint(error))
             return
         if self.library:
-            append_path(environment, b"PYTHONPATH", self.library)
+            extend_path(environment, b"PYTHONPATH", self.library)
         self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
         self.memory = Memory(self.ending.cgroup or cgroups.own())
         try:
@@ -481,8 +491,11 @@ class Agent:
         try:  # once more: prerun may have brought another docker, or hidden the script
             path = self.setting.environment.get(b"PATH", os.defpath.encode())
             self.setting.environment[b"PATH"] = self.containers.cover(path)
+            if self.begin["stacks"]:
+                prepared = self.state.library("sitecustomize", handlers.source())
+                extend_path(self.setting.environment, b"PYTHONPATH", prepared, first=True)
             if self.library:
-                append_path(self.setting.environment, b"PYTHONPATH", self.library)
+                extend_path(self.setting.environment, b"PYTHONPATH", self.library)
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return

@@ -205,16 +205,22 @@ class Process:
 
 def descendants(root: int) -> list[Process]:
     """Every process below root that has not ended (zombies have), in no order."""
+    return [process for process in families([root])[root] if process.pid != root]
+
+
+def families(roots: Iterable[int]) -> dict[int, list[Process]]:
+    """For each of these processes, itself and all below it that have not ended; parents come before children."""
+    known: dict[int, Process] = {}
     children: dict[int, list[Process]] = {}
     for process in _look_around():
+        known[process.pid] = process
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    waiting = [root]
-    while waiting:
-        for process in children.get(waiting.pop(), ()):
-            waiting.append(process.pid)  # a zombie may still have children
-            if process.state not in "ZX":
-                found.append(process)
+    found = {}
+    for root in roots:
+        family = [known[root]] if root in known else []
+        for process in family:  # it grows meanwhile; a zombie may still have children
+            family += children.get(process.pid, ())
+        found[root] = [process for process in family if process.state not in "ZX"]
     return found
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from . import cgroups, doors
+from . import cgroups, doors, stacks
 from .checks import facts
 from .doors import below
 from .gpus import count_gpus
@@ -29,10 +29,12 @@ OF_A_RUN = re.compile(r"(?:spool|share|bin)-(.+)-([0-9]+)")
 OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
-def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
+def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str, Any]:
     """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs",
-    "gpus", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+    "gpus", "stop" with "run" ("" for all) and "grace", "clean" with "dry_run", or
+    "stacks" with "run" and "tool" (stacks.py).
 
+    given: what came with it
     May block. Raises OSError.
     """
     if question["question"] == "check":
@@ -50,6 +52,8 @@ def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
         return {"runs": doors.runs(), "orphans": orphans}
     if question["question"] == "clean":
         return {"found": _clean(machine_directory(remote_dir), question["dry_run"])}
+    if question["question"] == "stacks":
+        return stacks.tell(doors.runs(question["run"]), remote_dir, question["tool"], given)
     return _stop(question["run"], question["grace"])
 
 

@@ -141,12 +141,12 @@ def home_directory() -> str:
         return "/"
 
 
-def append_path(environment: dict[bytes, bytes], name: bytes, directory: str) -> None:
-    """Have a directory looked into after all others that a variable names."""
+def extend_path(environment: dict[bytes, bytes], name: bytes, directory: str, first: bool = False) -> None:
+    """Have a directory looked into after all others that a variable names, or before them."""
     ours = os.fsencode(directory)
-    others = environment.get(name, b"")
-    if ours not in others.split(b":"):
-        environment[name] = others + b":" + ours if others else ours
+    before = environment.get(name, b"")
+    others = [place for place in before.split(b":") if place != ours] if before else []
+    environment[name] = b":".join([ours, *others] if first else [*others, ours])
 
 
 def rank_environment(base: dict[bytes, bytes], given: dict[bytes, bytes], workspace: str) -> dict[bytes, bytes]:

@@ -83,10 +83,10 @@ class State:
         except FileNotFoundError:
             pass
 
-    def library(self, source: bytes) -> str:
-        """The directory where Python finds this source as ``meshrun``, made if need be. Raises OSError."""
+    def library(self, module: str, source: bytes) -> str:
+        """The directory where Python finds this source as a module so named, made if need be. Raises OSError."""
         directory = os.path.abspath(os.path.join(self.machine, f"python-{zlib.crc32(source):08x}"))
-        path = os.path.join(directory, "meshrun.py")
+        path = os.path.join(directory, module + ".py")
         if not os.path.exists(path):
             os.makedirs(directory, exist_ok=True)
             with open(f"{path}.{os.getpid()}", "wb") as file:

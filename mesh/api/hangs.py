@@ -1,0 +1,119 @@
+"""Where the ranks of a run are."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mesh.api.inquiries import ask, find_run, told_failures
+from mesh.api.records import LAST
+from mesh.config.settings import Options
+from mesh.core.cluster import Placement
+from mesh.core.errors import UsageError
+from mesh.sinks.ranks import told_ranks
+from mesh.sinks.stacks import Group, ended, fold, notes
+
+DEFAULTS = Options()
+PY_SPY = "py-spy"
+MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; as uname(1) has them
+HASH = 20  # bytes of BLAKE2b, as for contents of a workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks:
+    """The stacks of all ranks of a run."""
+
+    run: str
+    groups: tuple[Group, ...]  # equal ones as one, the odd one out first
+    ended: tuple[int, ...]  # ranks that have ended already
+    notes: tuple[str, ...]  # why some tell less, and what to do about it
+    failures: tuple[str, ...]  # hosts that could not be asked, one line each
+
+
+def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Stacks:
+    """Where every rank of a run is: Python stacks where they can be had, else what the kernel tells.
+
+    run: an id, the beginning of one, or "last" for the last one of this machine
+    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    Raises UsageError, also if no rank of it runs.
+    """
+    found = find_run(run, cluster, options, clusters_file)
+    tool, load = _py_spy()
+    question = {"question": "stacks", "run": found.run, "tool": tool}
+    answers: list[tuple[str, Mapping[str, Any]]] = []
+    failures = list(found.problems)
+    for one in found.clusters:
+        inquiry = ask(one, question, each_machine=True, wanted=lambda name: load())
+        failures += told_failures(one, inquiry)
+        answers += [(one.hosts[node].name, answered.answer) for node, answered in sorted(inquiry.answers.items())]
+    answers = _once(answers)
+    placement = found.record.placement if found.record and found.record.hosts else None
+    is_known = not failures and not any(answer["silent"] for _, answer in answers)
+    if is_known and not any(answer["stacks"] for _, answer in answers):
+        raise UsageError(f"no rank of run {found.run} is running", hint="`mesh ps` lists what runs")
+    failures += unknown(placement, answers, failures)
+    return Stacks(
+        run=found.run,
+        groups=tuple(fold(answers, placement)),
+        ended=ended(answers),
+        notes=tuple(notes(answers)),
+        failures=tuple(failures),
+    )
+
+
+def unknown(
+    placement: Placement | None, answers: Sequence[tuple[str, Mapping[str, Any]]], failures: Sequence[str]
+) -> list[str]:
+    """The hosts of whose ranks nobody has told, though they could be asked; one line each."""
+    seen = {rank["rank"] for _, answer in answers for rank in answer["ranks"]}
+    failed = {line.partition(": ")[0] for line in failures}
+    if placement is None:
+        silent = [host for host, answer in answers if answer["silent"]]
+        return [f"{host}: the agent of the run does not answer" for host in silent]
+    return [
+        f"{host.name}: the agent of the run is gone or does not answer: nothing is known of {told_ranks(ranks)}"
+        for host, ranks in ((host, set(placement.ranks(node))) for node, host in enumerate(placement.hosts))
+        if host.name not in failed and not seen & ranks
+    ]
+
+
+def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each rank by the first who tells of it: a machine may be in several clusters."""
+    seen: set[int] = set()
+    kept: list[tuple[str, Mapping[str, Any]]] = []
+    for host, answer in answers:
+        new = {rank["rank"] for rank in answer["ranks"]} - seen
+        seen |= new
+        told = [{**stack, "of": [one for one in stack["of"] if one[0] in new]} for stack in answer["stacks"]]
+        ranks = [rank for rank in answer["ranks"] if rank["rank"] in new]
+        kept.append((host, {**answer, "ranks": ranks, "stacks": [stack for stack in told if stack["of"]]}))
+    return kept
+
+
+def _py_spy() -> tuple[dict[str, str], Callable[[], bytes]]:
+    """Our own py-spy, for hosts of the same kind that have none: what to tell of it ({}: there is none), and itself."""
+    try:
+        files = importlib.metadata.files(PY_SPY) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    paths = [Path(str(file.locate())) for file in files if file.name == PY_SPY]
+    found = shutil.which(PY_SPY)
+    for path in [*paths, *([Path(found)] if found else [])]:
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        machine = MACHINES.get(int.from_bytes(data[18:20], "little"), "")
+        if data.startswith(b"\x7fELF\x02\x01") and machine:  # of Linux; on macOS ours is for nobody there
+            digest = hashlib.blake2b(data, digest_size=HASH).hexdigest()
+            return {"machine": machine, "hash": digest, "path": str(path.resolve())}, functools.cache(
+                functools.partial(zlib.compress, data)
+            )
+    return {}, lambda: b""

@@ -1,0 +1,124 @@
+"""`mesh stacks` as a user sees it: 16 ranks of which one is somewhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Home
+from tests.lab import eventually
+
+TRAIN = """\
+import os, sys, threading
+from data import DataLoader
+def psum(): threading.Event().wait()
+print("up", flush=True)
+if os.environ["RANK"] == "7":
+    for batch in DataLoader(): pass
+psum()
+"""
+DATA = """\
+import time
+class DataLoader:
+    def __iter__(self): return self
+    def __next__(self): time.sleep(1000)
+"""
+SHELL = "echo up; if [ $RANK = 7 ]; then exec sleep 1000; else exec cat $FIFO; fi"
+
+
+def without_py_spy(home: Home) -> None:
+    """Have none here: neither the package nor on PATH."""
+    empty = home.path / "empty/py_spy-0.dist-info"
+    empty.mkdir(parents=True)
+    (empty / "METADATA").write_text("Metadata-Version: 2.1\nName: py-spy\nVersion: 0\n")
+    (empty / "RECORD").write_text("")
+    home.environ["PYTHONPATH"] = f"{empty.parent}:{home.environ['PYTHONPATH']}"
+    home.environ["PATH"] = "/usr/bin:/bin"
+
+
+def has_py_spy() -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.files("py-spy"))
+    return False
+
+
+@contextlib.contextmanager
+def running(home: Home, *words: str, ranks: int = 16) -> Iterator[subprocess.Popen[bytes]]:
+    """A run whose ranks have all said that they are up; it is stopped at the end."""
+    process = home.popen("run", "--nproc", "4", *words)
+    assert process.stdout is not None
+    for _ in range(ranks):
+        assert process.stdout.readline()
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+needs_py_spy = pytest.mark.skipif(not has_py_spy(), reason="needs py-spy: pip install -e '.[dev]'")
+
+
+@pytest.mark.parametrize("how", [pytest.param("py-spy", marks=needs_py_spy), "faulthandler"])
+def test_the_odd_one_of_16_ranks(home: Home, how: str) -> None:
+    home.files(train__py=TRAIN, data__py=DATA)
+    if how == "py-spy":
+        # The path of a virtual environment's python would have py-spy beside it.
+        home.environ["PATH"] = "/usr/bin:/bin"
+    else:
+        without_py_spy(home)
+    with running(home, *(["--stacks"] if how == "faulthandler" else []), "local:4", "python3", "train.py"):
+
+        def told() -> list[str]:
+            return home.mesh("stacks").out.decode().splitlines()
+
+        # A rank that has not lived for half a second yet is asked nothing.
+        assert eventually(lambda: len(told()) == 2 and "in wait at" in told()[1].replace("Condition.", ""))
+        odd, others = told()
+        assert re.fullmatch(r"\[7\] (DataLoader\.)?__next__ at data\.py:4", odd)
+        assert re.fullmatch(r"\[0-6,8-15\] psum at train\.py:3, in (Condition\.)?wait at threading\.py:\d+", others)
+        found = json.loads(home.mesh("stacks", "--json", "last").out)
+        assert [group["ranks"] for group in found["groups"]] == [[7], [*range(7), *range(8, 16)]]
+        assert {group["how"] for group in found["groups"]} == {how}
+        if how == "faulthandler":
+            full = home.mesh("stacks", "--full", found["run"][:-3]).out.decode().splitlines()
+            assert full[:3] == [f"[7] train.py, by {how}", f"    {odd[4:]}", "    <module> at train.py:6"]
+
+
+def test_the_kernels_word_on_what_is_no_python(home: Home) -> None:
+    without_py_spy(home)
+    fifo = home.path / "fifo"
+    subprocess.run(["mkfifo", fifo], check=True)
+    with fifo.open("r+b", buffering=0), running(home, "--env", f"FIFO={fifo}", "local:4", "sh", "-c", SHELL):
+        assert eventually(lambda: len(home.mesh("stacks").out.splitlines()) == 2)
+        done = home.mesh("stacks")
+        odd, others = done.out.decode().splitlines()
+        assert odd.startswith("[7] sleep: in ")
+        assert others.startswith(f"[0-6,8-15] cat: in read of {fifo}")
+        assert "py-spy" not in done.err  # there is no Python to trace
+    done = home.mesh("stacks")
+    assert done.status == 2
+    assert "no rank of run" in done.err
+
+
+def test_stacks_before_a_timeout_ends_the_run(home: Home) -> None:
+    without_py_spy(home)
+    home.files(train__py=TRAIN, data__py=DATA)
+    words = ("--nproc", "2", "--timeout", "1", "--stacks", "--stacks-on-timeout", "local:4", "python3", "train.py")
+    done = home.mesh("run", *words)
+    assert done.status == 124
+    lines = done.err.splitlines()
+    shown = lines.index("==> [7] train.py, by faulthandler")
+    assert lines[shown + 1] == "==>     __next__ at data.py:4"
+    assert "==> [0-6] train.py, by faulthandler" in lines
+    assert shown < next(number for number, line in enumerate(lines) if "stopping 8 ranks" in line)
+    assert home.mesh("run", "--stacks-on-timeout", "local", "true").status == 2
+    bin_directories = Path(home.path).glob(".mesh/local/*/machines/*/bin-*")
+    assert list(bin_directories) == []
