@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.api.attaching import attach, detach, signal
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
 from mesh.api.inquiries import Answers, HostReport, Leftover, RunLine, check, clean, ps, stop
 from mesh.api.logs import logs
@@ -42,8 +43,10 @@ __all__ = [
     "RunLine",
     "RunResult",
     "SyncResult",
+    "attach",
     "check",
     "clean",
+    "detach",
     "exec",
     "explain",
     "init",
@@ -57,6 +60,7 @@ __all__ = [
     "pull",
     "run",
     "setup",
+    "signal",
     "ssh_argv",
     "stop",
     "sync",

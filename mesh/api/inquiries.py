@@ -52,7 +52,8 @@ class RunLine:
     hosts: tuple[str, ...]  # that have told of it
     ranks: int  # that are running
     state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
-    attached: bool  # its client is there
+    attached: bool  # a client is there
+    detached: bool  # it needs none
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 
 
@@ -79,7 +80,7 @@ def check(*, cluster: str, options: Options = DEFAULTS, clusters_file: str = "")
     from mesh.engine import checkup
 
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "check"})
+    inquiry = ask_hosts(found, {"question": "check"})
     reports = []
     for node, host in enumerate(found.hosts):
         answer = inquiry.answers.get(node)
@@ -96,9 +97,9 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     """
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
-    for found in _clusters(cluster, options, clusters_file):
-        inquiry = _ask(found, {"question": "runs"})
-        failures += _failures(found, inquiry)
+    for found in clusters_of(cluster, options, clusters_file):
+        inquiry = ask_hosts(found, {"question": "runs"})
+        failures += host_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
                 _gather(gathered, host.name, inquiry.answers[node].answer)
@@ -129,15 +130,15 @@ def stop(
     record = None if every else find_record(run)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
-    clusters = list(_clusters(cluster or recorded, options, clusters_file))
+    clusters = list(clusters_of(cluster or recorded, options, clusters_file))
     if not every and not full:
-        full = _only_one(run, clusters)
+        full = only_one(run, clusters)
     question = {"question": "stop", "run": full, "grace": options.grace}
     stopped: set[str] = set()
     troubles = [] if cluster or recorded else _unusable(clusters_file)
     for found in clusters:
-        inquiry = _ask(found, question, STOP_PATIENCE)
-        troubles += _failures(found, inquiry)
+        inquiry = ask_hosts(found, question, STOP_PATIENCE)
+        troubles += host_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
             troubles += [
@@ -160,8 +161,8 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file)
-    inquiry = _ask(found, {"question": "clean", "dry_run": dry_run})
-    troubles = _failures(found, inquiry)
+    inquiry = ask_hosts(found, {"question": "clean", "dry_run": dry_run})
+    troubles = host_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
@@ -171,7 +172,7 @@ def clean(
     ]
 
 
-def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
+def ask_hosts(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -> Inquiry:
     """Ask every host. patience: seconds for an answer, 0: the usual."""
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
@@ -184,7 +185,7 @@ def _ask(cluster: Cluster, question: Mapping[str, Any], patience: float = 0.0) -
     return inquiry
 
 
-def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+def host_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
@@ -194,7 +195,7 @@ def _unusable(clusters_file: str) -> list[str]:
     return [f"{name}: not asked: {lines[0]}" for name, lines in problems.items()]
 
 
-def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
+def clusters_of(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
     """The one that is named, or all that can be used, this machine included."""
     if name:
         yield choose_cluster(name, options, clusters_file)
@@ -231,15 +232,16 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
         ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
         state=",".join(states),
         attached=any(node["attached"] for node in nodes),
+        detached=any(node.get("detached", False) for node in nodes),
         devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node.get("devices", ())),
     )
 
 
-def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
+def only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:
-        for answered in _ask(cluster, {"question": "runs"}).answers.values():
+        for answered in ask_hosts(cluster, {"question": "runs"}).answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:

@@ -15,6 +15,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from mesh import api
+from mesh.cli.attaching import attach, detach, left, signal
 from mesh.cli.completion import script
 from mesh.cli.records import pruned, record_as_json, records_table
 from mesh.cli.reports import explained, leftovers, listed, report_as_dict, runs_table, table
@@ -57,6 +58,7 @@ OPTIONS = {
     "evict": "end your own processes that hold a device which the run needs",
     "no-fanout": "send to every host from here: hosts hand nothing on among themselves",
     "fresh": "remove from the workspace what the hosts have made in it",
+    "detach": "leave once all ranks have started, and print the run's id: `mesh attach` comes back",
     "prerun": "run also the prerun entries whose inputs have not changed",
 }
 
@@ -92,6 +94,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
         fresh: bool = False,
         no_fanout: bool = False,
         prerun: bool = False,
+        detach: bool = False,
     ) -> None:
         options = read_options(
             hosts=hosts,
@@ -113,6 +116,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             fresh=fresh,
             no_fanout=no_fanout,
             prerun=prerun,
+            detach=detach,
         )
         command = given_command(own_words(context), f"mesh {name} [options] CLUSTER COMMAND [ARG ...]")
         if dry_run:
@@ -129,6 +133,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             label=label,
             json=json,
         )
+        if detach:
+            left(result, json=json)
         raise Exit(code=result.exit_code)
 
     body.__doc__ = summary
@@ -452,5 +458,22 @@ def completion(context: Context, shell: str = "") -> None:
 
 
 namespace = Collection(
-    run, execute, push, pull, setup, check, ps, stop, logs, runs, clean, ssh, clusters, init, completion
+    run,
+    execute,
+    push,
+    pull,
+    setup,
+    check,
+    ps,
+    attach,
+    detach,
+    signal,
+    stop,
+    logs,
+    runs,
+    clean,
+    ssh,
+    clusters,
+    init,
+    completion,
 )

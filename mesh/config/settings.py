@@ -45,6 +45,7 @@ class Options:
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
+    detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
 
 
 def read_options(
@@ -68,10 +69,13 @@ def read_options(
     fresh: bool = False,
     no_fanout: bool = False,
     prerun: bool = False,
+    detach: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
+    if detach and (interactive or stdin not in ("", "none")):
+        raise UsageError("--detach leaves, so that there is no standard input to give", hint="leave out -i or --stdin")
     if nproc and not nproc.isdecimal():
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     return Options(
@@ -93,6 +97,7 @@ def read_options(
         fresh=fresh,
         fan_out=not no_fanout,
         prerun=prerun,
+        detach=detach,
     )
 
 
@@ -242,6 +247,7 @@ def run_spec(
         evict=options.evict,
         fresh=options.fresh,
         fan_out=options.fan_out,
+        detach=options.detach,
         spool=project.spool,
         logs=project.logs,
     )
