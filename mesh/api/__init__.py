@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.api.attaching import attach, detach, signal
 from mesh.api.checking import HostReport, check, vetted
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
 from mesh.api.hangs import Stacks, stacks
@@ -46,8 +47,10 @@ __all__ = [
     "RunResult",
     "Stacks",
     "SyncResult",
+    "attach",
     "check",
     "clean",
+    "detach",
     "exec",
     "explain",
     "init",
@@ -61,6 +64,7 @@ __all__ = [
     "pull",
     "run",
     "setup",
+    "signal",
     "ssh_argv",
     "stacks",
     "stop",

@@ -40,7 +40,8 @@ class RunLine:
     hosts: tuple[str, ...]  # that have told of it
     ranks: int  # that are running
     state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
-    attached: bool  # its client is there
+    attached: bool  # a client is there
+    detached: bool  # it needs none
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 
 
@@ -70,7 +71,7 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     """
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
-    for found in _clusters(cluster, options, clusters_file):
+    for found in clusters_of(cluster, options, clusters_file):
         inquiry = ask(found, {"question": "runs"})
         failures += told_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
@@ -101,7 +102,7 @@ def stop(
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
     if every:
-        where = FoundRun(run="", clusters=tuple(_clusters(cluster, options, clusters_file)), problems=(), record=None)
+        where = FoundRun(run="", clusters=tuple(clusters_of(cluster, options, clusters_file)), problems=(), record=None)
     else:
         where = find_run(run, cluster, options, clusters_file)
     question = {"question": "stop", "run": where.run, "grace": options.grace}
@@ -189,7 +190,7 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
     record = find_record(run)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
-    clusters = tuple(_clusters(cluster or recorded, options, clusters_file))
+    clusters = tuple(clusters_of(cluster or recorded, options, clusters_file))
     problems = () if cluster or recorded else tuple(_unusable(clusters_file))
     return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=problems, record=record)
 
@@ -232,7 +233,7 @@ def _unusable(clusters_file: str) -> list[str]:
     return [f"{name}: not asked: {lines[0]}" for name, lines in problems.items()]
 
 
-def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
+def clusters_of(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
     """The one that is named, or all that can be used, this machine included."""
     if name:
         yield choose_cluster(name, options, clusters_file)
@@ -269,6 +270,7 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
         ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
         state=",".join(states),
         attached=any(node["attached"] for node in nodes),
+        detached=any(node.get("detached", False) for node in nodes),
         devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node.get("devices", ())),
     )
 

@@ -63,6 +63,7 @@ class Options:
     check: bool = False  # see first whether every host is fit for the run
     stacks: bool = False  # prepare every Python of the ranks to tell its stacks
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
+    detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
 
 
 def read_options(
@@ -92,12 +93,18 @@ def read_options(
     check: bool = False,
     stacks: bool = False,
     stacks_on_timeout: bool = False,
+    detach: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
     if stacks_on_timeout and not timeout:
         raise UsageError("--stacks-on-timeout needs --timeout", hint="mesh run --timeout 2h --stacks-on-timeout ...")
+    if detach and stacks_on_timeout:
+        hint = "leave it out: `mesh stacks` shows where the ranks of a detached run are"
+        raise UsageError("--stacks-on-timeout needs a client that is there, and --detach leaves", hint=hint)
+    if detach and (interactive or stdin not in ("", "none")):
+        raise UsageError("--detach leaves, so that there is no standard input to give", hint="leave out -i or --stdin")
     if nproc and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     if master_port and not (master_port.isdecimal() and int(master_port)):
@@ -127,6 +134,7 @@ def read_options(
         check=check,
         stacks=stacks,
         stacks_on_timeout=stacks_on_timeout,
+        detach=detach,
     )
 
 
@@ -297,6 +305,7 @@ def run_spec(
         evict=options.evict,
         fresh=options.fresh,
         fan_out=options.fan_out,
+        detach=options.detach,
         spool=project.spool,
         logs=project.logs,
         stacks=options.stacks,

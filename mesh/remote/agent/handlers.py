@@ -11,6 +11,8 @@ import os
 import re
 import time
 
+from .processes import has_signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -90,7 +92,7 @@ def ask(process: Process) -> str:
             return ""
         head = file.readline()
         asked_by = int(head or "0")
-        if not asked_by or not _catches(pid, asked_by):
+        if not asked_by or not has_signal(str(pid), "SigCgt", asked_by):
             return ""
         deaf = _blocking(pid, asked_by)
         # It may have closed the file, and opened another one under its number.
@@ -146,23 +148,7 @@ def _threads(pid: int) -> list[str]:
 
 def _blocking(pid: int, number: int) -> set[str]:
     """The threads that do not hear a signal now."""
-    return {thread for thread in _threads(pid) if _has(f"{pid}/task/{thread}", "SigBlk", number)}
-
-
-def _catches(pid: int, number: int) -> bool:
-    return _has(str(pid), "SigCgt", number)
-
-
-def _has(whose: str, field: str, number: int) -> bool:
-    """Whether a signal is in a set of /proc/PID/status."""
-    try:
-        with open(f"/proc/{whose}/status") as file:
-            for line in file:
-                if line.startswith(field + ":"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (FileNotFoundError, ProcessLookupError):  # a thread that has ended
-        pass
-    return False
+    return {thread for thread in _threads(pid) if has_signal(f"{pid}/task/{thread}", "SigBlk", number)}
 
 
 def read(text: str) -> list[dict[str, Any]]:

@@ -283,3 +283,44 @@ def send_signal(processes: Sequence[Process], number: int) -> list[Process]:
         except PermissionError:
             foreign.append(process)
     return foreign
+
+
+# What every process is expected to do something about; all other signals go to those that have a handler for them,
+# as they would end the others: shells and helpers around a program.
+FOR_ALL = frozenset(
+    (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGKILL,
+        signal.SIGTERM,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+    )
+)
+
+
+def pass_on(pid: int, number: int) -> int:
+    """Signal a process and those below it, as far as the signal is for them; return how many it went to."""
+    told = 0
+    for process in [*look_at([pid]), *descendants(pid)]:
+        if number in FOR_ALL or has_signal(str(process.pid), "SigCgt", number):
+            try:
+                os.kill(process.pid, number)
+                told += 1
+            except OSError:  # it has just ended, or is another user's
+                pass
+    return told
+
+
+def has_signal(whose: str, field: str, number: int) -> bool:
+    """Whether a signal is in a set of /proc/WHOSE/status, as SigCgt: those that it has a handler for."""
+    try:
+        with open(f"/proc/{whose}/status") as file:
+            for line in file:
+                if line.startswith(field + ":"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except OSError:  # it has ended
+        pass
+    return False
