@@ -152,9 +152,12 @@ def test_prerun_with_inputs_runs_on_one_host_after_the_other(shared: Home, hosts
 
 def test_spools_do_not_meet(shared: Home, hosts: list[TestHost]) -> None:
     """While the client is away, every machine keeps the output of its own ranks."""
-    process = shared.popen("run", "pod", "sh", "-c", "seq 1000000; touch /tmp/ended", stdout=subprocess.DEVNULL)
-    assert eventually(lambda: all(any("seq" in c for _, c in host.processes()) for host in hosts), 20.0)
+    script = "until test -e /tmp/go; do sleep 0.07; done; seq 1000000; touch /tmp/ended"
+    process = shared.popen("run", "pod", "sh", "-c", script, stdout=subprocess.DEVNULL)
+    assert eventually(lambda: all(any("until test" in c for _, c in host.processes()) for host in hosts), 20.0)
     process.send_signal(signal.SIGSTOP)
+    for host in hosts:
+        host.path("/tmp/go").touch()
     ended = [host.path("/tmp/ended") for host in hosts]
     assert eventually(lambda: all(path.exists() for path in ended), 30.0)
     machines = hosts[0].path("/root/.mesh/machines")
