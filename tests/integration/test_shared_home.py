@@ -52,9 +52,9 @@ def gone(lab: Lab, within: float = 5.0) -> bool:
 
 
 def kept(hosts: list[TestHost]) -> set[str]:
-    """What is below ~/.mesh, less what is in the workspaces."""
+    """What is below ~/.mesh, less what is in the workspaces, and meshrun, which stays for the next run."""
     root = hosts[0].path("/root/.mesh")
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() and path.name != "meshrun.py"}
     return {name for name in found if not name.startswith("workspaces/") or name.count("/") == 1}
 
 
