@@ -52,9 +52,9 @@ def gone(lab: Lab, within: float = 5.0) -> bool:
 
 
 def kept(hosts: list[TestHost]) -> set[str]:
-    """What is below ~/.mesh, less what is in the workspaces."""
+    """What is below ~/.mesh, less what is in the workspaces, and meshrun, which stays for the next run."""
     root = hosts[0].path("/root/.mesh")
-    found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() and path.name != "meshrun.py"}
     return {name for name in found if not name.startswith("workspaces/") or name.count("/") == 1}
 
 
@@ -152,9 +152,12 @@ def test_prerun_with_inputs_runs_on_one_host_after_the_other(shared: Home, hosts
 
 def test_spools_do_not_meet(shared: Home, hosts: list[TestHost]) -> None:
     """While the client is away, every machine keeps the output of its own ranks."""
-    process = shared.popen("run", "pod", "sh", "-c", "seq 1000000; touch /tmp/ended", stdout=subprocess.DEVNULL)
-    assert eventually(lambda: all(any("seq" in c for _, c in host.processes()) for host in hosts), 20.0)
+    script = "until test -e /tmp/go; do sleep 0.07; done; seq 1000000; touch /tmp/ended"
+    process = shared.popen("run", "pod", "sh", "-c", script, stdout=subprocess.DEVNULL)
+    assert eventually(lambda: all(any("until test" in c for _, c in host.processes()) for host in hosts), 20.0)
     process.send_signal(signal.SIGSTOP)
+    for host in hosts:
+        host.path("/tmp/go").touch()
     ended = [host.path("/tmp/ended") for host in hosts]
     assert eventually(lambda: all(path.exists() for path in ended), 30.0)
     machines = hosts[0].path("/root/.mesh/machines")
