@@ -301,7 +301,7 @@ def test_a_run_of_which_no_host_keeps_anything_is_none() -> None:
 
 def test_a_host_that_keeps_nothing_while_others_do_has_lost_the_run() -> None:
     looking = Looking()
-    begun = Connected(time=100, node=0, address="", port=0, machine="m")
+    begun = Connected(time=100, node=0, address="", machine="m")
     looking.handle(begun, started(0), exited(0, at=5), CaughtUp(time=100, node=0), *gone(0))
     looking.handle(PrepareFailed(time=100, node=1, step="tape", message="nothing is kept"))
     assert (looking.outcome().exit_code, [lost.node for lost in looking.outcome().lost]) == (76, [1])
