@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from mesh.api.inquiries import agreed
-from mesh.core.cluster import Host, Placement
+from mesh.api.owner import plan_of
+from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import MeshError
 from mesh.core.run import Launch, RunSpec
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
@@ -243,3 +244,10 @@ def test_initialize_jax_outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("JAX_NUM_PROCESSES", raising=False)
     with pytest.raises(RuntimeError, match="not started by mesh"):
         meshrun.initialize_jax()
+
+
+def test_who_attaches_to_a_run_finds_its_ranks_where_a_launcher_was_the_only_one_of_each_host() -> None:
+    cluster = Cluster(name="pod", hosts=(Host(name="a", address="a"),))
+    for launcher, ranks in ((Launch.TORCHRUN, 1), (Launch.NONE, 4)):
+        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("x",), nproc=4, launcher=launcher)
+        assert plan_of(spec, cluster)["nproc"] == ranks
