@@ -346,8 +346,12 @@ def test_precedence(tmp_path: Path) -> None:
     ("typed", "words", "message"),
     [
         ({"stacks_on_timeout": True}, ["true"], "--stacks-on-timeout needs --timeout"),
-        ({"stacks_on_timeout": True, "timeout": "5", "detach": True}, ["true"], "needs a client that is there"),
-        ({"detach": True, "stdin": "all"}, ["true"], "no standard input to give"),
+        (
+            {"stacks_on_timeout": True, "timeout": "5", "detach": True},
+            ["true"],
+            "--stacks-on-timeout needs a client that is there, and --detach leaves",
+        ),
+        ({"detach": True, "stdin": "all"}, ["true"], "--detach leaves, so that there is no standard input to give"),
         ({"env": ["X"]}, ["true"], "--env: expected NAME=VALUE, found 'X'"),
         ({"nproc": "0"}, ["true"], "--nproc: expected a number from 1 to 1024, or auto, found '0'"),
         ({"nproc": "two"}, ["true"], "--nproc: expected a number from 1 to 1024, or auto, found 'two'"),
