@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.api.attaching import attach, detach, signal
 from mesh.api.checking import HostReport, check, vetted
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
 from mesh.api.inquiries import Answers, Leftover, RunLine, clean, count_gpus, ps, stop
@@ -44,8 +45,10 @@ __all__ = [
     "RunLine",
     "RunResult",
     "SyncResult",
+    "attach",
     "check",
     "clean",
+    "detach",
     "exec",
     "explain",
     "init",
@@ -59,6 +62,7 @@ __all__ = [
     "pull",
     "run",
     "setup",
+    "signal",
     "ssh_argv",
     "stop",
     "sync",

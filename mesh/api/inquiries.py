@@ -40,7 +40,8 @@ class RunLine:
     hosts: tuple[str, ...]  # that have told of it
     ranks: int  # that are running
     state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
-    attached: bool  # its client is there
+    attached: bool  # a client is there
+    detached: bool  # it needs none
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 
 
@@ -70,9 +71,9 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     """
     gathered: dict[str, dict[str, Any]] = {}
     failures = [] if cluster else _unusable(clusters_file)
-    for found in _clusters(cluster, options, clusters_file):
+    for found in clusters_of(cluster, options, clusters_file):
         inquiry = ask(found, {"question": "runs"})
-        failures += _failures(found, inquiry)
+        failures += host_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
             if node in inquiry.answers:
                 _gather(gathered, host.name, inquiry.answers[node].answer)
@@ -103,15 +104,15 @@ def stop(
     record = None if every else find_record(run)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
-    clusters = list(_clusters(cluster or recorded, options, clusters_file))
+    clusters = list(clusters_of(cluster or recorded, options, clusters_file))
     if not every and not full:
-        full = _only_one(run, clusters)
+        full = only_one(run, clusters)
     question = {"question": "stop", "run": full, "grace": options.grace}
     stopped: set[str] = set()
     troubles = [] if cluster or recorded else _unusable(clusters_file)
     for found in clusters:
         inquiry = ask(found, question, STOP_PATIENCE)
-        troubles += _failures(found, inquiry)
+        troubles += host_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
             troubles += [
@@ -135,7 +136,7 @@ def clean(
     """
     found = choose_cluster(cluster, options, clusters_file)
     inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
-    troubles = _failures(found, inquiry)
+    troubles = host_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
@@ -148,7 +149,7 @@ def clean(
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
     inquiry = ask(cluster, {"question": "gpus"}, quiet=quiet)
-    troubles = _failures(cluster, inquiry)
+    troubles = host_failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
     return agreed({host.name: inquiry.answers[node].answer["gpus"] for node, host in enumerate(cluster.hosts)})
@@ -197,7 +198,7 @@ def ask(
     return inquiry
 
 
-def _failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
+def host_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
@@ -207,7 +208,7 @@ def _unusable(clusters_file: str) -> list[str]:
     return [f"{name}: not asked: {lines[0]}" for name, lines in problems.items()]
 
 
-def _clusters(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
+def clusters_of(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
     """The one that is named, or all that can be used, this machine included."""
     if name:
         yield choose_cluster(name, options, clusters_file)
@@ -244,11 +245,12 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
         ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
         state=",".join(states),
         attached=any(node["attached"] for node in nodes),
+        detached=any(node.get("detached", False) for node in nodes),
         devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node.get("devices", ())),
     )
 
 
-def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
+def only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:

@@ -130,7 +130,9 @@ class _Clock:
 
 
 def _conclude(say: Callable[[str], None], record: Record, *, follow: bool, is_empty: bool) -> None:
-    if record.state is State.DIED:
+    if record.state is State.DETACHED:
+        say(f"{record.run} is detached: `mesh attach {record.run}` brings what its hosts have more")
+    elif record.state is State.DIED:
         say(f"{record.run}: its client has died, and with it the rest of its logs")
     elif follow and record.state is State.ENDED:
         cause = "" if record.cause in ("completed", "rank") else f" ({record.cause})"

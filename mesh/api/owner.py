@@ -13,6 +13,7 @@ from typing import Any
 
 from mesh.core.cluster import Cluster
 from mesh.core.run import RunSpec
+from mesh.sinks.resuming import rules_of
 
 
 def user_name() -> str:
@@ -39,8 +40,24 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
     }
 
 
+def plan_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
+    """What a client must know that attaches to the run from elsewhere: a part of run.json."""
+    return {
+        "cluster": cluster.name,
+        "hosts": [host.name for host in cluster.hosts],
+        "nproc": spec.ranks_per_host,
+        "slices": list(cluster.slices),
+        "command": list(spec.command),
+        "workspace": str(spec.workspace),
+        "created": time.time(),
+        "rules": rules_of(spec),
+    }
+
+
 def is_dead(owner: Mapping[str, Any]) -> bool:
-    """Whether an owner is known to live no more. Of other machines nothing is known."""
+    """Whether an owner is known to live no more, and its run with it. Of other machines nothing is known."""
+    if owner.get("detached"):
+        return False
     if owner.get("machine") != socket.gethostname() or not _boot():
         return False
     if owner.get("boot") != _boot():

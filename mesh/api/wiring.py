@@ -7,12 +7,14 @@ import math
 import os
 import resource
 import secrets
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mesh.api.owner import is_dead, owner_of
+from mesh.api.owner import is_dead, owner_of, plan_of
 from mesh.api.records import runs_directory
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from mesh.core.pull import Landing
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
+    from mesh.remote.following import Place
+    from mesh.sinks.resuming import Left
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
     from mesh.sinks.verdict import Verdict
@@ -60,6 +64,19 @@ class Showing:
         return self.output or ("fold" if _is_terminal(1) else "all")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attaching:
+    """What is here of a run that goes on by itself, and what is wanted of it."""
+
+    directory: Path
+    left: Left  # what is there already
+    fetch: Place  # bytes of each rank's streams that need not come
+    skip: Place  # bytes that come again, and are in the directory
+    hide: Place  # bytes that come, and are not shown
+    told: Path  # where the logs are said to be
+    begin: str  # "now": nothing of what was there when we came is shown
+
+
 def new_run_id() -> str:
     """An id that sorts by time, also within a second, and is unique for all who share a host."""
     now = time.time()
@@ -79,18 +96,21 @@ def launch(
     showing: Showing,
     *more: Sink,
     supervisor: Decider | None = None,
+    attaching: Attaching | None = None,
     landing: Callable[[int], Landing] | None = None,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
+    attaching: the run is one that goes on by itself, and is not started
     landing: where what is pulled from the host of a rank is put
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
     """
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
+    from mesh.sinks.gate import Gate
     from mesh.sinks.jsonl import JsonSink
     from mesh.sinks.terminal import TerminalSink
 
@@ -112,9 +132,12 @@ def launch(
             progress=not showing.json,
         )
     )
-    store = _store(spec, cluster, placement, terminal) if showing.kept else None
-    sinks: list[Sink] = [sink for sink in (store, terminal) if sink is not None]
-    sinks += [JsonSink(placement=placement)] if showing.json else []
+    store = _store(spec, cluster, placement, terminal, attaching) if showing.kept else None
+    shown: list[Sink] = [terminal] if terminal else []
+    shown += [JsonSink(placement=placement)] if showing.json else []
+    if attaching:
+        shown = [Gate(sink, attaching.hide, placement, is_open=attaching.begin != "now") for sink in shown]
+    sinks: list[Sink] = [*([store] if store else ()), *shown]
     if terminal and spec.kind is Kind.RUN and len(set(cluster.slices)) > 1:
         sizes = ", ".join(map(str, cluster.slices))
         terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
@@ -131,6 +154,9 @@ def launch(
             password=passwords.of,
             luggage=lambda tell: _luggage(spec, files, tell),
             landing=landing,
+            choose=lambda is_over: _choose(spec, terminal, is_over),
+            plan=plan_of(spec, cluster),
+            have=attaching.fetch if attaching else None,
         )
         backend = BACKENDS[cluster.backend](cluster, passwords, reach)
         try:
@@ -139,7 +165,7 @@ def launch(
             passwords.close()
     verdict = store.finish(outcome) if store else None
     if terminal:
-        _conclude(spec, cluster, placement, outcome, verdict, terminal, store)
+        _conclude(spec, cluster, placement, outcome, verdict, terminal, store, attaching.told if attaching else None)
     if terminal and summary:
         done, failed = summary(outcome, placement)
         terminal.conclude(done, failed=False)
@@ -147,15 +173,40 @@ def launch(
     return outcome, placement, store
 
 
-def _store(spec: RunSpec, cluster: Cluster, placement: Placement, terminal: TerminalSink | None) -> StoreSink:
+def _choose(spec: RunSpec, terminal: TerminalSink | None, is_over: Callable[[], bool]) -> str:
+    """Ask whether Ctrl-C is meant for the run."""
+    with terminal.hidden() if terminal else contextlib.nullcontext():
+        os.write(2, f"\n{spec.run} goes on by itself: stop it (s), leave it (l), or look on (Enter)? ".encode())
+        answer = ""
+        while not is_over():
+            if select.select([0], [], [], 0.1)[0]:
+                answer = os.read(0, 100).decode("utf-8", "replace") or "l"
+                break
+    return {"s": "stop", "l": "leave"}.get(answer.strip().lower()[:1], "go on")
+
+
+def _store(
+    spec: RunSpec,
+    cluster: Cluster,
+    placement: Placement,
+    terminal: TerminalSink | None,
+    attaching: Attaching | None,
+) -> StoreSink:
     from mesh.sinks.store import StoreSink
 
     def tell(problem: str) -> None:
         if terminal:
             terminal.say(f"the run goes on, but its logs are incomplete: {problem}")
 
-    directory = runs_directory(os.environ) / spec.run
-    return StoreSink(directory=directory, spec=spec, cluster_name=cluster.name, placement=placement, tell=tell)
+    return StoreSink(
+        directory=attaching.directory if attaching else runs_directory(os.environ) / spec.run,
+        spec=spec,
+        cluster_name=cluster.name,
+        placement=placement,
+        tell=tell,
+        left=attaching.left if attaching else None,
+        skip=attaching.skip if attaching else None,
+    )
 
 
 def _is_terminal(number: int) -> bool:
@@ -173,6 +224,7 @@ def _conclude(
     verdict: Verdict | None,
     terminal: TerminalSink,
     store: StoreSink | None,
+    logs: Path | None,
 ) -> None:
     """Tell how it ended."""
     from mesh.sinks.amounts import told_bytes
@@ -181,10 +233,12 @@ def _conclude(
 
     if spec.kind is Kind.SYNC:
         lines = sync_summary(outcome, placement)
+    elif outcome.goes_on and outcome.failures:
+        lines = []  # it was none to attach to: that is an error
     elif store and spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
     elif store:
-        lines = run_summary(outcome, placement, verdict, store.prepared, store.logs)
+        lines = run_summary(outcome, placement, verdict, store.prepared, logs or store.logs)
     else:
         lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))

@@ -37,6 +37,7 @@ class LocalChannel:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._is_let_go = False
 
     def send(self, data: bytes) -> None:
         view = memoryview(data)
@@ -60,12 +61,17 @@ class LocalChannel:
         self._stderr.seek(max(0, size - STDERR_KEPT))
         return Farewell(status=status, stderr=self._stderr.read())
 
+    def let_go(self) -> None:
+        self._is_let_go = True
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._stdin.close()
 
     def reap(self) -> None:
         """Wait for the agent, whose channel is closed, and leave nothing open."""
+        if self._is_let_go and self._process.poll() is None:
+            self._process.returncode = 0  # it is init's once we have ended; Popen would complain
         try:
             self._process.wait(LEAVING)
         except subprocess.TimeoutExpired:

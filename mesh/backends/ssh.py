@@ -64,6 +64,9 @@ class SshChannel:
             said += self._channel.recv_stderr(CHUNK)
         return Farewell(status=status, stderr=said[-STDERR_KEPT:])
 
+    def let_go(self) -> None:
+        pass  # nothing here waits for the other end
+
     def close(self) -> None:
         # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
         self._connection.close()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from invoke.parser.context import ParserContext
 
 from mesh import api
+from mesh.api.attaching import FROM
 from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
 from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS
 from mesh.core.errors import MeshError, UsageError
@@ -85,7 +86,7 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
         return []
     if name == "completion":
         return _starting(last, list(SHELLS))
-    if name in ("logs", "stop"):
+    if name in ("logs", "stop", "attach", "detach", "signal"):
         return _runs(last)
     if name == "runs":
         return _starting(last, ["prune"])
@@ -96,6 +97,7 @@ def _values(flag: str, last: str) -> list[str]:
     known: dict[str, Sequence[str]] = {
         "--output": OUTPUTS,
         "--fold": FOLDS,
+        "--from": FROM,
         "--label": LABELS,
         "--stdin": ("none", "rank0", "all"),
     }

@@ -62,6 +62,7 @@ EXAMPLES = {
     "run": """\
   mesh run local python train.py              two ranks on this machine
   mesh run pod python train.py --lr 1e-3      every word after the cluster is the command's
+  mesh run -d pod python train.py             leave once it runs; `mesh attach` comes back
   mesh run --hosts tpu-[0-3] pod 'make && ./train | tee log'   one word with spaces is for bash
 """,
 }
@@ -74,6 +75,9 @@ WORDS = {
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",
+    "attach": "[RUN]",
+    "detach": "[RUN]",
+    "signal": "RUN SIGNAL",
     "stop": "RUN | --all --cluster CLUSTER",
     "logs": "[RUN]",
     "runs": "[prune]",

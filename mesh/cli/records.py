@@ -57,7 +57,7 @@ def pruned(removed: Iterable[Removed], dry_run: bool) -> Iterator[str]:
 
 def _status(record: Record) -> str:
     if record.state is not State.ENDED:
-        return "on" if record.state is State.ON else "client died"
+        return "client died" if record.state is State.DIED else record.state.value
     if record.cause in (Cause.COMPLETED.value, Cause.RANK.value):
         return f"exit {record.exit_code}" if record.exit_code else "ok"
     return f"exit {record.exit_code}, {record.cause}"

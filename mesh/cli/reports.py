@@ -66,6 +66,7 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
     rows = [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
     for line in runs:
         state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
+        state = f"{line.state}, detached" if line.detached else state
         since = age(now - line.since) if line.since else "-"
         counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
         rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, line.command[:MOST_COMMAND]])

@@ -20,7 +20,7 @@ from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
 
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
-SHORT = {"-i": "--interactive", "-f": "--follow"}
+SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
 TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option

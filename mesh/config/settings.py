@@ -61,6 +61,7 @@ class Options:
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
     check: bool = False  # see first whether every host is fit for the run
+    detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
 
 
 def read_options(
@@ -88,10 +89,13 @@ def read_options(
     no_fanout: bool = False,
     prerun: bool = False,
     check: bool = False,
+    detach: bool = False,
 ) -> Options:
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
+    if detach and (interactive or stdin not in ("", "none")):
+        raise UsageError("--detach leaves, so that there is no standard input to give", hint="leave out -i or --stdin")
     if nproc and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
         raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
     if master_port and not (master_port.isdecimal() and int(master_port)):
@@ -119,6 +123,7 @@ def read_options(
         fan_out=not no_fanout,
         prerun=prerun,
         check=check,
+        detach=detach,
     )
 
 
@@ -289,6 +294,7 @@ def run_spec(
         evict=options.evict,
         fresh=options.fresh,
         fan_out=options.fan_out,
+        detach=options.detach,
         spool=project.spool,
         logs=project.logs,
     )

@@ -294,6 +294,7 @@ class Lost(HostEvent):
 
     reason: str
     is_clear: bool = False  # the host has told that no process of the run is left there
+    is_known: bool = False  # the host itself has told that the run's agent is no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +340,33 @@ class Gone(HostEvent):
 
     left: tuple[str, ...] = ()  # what is still there and why, one line each; () if nothing is
     stays: tuple[str, ...] = ()  # what a setup has left in the background on purpose, one line each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detached(HostEvent):
+    """The host keeps the run without us from now on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaughtUp(HostEvent):
+    """What comes from now on was not there when we attached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOrdered(HostEvent):
+    """The ranks of a host were told to end while the run went on without the client that had started it."""
+
+    cause: str  # a value of outcome.Cause
+    signal: int  # that they got
+    lost: int = -1  # the host whose loss it was, if it was one
+    reason: str = ""  # how that one was lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Event):
+    """What the user has answered, who was asked."""
+
+    answer: str  # "stop", "leave" or "go on"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,9 @@ class Channel(Protocol):
     def farewell(self) -> Farewell:
         """After receive() returned b"": how the other end ended. Waits at most 2 seconds for the status."""
 
+    def let_go(self) -> None:
+        """The other end goes on without us: nobody is to wait for it, or to end it, after close()."""
+
     def close(self) -> None:
         """End it at once, from any thread: a blocked send or receive returns or raises. May be called twice."""
 

@@ -19,6 +19,7 @@ class Cause(Enum):
     TIMEOUT = "timeout"
     SIGNAL = "signal"  # the user or the system asked us to end
     OUTPUT_CLOSED = "output-closed"
+    DETACHED = "detached"  # the run goes on without us
 
 
 EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL
@@ -43,4 +44,5 @@ class Outcome:
     lost: tuple[Lost, ...] = ()  # hosts, by node
     failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be prepared, by node
     unverified: tuple[str, ...] = ()  # what may be left behind, and where: one line each
+    goes_on: bool = False  # it may not have ended everywhere: nothing of this is the run's last word
     signal: int = 0  # the first one that asked us to end, also if the end had come already; 0: none

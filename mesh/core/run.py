@@ -104,6 +104,7 @@ class RunSpec:
     lock: bool = True  # take the lock of every host
     wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
     share: bool = False  # work in a copy of the workspace that is removed afterwards
+    detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
     claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
     evict: bool = False  # end other processes of our user that hold one
 

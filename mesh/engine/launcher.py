@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import HostUnreachable, MeshError, OutputClosed
 from mesh.core.events import (
     AsksPassword,
+    Chosen,
     Cleared,
     Connected,
     Ended,
@@ -60,6 +61,7 @@ from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.wrapping import host_command
 from mesh.remote.blob import library, start_command
+from mesh.remote.following import Following, Place
 from mesh.remote.session import Begin, Rank, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
@@ -85,6 +87,10 @@ class Local:
     luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace, tells; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
+    # Asks the user whether to "stop" the run, to "leave" it, or to "go on"; ends when it is told that all is over.
+    choose: Callable[[Callable[[], bool]], str] = lambda is_over: "leave"
+    plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back to the run must know
+    have: Place | None = None  # attach to the run, of which there is so much here; None: start it
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
@@ -244,6 +250,8 @@ class Launcher:
         for order in ordered:
             if isinstance(order, orders.HostOrder):
                 self._carry_out(order)
+            elif isinstance(order, orders.AskUser):
+                self._spawn("mesh-ask", self._ask_user)
         # Not before the last host has its order to start: what came earlier would be for nobody.
         if self._spec.stdin != "none" and any(isinstance(order, orders.Start) for order in ordered):
             self._spawn("mesh-stdin", self._feed_stdin)
@@ -268,11 +276,13 @@ class Launcher:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
                 hosts, env = len(self._placement.hosts), self._environment(node)
-                session.start(host_command(self._spec, hosts, node, env), self._ranks(node))
+                session.start(host_command(self._spec, hosts, node, env), self._ranks(node), detach=self._spec.detach)
             case orders.Ask(question=question, lasting=lasting):
                 session.ask(question, lasting=lasting)
-            case orders.Signal(number=number, grace=grace):
-                session.signal(number, grace)
+            case orders.Detach():
+                session.detach()
+            case orders.Signal(number=number, grace=grace, why=why):
+                session.signal(number, grace, why)
             case orders.Kill():
                 session.kill()
             case orders.Finish(number=number, grace=grace):
@@ -397,7 +407,7 @@ class Launcher:
     def _begin(self, node: int, channel: Channel) -> None:
         host = self._placement.hosts[node]
         first = self._placement.ranks(node)[0]
-        session = Session(
+        session = (Session if self._local.have is None else Following)(
             node,
             first,
             channel,
@@ -422,10 +432,17 @@ class Launcher:
             lease=self._spec.lease,
             grace=self._spec.grace,
             ports=() if node else ports_wanted(self._spec, self._placement),
+            drain=self._spec.drain,
+            timeout=self._spec.timeout,
+            keep_going=self._spec.keep_going,
+            plan=self._local.plan,
         )
 
         def serve() -> None:
-            session.begin(begin)
+            if isinstance(session, Following):
+                session.follow(begin, self._local.have or {})
+            else:
+                session.begin(begin)
             try:
                 for event in session.events():
                     if isinstance(event, Ended | Cleared | Stopped):
@@ -456,6 +473,9 @@ class Launcher:
             except HostUnreachable:
                 continue
         return None
+
+    def _ask_user(self) -> None:
+        self._urgent.append(Chosen(time=time.time(), answer=self._local.choose(self._over.is_set)))
 
     def _give_password(self, event: AsksPassword) -> None:
         self._sessions[event.node].password(self._local.password(event.user))

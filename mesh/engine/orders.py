@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.core.events import Event
+from mesh.core.events import EndOrdered, Event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +64,17 @@ class Ask(HostOrder):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Detach(HostOrder):
+    """Keep the run without us."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signal(HostOrder):
     """Signal every process of the run there; what is left after grace seconds is killed."""
 
     number: int
     grace: float
+    why: EndOrdered | None = None  # for those who come back to a run that goes on by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,4 +90,9 @@ class Finish(HostOrder):
     grace: float
 
 
-Order = Say | Tell | HostOrder
+@dataclass(frozen=True, kw_only=True)
+class AskUser:
+    """Ask whether to stop the run or to leave it; Chosen is the answer."""
+
+
+Order = Say | Tell | HostOrder | AskUser

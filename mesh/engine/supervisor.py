@@ -14,6 +14,7 @@ from mesh.core.events import (
     Busy,
     Cleared,
     Connected,
+    Detached,
     Ended,
     Event,
     Exited,
@@ -43,7 +44,7 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import Kind, RunSpec
-from mesh.engine.orders import Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
+from mesh.engine.orders import Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 from mesh.engine.skips import Skips
 
 SYNC_PATIENCE = 30.0  # seconds to wait for a host that is only being synced: whoever watches syncs as we save a file
@@ -94,7 +95,8 @@ class Supervisor:
         self._started = 0.0  # seconds since the epoch
         self._deadlines: dict[str, float] = {}  # monotonic
         self._last_output = 0.0
-        self._ordered_end = float("inf")  # when the ranks were told to end, seconds since the epoch
+        # When the ranks of each host were told to end, seconds since the epoch.
+        self._ordered_ends = dict.fromkeys(range(len(placement.hosts)), float("inf"))
         self._exits: dict[int, Exited] = {}
         self._suspects: list[Exited | Lost] = []  # what failed by itself; the earliest one decides
         self._stopped: set[int] = set()
@@ -111,10 +113,14 @@ class Supervisor:
         self._is_setup = spec.kind is Kind.SETUP
         self._has_ranks = bool(spec.command or spec.commands)
         self._skips = Skips(spec.prerun, placement)
+        self._not_started = set(range(placement.world_size)) if spec.detach else set()
+        self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
 
     @property
     def done(self) -> bool:
         """True once every agent has left, or is not waited for."""
+        if self._goes_on:
+            return True
         return self._ending is Ending.LEAVING or all(phase is Phase.OVER for phase in self._phase.values())
 
     def handle(self, event: Event) -> list[Order]:
@@ -148,12 +154,14 @@ class Supervisor:
             case WorkspaceFailed(time=time, message=message, hint=hint):
                 failure = PrepareFailed(time=time, node=0, step="workspace", message=message, hint=hint)
                 return self._fail(failure, Cause.PREPARE)
-            case Started():
-                return []
+            case Started(rank=rank):
+                return self._has_started(rank)
+            case Detached(node=node):
+                return self._detach(node)
             case Ended(rank=rank):
                 if (
                     event.status
-                    and event.time <= self._ordered_end - CLOCK_ERROR
+                    and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR
                     and rank not in self._known | self._exits.keys()
                 ):
                     self._known.add(rank)
@@ -176,7 +184,8 @@ class Supervisor:
             case Stopped():
                 self._signal = self._signal or signal.SIGTERM
                 orders = self._end(Cause.SIGNAL, signal.SIGTERM)
-                self._ordered_end = min(self._ordered_end, event.time)  # its ranks may have ended by now
+                for node, ordered in self._ordered_ends.items():  # its ranks may have ended by now
+                    self._ordered_ends[node] = min(ordered, event.time)
                 return orders
             case StdoutClosed():
                 return self._end(Cause.OUTPUT_CLOSED, signal.SIGTERM)
@@ -184,6 +193,8 @@ class Supervisor:
 
     def outcome(self, ended: float) -> Outcome:
         """How it all ended; ended is in seconds since the epoch. Valid once ``done``."""
+        if self._goes_on:
+            return self._left(ended, Cause.DETACHED, 0)
         first = min(self._suspects, key=lambda suspect: suspect.time, default=None)
         cause = self._cause
         if cause is None:
@@ -221,6 +232,34 @@ class Supervisor:
             Cause.SIGNAL: 128 + self._signal,
             Cause.OUTPUT_CLOSED: EXIT_OUTPUT_CLOSED,
         }.get(cause, EXIT_PREPARE)
+
+    # ---- detaching
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._cause is None and self._detached is not None and len(self._detached) == len(self._phase)
+
+    def _has_started(self, rank: int) -> list[Order]:
+        if rank not in self._not_started:
+            return []
+        self._not_started.discard(rank)
+        return [] if self._not_started or self._cause is not None else self._detach()
+
+    def _detach(self, node: int | None = None) -> list[Order]:
+        """All ranks run and nobody is to wait for them, or somebody has told a host so: then so do all."""
+        if self._detached is None:
+            self._detached = set()
+            others = [other for other in self._answering() if other != node and self._cause is None]
+        else:
+            others = []
+        self._detached |= {node} if node is not None else set()
+        return [Detach(node=other) for other in others]
+
+    def _left(self, ended: float, cause: Cause, exit_code: int) -> Outcome:
+        """The outcome of a run that goes on without us."""
+        return Outcome(
+            run=self._spec.run, exit_code=exit_code, cause=cause, started=self._started, ended=ended, goes_on=True
+        )
 
     # ---- towards the start
 
@@ -329,7 +368,7 @@ class Supervisor:
             self._suspects = [event if _is_of(suspect, event.rank) else suspect for suspect in self._suspects]
         done = f"[{self._name(event.node)}] setup completed"
         said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
-        if event.time > self._ordered_end - CLOCK_ERROR:
+        if event.time > self._ordered_ends[event.node] - CLOCK_ERROR:
             self._stopped.add(event.rank)
         elif event.status and event.rank not in self._known:
             return [*self._suspect(event), *self._settle()]
@@ -343,7 +382,7 @@ class Supervisor:
         if phase is not Phase.FINISHING and not self._started:
             step = phase.name.lower()
             return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
-        if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_end:
+        if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_ends[node]:
             if not event.is_clear and node not in self._cleared:
                 self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"
             self._no_ranks.add(node)
@@ -357,6 +396,8 @@ class Supervisor:
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
         self._suspects.append(event)
+        if self._detached is not None and isinstance(event, Exited):
+            return []  # the hosts decide
         if self._cause is None and not self._spec.keep_going:
             self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
             self._last_output = self._now
@@ -401,7 +442,7 @@ class Supervisor:
                 if phase is Phase.CONNECTING:  # nothing is there yet; the launcher gives up opening it
                     self._phase[node] = Phase.OVER
             return self._finish(self._answering(), number)
-        self._ordered_end = self._time
+        self._ordered_ends = {node: min(ordered, self._time) for node, ordered in self._ordered_ends.items()}
         self._deadlines["stop"] = self._now + self._grace + PATIENCE
         running = [node for node in self._answering() if not self._ended(node)]
         orders: list[Order] = [Signal(node=node, number=number, grace=self._grace) for node in running]

@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.core.errors import ChannelClosed
@@ -21,7 +21,9 @@ from mesh.core.events import (
     Busy,
     Cleared,
     Connected,
+    Detached,
     Ended,
+    EndOrdered,
     Event,
     Exited,
     Gone,
@@ -77,6 +79,11 @@ class Begin:
     lease: float  # seconds without a sign from us after which the agent ends everything
     grace: float  # seconds from SIGTERM to SIGKILL when it does
     ports: Sequence[int] = ()  # TCP ports to keep for the ranks from its lock to their start; 0: any that is free
+    # What the host needs should the run go on without us.
+    drain: float = 2.0  # seconds that ranks may speak after a failure
+    timeout: float = 0.0  # seconds from the start of the ranks; 0: none
+    keep_going: bool = False  # a failed rank does not stop the others
+    plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back must know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +128,7 @@ class Session:
         self._taken_over: set[str] = set()  # runs whose owner was dead
         self._may_come_back = False  # the agent listens for another channel
         self._attached = True  # the channel is the agent's; False until a new one is
+        self._is_detached = False  # the agent goes on without us
         self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
         self._number = 0
         self._first_rank = first_rank
@@ -163,6 +171,10 @@ class Session:
             "lease": begin.lease,
             "grace": begin.grace,
             "ports": list(begin.ports),
+            "drain": begin.drain,
+            "timeout": begin.timeout,
+            "keep_going": begin.keep_going,
+            "plan": dict(begin.plan),
         }
         self._send(blob() + encode(request))
 
@@ -253,11 +265,15 @@ class Session:
         chosen = {"force": force, "claim": claim, "evict": evict, "interface": interface, "targets": list(targets)}
         self._send(encode({"type": "prepare", "env": dict(env), "prerun": entries, **chosen}, library))
 
-    def start(self, argv: Sequence[str], ranks: Sequence[Rank]) -> None:
-        """Start the ranks of this host."""
+    def start(self, argv: Sequence[str], ranks: Sequence[Rank], *, detach: bool = False) -> None:
+        """Start the ranks of this host; detach: what they print is kept there from the beginning."""
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
         self._may_come_back = True
-        self._order({"type": "start", "argv": list(argv), "ranks": listed})
+        self._order({"type": "start", "argv": list(argv), "ranks": listed, "detach": detach})
+
+    def detach(self) -> None:
+        """Have the host keep the run without us; it answers with Detached."""
+        self._order({"type": "detach"})
 
     def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
@@ -292,9 +308,13 @@ class Session:
         """Renew the lease, and ask for the host's time."""
         self._send(encode({"type": "beat", "time": time.time()}))
 
-    def signal(self, number: int, grace: float) -> None:
-        """Signal every process of the run there, and kill what is left after grace seconds."""
-        self._order({"type": "signal", "signal": number, "grace": grace})
+    def signal(self, number: int, grace: float, why: EndOrdered | None = None) -> None:
+        """Signal every process of the run there, and kill what is left after grace seconds.
+
+        why: what a run that goes on by itself is to tell of it
+        """
+        told = {"cause": why.cause, "more": {"lost": why.lost, "reason": why.reason}} if why else {}
+        self._order({"type": "signal", "signal": number, "grace": grace, **told})
 
     def kill(self) -> None:
         """Kill every process of the run there, now."""
@@ -312,7 +332,8 @@ class Session:
             self._send(encode({"type": "ack", "place": place}))
 
     def leave(self) -> None:
-        """Tell the agent that we leave for good, whatever it is doing."""
+        """Tell the agent that we leave for good, whatever it is doing: it ends the run, unless that is detached."""
+        self._given_up = self._given_up or "given up"
         self._send(encode({"type": "bye"}))
 
     def try_another(self, reason: str) -> None:
@@ -329,6 +350,8 @@ class Session:
     def close(self) -> None:
         """Hang up for good: the agent ends whatever is left by itself."""
         self._given_up = self._given_up or "given up"
+        if self._is_detached:
+            self._channel.let_go()
         self._channel.close()
 
     def _order(self, header: dict[str, Any], data: bytes = b"") -> None:
@@ -385,7 +408,12 @@ class Session:
         if self._given_up:
             channel.close()
         self._marker = secrets.token_hex(16)
-        request = {
+        with self._lock:
+            self._send_at_once(blob() + encode(self._greeting()))
+
+    def _greeting(self) -> dict[str, Any]:
+        """What another channel begins with."""
+        return {
             "type": "channel",
             "marker": self._marker,
             "run": self._run,
@@ -394,8 +422,6 @@ class Session:
             "remote_dir": self._remote_dir,
             "cgroup": self._cgroup,
         }
-        with self._lock:
-            self._send_at_once(blob() + encode(request))
 
     def _read(self) -> Iterator[Event]:
         """The events of one channel; sets ``_over`` if there is to be no other one."""
@@ -509,6 +535,9 @@ class Session:
                 more = {"during": header.get("during", ""), "oom": header.get("oom", False)}
                 event = Exited if kind == "exited" else Ended
                 yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
+            case "detached":
+                self._is_detached = True
+                yield Detached(time=now, node=node)
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
@@ -643,4 +672,5 @@ def told_owner(owner: Mapping[str, object]) -> str:
     when = ""
     if isinstance(since, (int, float)):
         when = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since))
-    return f"{owner.get('user')} on {owner.get('machine')}{when}: {owner.get('command')} (run {owner.get('run')})"
+    run = f"run {owner.get('run')}" + (", detached" if owner.get("detached") else "")
+    return f"{owner.get('user')} on {owner.get('machine')}{when}: {owner.get('command')} ({run})"

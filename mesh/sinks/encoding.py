@@ -8,6 +8,7 @@ from typing import Any
 from mesh.core.cluster import Placement
 from mesh.core.events import (
     Busy,
+    CaughtUp,
     Connected,
     Event,
     Exited,
@@ -65,6 +66,8 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}
+        case CaughtUp():
+            yield _host("attached", event, placement)
         case Reconnecting(reason=reason):
             yield {**_host("reconnecting", event, placement), "reason": reason}
         case Reconnected():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.sinks.layout import marker, tail_name
+from mesh.sinks.layout import marker, read_tail_name, tail_name
 
 MOST_OPEN = 64  # files at a time; a laptop may have 256 descriptors in all
 SMALL = 1 << 14  # bytes that a head, and each of a tail's two files, may have however little room there is
@@ -95,12 +95,40 @@ class LogFile:
         self.size = 0  # bytes that have come, written or not
         self._waiting: list[bytes] = []
         self._place = 0  # of all that has come: what is written or left out
+        self._before = 0  # bytes by which places in the log's own file are less than those in all that has come
         self._head = -1  # bytes that came and are in the log's own file, once that gets no more
         self._tail: list[tuple[int, int]] = []  # the (place, size) of its files
         self._in_file = 0  # bytes of the file that is being written
         self.unwritten = b""  # the newest that has come, while the disk is full
         self._is_torn = False  # what was to be written next is left out
         self._again = 0.0  # time.monotonic() of the next attempt after one that failed; 0: none has
+
+    def resume(self, before: int) -> None:
+        """Go on where another client has left off, or died. Raises OSError.
+
+        before: bytes that were left out of the log's own file, less those of the markers in their place
+        """
+        tails: dict[int, list[tuple[int, int]]] = {}
+        for found in sorted(os.listdir(self.path.parent)):
+            told = read_tail_name(found)
+            if told and told[0] == self.path.name:
+                tails.setdefault(told[1], []).append((told[2], self.path.with_name(found).stat().st_size))
+        own = self.path.stat().st_size if self.path.exists() else 0
+        self._before = before
+        if tails:
+            self._head, self._tail = max(tails.items())
+            if own > self._head:  # they were being joined
+                os.truncate(self.path, self._head)
+            start, self._in_file = self._tail[-1]
+            self.size = start + self._in_file
+        else:
+            self._in_file, self.size = own, own + before
+        if torn := self._in_file % self._unit:
+            os.truncate(self._current(), self._in_file - torn)
+            self._in_file, self.size = self._in_file - torn, self.size - torn
+            self._tail[-1:] = [(start, self._in_file) for start, _ in self._tail[-1:]]
+        self._place = self.size
+        self._shelf.wrote(self.path, 0, min(own, self._head) if tails else own, self._weight, is_head=True)
 
     def add(self, data: bytes) -> None:
         """Append bytes, in memory."""
@@ -158,7 +186,8 @@ class LogFile:
         Raises OSError, and leaves all files as they are then.
         """
         gaps = []
-        head = place = at = self._head if self._head >= 0 else self._in_file
+        head = at = self._head if self._head >= 0 else self._in_file
+        place = head + self._before
         try:
             for start, size in self._tail:
                 with self._tail_path(start).open("rb") as part, self.path.open("ab") as file:
@@ -178,11 +207,11 @@ class LogFile:
     def left_out(self) -> int:
         """How many of the bytes that came are in no file. Valid after ``finish``."""
         head = self._head if self._head >= 0 else self._in_file
-        return self.size - head - sum(size for _, size in self._tail)
+        return self.size - self._before - head - sum(size for _, size in self._tail)
 
     def drop_tail(self) -> None:
         """Remove the files that were joined."""
-        kept = self.size - self.left_out()
+        kept = self.size - self._before - self.left_out()
         self._drop(0)
         self._head = kept
 

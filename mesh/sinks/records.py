@@ -27,6 +27,7 @@ class State(Enum):
 
     ON = "on"  # its client is there
     ENDED = "ended"
+    DETACHED = "detached"  # it goes on without a client, or has ended since it had one
     DIED = "died"  # its client is gone, and has not written how it ended
 
 
@@ -66,7 +67,7 @@ def read_record(directory: Path) -> Record:
     return Record(
         run=directory.name,
         directory=directory,
-        state=State.ENDED if ended is not None else State.ON if is_there else State.DIED,
+        state=_state(about, is_there),
         cluster=_text(about, "cluster"),
         kind=_text(about, "kind"),
         command=_texts(about, "command"),
@@ -79,6 +80,14 @@ def read_record(directory: Path) -> Record:
         cause=_text(about, "cause"),
         about=about,
     )
+
+
+def _state(about: Mapping[str, Any], is_there: bool) -> State:
+    if _number(about, "ended") is not None:
+        return State.ENDED
+    if is_there:
+        return State.ON
+    return State.DETACHED if about.get("detached") is True else State.DIED
 
 
 def has_client(directory: Path) -> bool:

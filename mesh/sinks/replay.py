@@ -208,20 +208,19 @@ class LogFiles:
         self, name: str, size: int, tails: Sequence[tuple[int, int, str]], gaps: Sequence[tuple[int, int, int]]
     ) -> list[Part]:
         path = self._logs / name
-        if tails:
-            head = tails[0][0]
-            parts = [Part(0, min(head, size), path, 0)]
-            for of_head, start, tail in tails:
-                with contextlib.suppress(FileNotFoundError):
-                    if of_head == head:
-                        own = self._logs / tail
-                        parts.append(Part(start, start + own.stat().st_size, own, 0))
-        else:
-            parts, place, offset = [], 0, 0
-            for at, count, of_marker in gaps:
+        head = tails[0][0] if tails else size
+        parts: list[Part] = []
+        place = offset = 0
+        for at, count, of_marker in gaps:
+            if not tails or at < head:  # otherwise they are being joined
                 parts.append(Part(place, place + at - offset, path, offset))
                 place, offset = parts[-1].end + count, at + of_marker
-            parts.append(Part(place, place + max(0, size - offset), path, offset))
+        parts.append(Part(place, place + max(0, min(head, size) - offset), path, offset))
+        for of_head, start, tail in tails:
+            with contextlib.suppress(FileNotFoundError):
+                if of_head == head:
+                    own = self._logs / tail
+                    parts.append(Part(start, start + own.stat().st_size, own, 0))
         return [part for part in parts if part.end > part.start]
 
     def _descriptor(self, path: Path) -> int:

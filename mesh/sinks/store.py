@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -14,12 +15,13 @@ from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, PrerunDecided, Started, Stream
-from mesh.core.outcome import Outcome
+from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
 from mesh.sinks.escapes import plain
 from mesh.sinks.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
 from mesh.sinks.logfile import Gap, LogFile, Shelf
+from mesh.sinks.resuming import Left, rules_of
 from mesh.sinks.verdict import Verdict, make_verdict
 
 GATHERED = 1 << 20  # bytes of output that wait in memory
@@ -27,6 +29,7 @@ DELAY = 0.2  # seconds that they wait while more comes; a crash loses no more th
 NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
+KEPT = ("cluster", "workspace", "env", "created", "started", "detached")  # of a run.json that is gone on with
 
 
 class StoreSink:
@@ -43,13 +46,21 @@ class StoreSink:
         cluster_name: str,
         placement: Placement,
         tell: Callable[[str], None] = lambda text: None,
+        left: Left | None = None,
+        skip: Mapping[tuple[int, Stream], int] | None = None,
     ) -> None:
-        """tell: called once, with what keeps the directory from being complete."""
+        """tell: called once, with what keeps the directory from being complete.
+
+        left: what another client has left there, and is gone on with; the caller holds its lock
+        skip: bytes of each stream that come once more, and are there already
+        """
         self.directory, self.logs = directory, directory / LOGS
         self.problem = ""
         self._tell, self._placement, self._prerun = tell, placement, spec.prerun
         self._started: list[Started] = []
-        self._left_out: list[dict[str, Any]] = []
+        self._left_out: list[dict[str, Any]] = [dict(item) for item in left.left_out] if left else []
+        self._told = set(left.told) if left else set()  # what is in events.jsonl once
+        self._skip = dict(skip or {})
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         count = 2 * placement.world_size + len(placement.hosts)
         self._index_shares = max(1, count // 4)
@@ -80,17 +91,32 @@ class StoreSink:
             "cause": None,
             "ranks": [],
             "left_out": self._left_out,
+            # What whoever attaches to the run must know.
+            "rules": rules_of(spec),
         }
+        if left:
+            self._about |= {name: left.about[name] for name in KEPT if name in left.about}
         try:
-            self.logs.mkdir(parents=True, mode=0o700)
+            self.logs.mkdir(parents=True, mode=0o700, exist_ok=left is not None)
             self.directory.chmod(0o700)
-            self._events_file = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._events_file, fcntl.LOCK_EX)  # so that others know that we are there
+            if left:
+                self._events_file = left.lock
+                self._resume(left)
+            else:
+                self._events_file = open_events(directory)
             self._write_about()
         except OSError as error:
             self._failed(error)
         self._index.make()
+
+    def _resume(self, left: Left) -> None:
+        """Go on with the logs that are there. Raises OSError."""
+        self._index.resume(0)
+        for rank in range(self._placement.world_size):
+            for stream in self._streams:
+                if left.have.get((rank, stream)):
+                    log = self._log(rank, stream)
+                    log.resume(left.before.get(log.path.name, 0))
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Output):
@@ -104,8 +130,14 @@ class StoreSink:
             self._started.append(event)
             if self._placement.slices and Stream.STDOUT in self._streams:
                 self._link(event.rank)
+        if isinstance(event, Started | Exited):
+            key = type(event).__name__.lower(), event.rank
+            if key in self._told:  # it is told anew to each client that attaches
+                return
+            self._told.add(key)
         if isinstance(event, LeftOut):
-            self._left_out.extend(encoding.objects(event, self._placement))
+            self._leave_out(event)
+            return
         for item in encoding.objects(event, self._placement):
             self._events += json.dumps(item).encode() + b"\n"
         if isinstance(event, Exited | PrepareFailed):
@@ -141,8 +173,26 @@ class StoreSink:
                     about |= {"oom": True} if exited.oom else {}
                     about["ended"] = exited.time
                 ranks.append(about)
+        if outcome.goes_on:
+            self._about |= {"started": outcome.started or self._about["started"]}
+            self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
+        else:
+            self._about |= self._end(outcome, ranks, verdict)
+        self._write_events()
+        try:
+            self._write_about(is_end=True)
+        except OSError as error:
+            self._failed(error)
+        with self._writing:
+            if self._events_file >= 0:
+                os.close(self._events_file)
+                self._events_file = -1
+        return verdict
+
+    def _end(self, outcome: Outcome, ranks: Sequence[Mapping[str, Any]], verdict: Verdict | None) -> dict[str, Any]:
+        """What run.json tells of the end."""
         first = outcome.first
-        self._about |= {
+        return {
             "started": outcome.started or None,
             "ended": outcome.ended,
             "exit_code": outcome.exit_code,
@@ -155,16 +205,6 @@ class StoreSink:
             "unverified": list(outcome.unverified),
             "verdict": verdict.to_json(self._placement) if verdict else None,
         }
-        self._write_events()
-        try:
-            self._write_about(is_end=True)
-        except OSError as error:
-            self._failed(error)
-        with self._writing:
-            if self._events_file >= 0:
-                os.close(self._events_file)
-                self._events_file = -1
-        return verdict
 
     @property
     def left_out(self) -> Mapping[int, int]:
@@ -207,7 +247,25 @@ class StoreSink:
         lines = plain(data.decode("utf-8", "replace")).split("\n")
         return [line.rstrip() for line in lines if line.strip()]
 
+    def _leave_out(self, event: LeftOut) -> None:
+        """A host has no more of it: it counts like what has come, once all before it is written."""
+        key = event.rank, event.stream
+        if skipped := min(self._skip.get(key, 0), event.bytes):
+            self._skip[key] -= skipped
+            return
+        self._flush()
+        (item,) = encoding.objects(event, self._placement)
+        self._left_out.append(item)
+        self._events += json.dumps(item).encode() + b"\n"
+        self._write_events()
+
     def _output(self, event: Output) -> None:
+        key = event.rank, event.stream
+        if skipped := min(self._skip.get(key, 0), len(event.data)):
+            self._skip[key] -= skipped
+            event = dataclasses.replace(event, data=event.data[skipped:])
+            if not event.data:
+                return
         log = self._log(event.rank, event.stream)
         number = log_number(event.rank, event.stream)
         log.add(event.data)
@@ -300,6 +358,22 @@ class StoreSink:
         if not self.problem:
             self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
             self._tell(self.problem)
+
+
+def open_events(directory: Path) -> int:
+    """A descriptor that appends to events.jsonl, and has its lock, so that others know that we are there.
+
+    Raises BlockingIOError if another client is there, and OSError.
+    """
+    descriptor = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return descriptor
 
 
 def _write_over(path: Path, data: bytes) -> None:

@@ -133,6 +133,8 @@ def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = 
             return [f"done: {counted(placement.world_size, 'rank')} exited 0 in {took:.1f} s"]
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
+        case _ if outcome.goes_on and not outcome.failures:
+            return [f"{outcome.run} goes on by itself: `mesh attach {outcome.run}` comes back, `mesh stop` ends it"]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name
             where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"

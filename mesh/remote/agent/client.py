@@ -26,6 +26,7 @@ class Client:
         self._heard = time.monotonic()  # the last beat, or anything else
         self._ended: float | None = None  # when its channel did
         self._has_left = False
+        self.is_detached = False  # the run goes on without it
         self._visitor: socket.socket | None = None  # who has brought the channel, and waits for us to be done with it
         self.channel = 0  # the descriptor that requests come from; -1: there is none
 
@@ -67,11 +68,17 @@ class Client:
 
     def given_up_at(self) -> float:
         """When its run is to be ended, monotonic: it was killed, or its lease is over."""
+        if self.is_detached:
+            return float("inf")
         if self._has_left:
             return 0.0
         if self._ended is not None and self._ended - self._heard < SILENT:
             return self._ended + RETURN
         return self._heard + self._lease
+
+    def has_heard_last(self) -> bool:
+        """Whether nothing more can be told to a client that is to leave: it has left, or is silent."""
+        return self.channel < 0 or time.monotonic() > self._heard + SILENT
 
     def why(self) -> str:
         """Why it is given up."""

@@ -122,6 +122,21 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.
     return visitor
 
 
+def is_open(path: str) -> bool:
+    """Whether an agent is behind a door."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+        try:
+            visitor.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def is_on(run: str) -> bool:
+    """Whether any agent of a run is on this machine."""
+    return any(is_open(path) for path in _paths() if os.path.basename(path).rpartition("-")[0] == run)
+
+
 def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
@@ -157,10 +172,15 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
 
     grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
     """
+    return tell_runs(run, {"type": "stop", "grace": grace})
+
+
+def tell_runs(run: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Have the agents of a run, or ("") of all, do something; return what they answer."""
     found = []
     for path in _paths():
         if not run or os.path.basename(path).rpartition("-")[0] == run:
-            told = _ask(path, {"type": "stop", "grace": grace})
+            told = _ask(path, request)
             if told:
                 found.append(told)
     return found

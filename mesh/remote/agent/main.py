@@ -20,9 +20,11 @@ from . import cgroups, devices, network
 from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
+from .detachment import Detachment
 from .doors import Door, bring_channel, containers_of, stop_runs, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
+from .following import follow
 from .frames import Decoder, to_bytes
 from .guardian import guard
 from .manifest import known_tree
@@ -36,6 +38,7 @@ from .processes import (
     close_inherited,
     descendants,
     first_environment,
+    pass_on,
 )
 from .pull import Pull
 from .questions import answer
@@ -69,6 +72,7 @@ class Agent:
         self.obeyed = 0  # the number of the last order: those that are sent again are known by it
         place = machine_directory(begin["remote_dir"])
         self.out = Outbox(Spool(os.path.join(place, f"spool-{begin['run']}-{begin['node']}"), begin["spool"]))
+        self.passed: dict[str, dict[int, int]] = {}  # what came of signals that were passed on
         self.door: Door | None = None
         self.lock_until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
         self.began = time.time()
@@ -85,6 +89,7 @@ class Agent:
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])
+        self.detachment = Detachment(self)
         self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
         self.pull: Pull | None = None
@@ -114,9 +119,10 @@ class Agent:
             while not self.is_done():
                 self.serve(self.poll())
         finally:
-            self.out.close()
             if self.door is not None:
                 self.door.close()
+            self.out.close()
+            self.detachment.followers.close()
 
     def on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGTERM:
@@ -124,6 +130,8 @@ class Agent:
 
     def is_done(self) -> bool:
         """Nothing is left to be done, and the client knows it, or will never."""
+        if self.client.is_detached:
+            return self.is_clear and self.client.has_heard_last()
         return self.is_clear and (self.out.is_acknowledged or time.monotonic() > self.client.given_up_at())
 
     def poll(self) -> set[int]:
@@ -136,6 +144,13 @@ class Agent:
             moments.append(self.client.given_up_at())
         if self.lock_until:
             moments.append(now + GATHER)
+        if self.out.is_moving:
+            moments.append(now)
+        moments.append(self.detachment.next())
+        if self.client.is_detached and self.is_clear:  # until the client has left
+            moments.append(now + 1.0)
+        for descriptor in self.detachment.followers.descriptors():
+            poll.register(descriptor, select.POLLIN)
         if self.client.channel >= 0:
             poll.register(self.client.channel, select.POLLIN)
         if self.out:
@@ -185,9 +200,12 @@ class Agent:
             if rank.stdin >= 0 and rank.stdin in ready:
                 self.took_stdin(rank, rank.fill())
         self.tell_ends()
+        for order in self.detachment.followers.listen(ready):
+            self.obey(order, b"")
         self.look_at_the_clock()
         while self.requests and self.errand is None:
             self.obey(*self.requests.popleft())
+        self.detachment.write()
 
     # ---- the channel
 
@@ -233,9 +251,19 @@ class Agent:
             return
         for descriptor in descriptors:
             os.close(descriptor)
+        if request["type"] == "follow" and self.client.is_detached:
+            self.detachment.follow(visitor, request["client"])
+            return
+        if request["type"] == "detach":
+            self.detachment.detach()
+        if request["type"] == "pass":
+            visitor.send(json.dumps({"ranks": self.pass_on(request)}).encode())
+            visitor.close()
+            return
         if request["type"] == "stop":
             grace = request["grace"]
             self.out.send_urgently({"type": "stopped", "time": time.time()})
+            self.detachment.note_end("signal", signal.SIGTERM, {})
             self.finish(signal.SIGTERM, self.begin["grace"] if grace is None else grace)
             if grace is not None:
                 self.ending.kill_by(grace)  # it may have been ending already, with more time
@@ -252,7 +280,8 @@ class Agent:
             "about": self.begin["about"],
             "grace": self.begin["grace"],
             "began": self.began,
-            "attached": self.client.channel >= 0,
+            "attached": self.client.channel >= 0 or len(self.detachment.followers) > 0,
+            "detached": self.client.is_detached,
             "state": self.state_of_it(),
             "processes": len(pids),
             "ranks": [{"rank": rank.rank, "pid": rank.pid, "ended": rank.status >= 0} for rank in self.ranks.values()],
@@ -270,6 +299,17 @@ class Agent:
         if self.pull is not None:
             return "pulling"
         return "preparing" if self.has_lock else "waiting"
+
+    def pass_on(self, request: dict[str, Any]) -> dict[int, int]:
+        """Signal ranks as a user would; return to how many processes of each of them it went.
+
+        "id" of the request: it may come once through each host that is this machine
+        """
+        if request["id"] not in self.passed:
+            wanted = [rank for rank in self.ranks.values() if request["ranks"] is None or rank.rank in request["ranks"]]
+            told = {rank.rank: pass_on(rank.pid, request["signal"]) for rank in wanted if rank.status < 0}
+            self.passed[request["id"]] = told
+        return self.passed[request["id"]]
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         name = "do_" + header["type"]
@@ -486,6 +526,11 @@ class Agent:
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return
+        try:
+            self.detachment.start(len(header["ranks"]), header["detach"])
+        except OSError as error:
+            self.fail("start", why(error), hint(error))
+            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
@@ -506,6 +551,10 @@ class Agent:
         for source in rank.sources:
             self.add_source(source)
         self.out.send({"type": "started", "rank": rank.rank, "pid": rank.pid, "time": time.time()})
+
+    def do_detach(self, header: dict[str, Any], data: bytes) -> None:
+        """Go on without the client."""
+        self.detachment.detach()
 
     def do_setup(self, header: dict[str, Any], data: bytes) -> None:
         """Run the commands of a setup, in the home directory."""
@@ -551,6 +600,7 @@ class Agent:
             if data:
                 self.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
                 longest = max(longest, len(data))
+                self.detachment.printed(now)
             elif data is not None:
                 del self.sources[descriptor]
                 os.close(descriptor)
@@ -579,6 +629,7 @@ class Agent:
                     ended["oom"] = True
                 self.out.send({**ended, **_how(rank.status)})
                 self.flush()
+                self.detachment.ended(rank.status != 0)
 
     def reap(self) -> None:
         """Take note of every child that has ended; orphans of the run are our children too."""
@@ -629,11 +680,18 @@ class Agent:
 
     def do_bye(self, header: dict[str, Any], data: bytes) -> None:
         """The client leaves on purpose: we end the run by ourselves."""
+        if self.client.is_detached:
+            self.lose_channel()
+            return
         self.client.leave()
         self.finish(signal.SIGTERM, self.begin["grace"])
 
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
+        self.detachment.note_end(header.get("cause", "signal"), header["signal"], header.get("more", {}))
         self.signalled = True
+        if self.detachment.is_said_again(header["signal"]):
+            self.ending.kill_by(header["grace"])
+            return
         self.ending.signal(header["signal"], header["grace"])
 
     def do_kill(self, header: dict[str, Any], data: bytes) -> None:
@@ -678,6 +736,7 @@ class Agent:
             orphaned = os.getppid() != self.parent
             self.fail("agent", "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)")
             self.finish(signal.SIGTERM, self.begin["grace"])
+        self.detachment.decide()
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
             self.fail("agent", self.client.why())
             self.finish(signal.SIGTERM, self.begin["grace"])
@@ -792,6 +851,8 @@ def main() -> None:
     os.write(1, b"\n%s\n" % begin["marker"].encode())
     if begin["type"] == "channel":
         bring_channel(begin)
+    elif begin["type"] == "follow":
+        follow(begin, decoder, frames[1:])
     else:
         guard(
             lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run(),

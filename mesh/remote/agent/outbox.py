@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from .frames import encode
-from .spool import Spool
+from .frames import Decoder, encode
+from .tape import stream_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Union
+
+    from .playback import Nothing
+    from .spool import Spool
+    from .tape import Tape
+
+    Source = Union[Spool, Nothing]
 
 WINDOW = 1 << 20  # bytes that are under way and not acknowledged; the rest waits in the spool
+# What is told of a run to whoever comes back to it, beside what its ranks print.
+TOLD = frozenset(("started", "exited", "failed", "end-ordered", "notice", "gone"))
 
 
 class Outbox:
@@ -21,18 +29,32 @@ class Outbox:
     The client says how far it has it; a new channel begins there. Sending never blocks us.
     """
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Source, place: int = 0) -> None:
+        """place: where in the stream it begins."""
         self._spool = spool
+        self._tape: Tape | None = None
+        self._is_parted = False  # the client gets no more of what ranks print
+        self._printed: dict[str, int] = {}  # bytes of each stream so far
+        self._told: list[dict[str, Any]] = []  # the frames that a tape begins with
         self._urgent: deque[bytes] = deque()  # these pass the spool and the window
         self._window = bytearray()  # what the client may not have yet
-        self._begin = 0  # the place of its first byte in the stream
-        self._place = 0  # of the next byte to be sent
+        self._begin = place  # the place of its first byte in the stream
+        self._place = place  # of the next byte to be sent
         self.channel = 1  # the descriptor to write to; -1: there is none
 
     def __bool__(self) -> bool:
         """True if something is to be written that may be written."""
         waits = self._place < self._begin + len(self._window) or self._urgent
-        return self.channel >= 0 and bool(waits or (self._spool and len(self._window) < WINDOW))
+        return self.channel >= 0 and bool(waits or (self._takes_more and self._spool))
+
+    @property
+    def _takes_more(self) -> bool:
+        return len(self._window) < WINDOW and not self._is_parted
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """Up to which place of the stream the client has everything, and up to which there is something for it."""
+        return self._begin, self._begin + len(self._window)
 
     @property
     def is_empty(self) -> bool:
@@ -55,7 +77,65 @@ class Outbox:
         return not self._spool and len(self._window) < WINDOW
 
     def send(self, header: dict[str, Any], data: bytes = b"") -> None:
-        self._spool.add(encode(header, data))
+        """Send to the client, and to the tape where there is one: what ranks print goes there instead."""
+        if header["type"] == "output":
+            stream = stream_of(header)
+            header = dict(header, at=self._printed.get(stream, 0))
+            self._printed[stream] = header["at"] + len(data)
+        if self._tape is None or self.is_moving:
+            if header["type"] in ("started", "exited"):
+                self._told.append(header)
+            self._spool.add(encode(header, data))
+            return
+        self._record(header, data)
+        if self._is_parted:
+            self._echo(header)
+        elif header["type"] != "output":
+            self._spool.add(encode(header, data))
+
+    def keep(self, tape: Tape) -> None:
+        """From now on, whatever ranks print is for the tape."""
+        self._tape = tape
+
+    def part(self, tape: Tape) -> None:
+        """The client is to leave: what it is not known to have, and all that comes, is for the tape. Then ``move``.
+
+        As long as it stays it hears how the ranks end: it may have been about to end the run.
+        """
+        if self._tape is None:
+            for header in self._told:
+                tape.add(header)
+            decoder = Decoder()
+            self._tape = tape
+            for header, data in decoder.feed(bytes(self._window)):
+                self._record(header, data)
+        else:  # nothing of what ranks print is in there
+            while self._spool:
+                self._urgent.append(self._spool.take())
+        self._is_parted = True
+
+    @property
+    def is_moving(self) -> bool:
+        """True while ``move`` has something to do."""
+        return self._is_parted and bool(self._spool)
+
+    def move(self) -> bool:
+        """Hand some of what waits for a client that has left to the tape. False if there is nothing more."""
+        if not self.is_moving:
+            return False
+        for header, data in Decoder().feed(self._spool.take()):
+            self._record(header, data)
+            self._echo(header)
+        return True
+
+    def _echo(self, header: dict[str, Any]) -> None:
+        if header["type"] in TOLD and self.channel >= 0:
+            self.send_urgently(header)
+
+    def _record(self, header: dict[str, Any], data: bytes) -> None:
+        # prerun was told to who has prepared the run.
+        if self._tape is not None and (header["type"] in TOLD or header.get("stream") in ("stdout", "stderr")):
+            self._tape.add({name: value for name, value in header.items() if name != "size"}, data)
 
     def send_urgently(self, header: dict[str, Any]) -> None:
         """Send before all that waits; for what means something by itself."""
@@ -79,7 +159,7 @@ class Outbox:
         """Move what comes next into the window; whole frames, so that a channel can begin at any of them."""
         if self._urgent:
             self._window += self._urgent.popleft()
-        elif len(self._window) < WINDOW and self._spool:
+        elif self._takes_more and self._spool:
             self._window += self._spool.take()
         else:
             return False
@@ -98,4 +178,8 @@ class Outbox:
         self.channel = channel
 
     def close(self) -> None:
+        while self.move():
+            pass
         self._spool.close()
+        if self._tape is not None:
+            self._tape.close()

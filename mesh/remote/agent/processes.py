@@ -277,3 +277,42 @@ def send_signal(processes: Sequence[Process], number: int) -> list[Process]:
         except PermissionError:
             foreign.append(process)
     return foreign
+
+
+# What every process is expected to do something about; all other signals go to those that have a handler for them,
+# as they would end the others: shells and helpers around a program.
+FOR_ALL = frozenset(
+    (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGKILL,
+        signal.SIGTERM,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+    )
+)
+
+
+def pass_on(pid: int, number: int) -> int:
+    """Signal a process and those below it, as far as the signal is for them; return how many it went to."""
+    told = 0
+    for process in [*look_at([pid]), *descendants(pid)]:
+        if number in FOR_ALL or _handles(process.pid, number):
+            try:
+                os.kill(process.pid, number)
+                told += 1
+            except OSError:  # it has just ended, or is another user's
+                pass
+    return told
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

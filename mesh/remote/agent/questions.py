@@ -14,6 +14,7 @@ from .gpus import count_gpus
 from .processes import all_processes, run_of, send_signal, variable_of
 from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
+from .tape import tapes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
-    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs",
-    "gpus", "stop" with "run" ("" for all) and "grace", or "clean" with "dry_run".
+    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "tapes", "gpus", "detach" with
+    "run", "pass" with "run", "signal", "ranks" (None: all) and "id", "stop" with "run" ("" for all) and "grace", or
+    "clean" with "dry_run".
 
     May block. Raises OSError.
     """
@@ -48,6 +50,13 @@ def answer(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
     if question["question"] == "runs":
         orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
         return {"runs": doors.runs(), "orphans": orphans}
+    if question["question"] == "tapes":
+        return {"tapes": tapes(machine_directory(remote_dir))}
+    if question["question"] == "detach":
+        return {"told": doors.tell_runs(question["run"], {"type": "detach"})}
+    if question["question"] == "pass":
+        request = {"type": "pass", **{name: question[name] for name in ("signal", "ranks", "id")}}
+        return {"told": doors.tell_runs(question["run"], request)}
     if question["question"] == "clean":
         return {"found": _clean(machine_directory(remote_dir), question["dry_run"])}
     return _stop(question["run"], question["grace"])
@@ -124,7 +133,8 @@ def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
             cgroups.remove(path)
             found[-1]["stays"] = os.path.exists(path)
     workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
-    for path in [*_leftovers(machine, live), *_stagings(workspaces)]:
+    read = [tape["path"] for tape in tapes(machine) if tape["is_fetched"] and not tape["is_on"]]
+    for path in [*_leftovers(machine, live), *_stagings(workspaces), *read]:
         found.append({"what": path, "bytes": _size(path)})
         if not dry_run:
             _remove(path)

@@ -1,0 +1,332 @@
+"""Runs that go on without a client: leaving one, coming back to it, signalling its ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+import signal as signals
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mesh.api.choosing import choose_cluster
+from mesh.api.inquiries import ask, clusters_of, host_failures, only_one
+from mesh.api.logs import logs
+from mesh.api.records import LAST, find_record, list_records, runs_directory
+from mesh.api.wiring import Attaching, Showing, launch, placed
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster, Host
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.events import Stream
+from mesh.core.outcome import Cause
+from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
+from mesh.sinks.layout import LOGS
+from mesh.sinks.ranks import told_ranks
+from mesh.sinks.records import RUN_ID, Record, State, read_record
+from mesh.sinks.results import RankResult, RunResult, run_result
+from mesh.sinks.resuming import read_left
+
+DEFAULTS = Options()
+FROM = ("here", "start", "now")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A run that there is somewhere."""
+
+    run: str  # its id
+    cluster: str
+    about: Mapping[str, Any]  # as run.json has it: hosts, nproc, command, workspace, rules
+
+
+def attach(
+    run: str = LAST,
+    *,
+    cluster: str = "",
+    begin: str = "here",
+    clusters_file: str = "",
+    output: str = "all",
+    label: str = "rank",
+    fold: str = "numbers",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Come back to a run that goes on by itself, or has ended since: its output, until it has ended, and how.
+
+    run: an id, the beginning of one, or "last"
+    cluster: where it is; "": what this machine knows of it, else every cluster of cluster.yaml is asked
+    begin: what is shown: "here" what this machine has not seen yet, "start" all of it, "now" what comes from now on.
+    The run directory gets everything in any case.
+    output, label, fold, json, quiet: as with ``run``
+    In the main thread SIGINT, SIGTERM and SIGHUP end the looking on, and not the run; on a terminal Ctrl-C asks.
+    Raises UsageError, and MeshError if there is no such run to attach to.
+    """
+    if begin not in FROM:
+        raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    record = None if cluster and run == LAST else _record(run)
+    if record is not None and record.state is State.ENDED:
+        return _ended(record, showing, begin)
+    if record is not None and record.about.get("hosts"):
+        found = _Run(run=record.run, cluster=cluster or record.cluster, about=record.about)
+    else:
+        found = _find(record.run if record else run, cluster, clusters_file)
+    return _attach(found, showing, begin, clusters_file)
+
+
+def detach(run: str = LAST, *, cluster: str = "", clusters_file: str = "") -> str:
+    """Have the hosts of a run keep it without its client, which ends with status 0; return the run's id.
+
+    run, cluster: as with ``attach``
+    Raises UsageError, and MeshError if a host cannot be asked, or does not do it.
+    """
+    full, told = _tell(run, {"question": "detach"}, cluster, clusters_file)
+    if missing := sorted({one["node"] for one in told if not one.get("detached")}):
+        states = ", ".join(sorted({str(one.get("state")) for one in told if one["node"] in missing}))
+        raise MeshError(
+            f"{full} cannot be detached: it is {states}", hint="a run can be once all its ranks have started"
+        )
+    return full
+
+
+def signal(
+    run: str,
+    name: str,
+    *,
+    ranks: Iterable[int] | None = None,
+    cluster: str = "",
+    clusters_file: str = "",
+) -> Mapping[int, int]:
+    """Signal the ranks of a run; return to how many processes of each rank it went.
+
+    name: as kill(1) has it: "USR1", "SIGUSR1" or "10"
+    ranks: None: all
+    Signals that ask for an end or a pause go to every process of a rank, all others only to those that have a handler
+    for them: they would end the others, as the shell around a program.
+    run, cluster: as with ``attach``. Raises UsageError, and MeshError if a host cannot be asked.
+    """
+    number = _number(name)
+    wanted = None if ranks is None else sorted(set(ranks))
+    question = {"question": "pass", "signal": number, "ranks": wanted, "id": secrets.token_hex(8)}
+    _, told = _tell(run, question, cluster, clusters_file)
+    went = {int(rank): int(count) for one in told for rank, count in one["ranks"].items()}
+    if wanted is not None and (missing := set(wanted) - went.keys()):
+        raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` tells what runs")
+    return dict(sorted(went.items()))
+
+
+def _number(name: str) -> int:
+    upper = name.upper()
+    if name.isdecimal() and int(name) in signals.valid_signals():
+        return int(name)
+    try:
+        return signals.Signals[upper if upper.startswith("SIG") else f"SIG{upper}"].value
+    except KeyError:
+        raise UsageError(f"no signal is called {name!r}", hint="`kill -l` lists them") from None
+
+
+def _tell(
+    run: str, question: Mapping[str, Any], cluster: str, clusters_file: str
+) -> tuple[str, list[Mapping[str, Any]]]:
+    """Have the agents of a run do something; return its id and what they have answered."""
+    record = find_record(run)
+    full = record.run if record else run if RUN_ID.fullmatch(run) else ""
+    clusters = list(clusters_of(cluster or (record.cluster if record else ""), DEFAULTS, clusters_file))
+    full = full or only_one(run, clusters)
+    told: list[Mapping[str, Any]] = []
+    troubles: list[str] = []
+    for found in clusters:
+        if record and record.hosts:
+            found = _with_hosts(found, record.hosts)
+        inquiry = ask(found, {**question, "run": full})
+        troubles += host_failures(found, inquiry)
+        for answered in inquiry.answers.values():
+            told += answered.answer["told"]
+    if troubles:
+        raise MeshError("\n".join(troubles), hint="`mesh check CLUSTER` tells what is wrong there")
+    if not told:
+        raise MeshError(
+            f"no host has an agent of run {full}", hint="it has ended: `mesh attach` or `mesh logs` tell how"
+        )
+    return full, told
+
+
+def _record(name: str) -> Record | None:
+    """The run that this machine knows by that name; by "last" the newest one that is detached, else the newest."""
+    if name != LAST:
+        return find_record(name)
+    records = list_records()
+    detached = [record for record in records if record.state is State.DETACHED]
+    was = [record for record in records if record.about.get("detached")]
+    return next(iter([*detached, *was, *records]), None)
+
+
+def _find(name: str, cluster: str, clusters_file: str) -> _Run:
+    """A run that this machine does not know, by what hosts keep of it."""
+    found: dict[str, _Run] = {}
+    for asked in clusters_of(cluster, DEFAULTS, clusters_file):
+        for answered in ask(asked, {"question": "tapes"}).answers.values():
+            for tape in answered.answer["tapes"]:
+                if "plan" in tape and (name == LAST or str(tape["run"]).startswith(name)):
+                    where = _cluster_of(tape["plan"], asked, clusters_file)
+                    found.setdefault(tape["run"], _Run(run=tape["run"], cluster=where, about=tape["plan"]))
+    if not found:
+        where = f"on {cluster}" if cluster else "here, or on any cluster"
+        raise UsageError(f"no detached run {name!r} is known {where}", hint="`mesh ps` lists what runs")
+    if name != LAST and len(found) > 1:
+        raise UsageError(f"{name!r} is the beginning of several runs: {', '.join(sorted(found)[-5:])}")
+    return found[max(found)]
+
+
+def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
+    """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
+    try:
+        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file)
+    except UsageError:  # another machine may have other names
+        return asked.name
+    has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
+    return named.name if has_all and named.backend == asked.backend else asked.name
+
+
+def _with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = ()) -> Cluster:
+    """The cluster with the hosts of a run; one that it has no more is named, and not found."""
+    known = {host.name: host for host in cluster.hosts}
+    hosts = tuple(known.get(name) or Host(name=name, address=name) for name in names)
+    return dataclasses.replace(cluster, hosts=hosts, slices=tuple(slices))
+
+
+def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> RunResult:
+    from mesh.engine.attachment import Attachment
+
+    about = found.about
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file)
+    cluster = _with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
+    rules = about.get("rules") or {}
+    spec = RunSpec(
+        run=found.run,
+        project="",
+        workspace=Path(str(about.get("workspace", "/"))),
+        command=tuple(about["command"]),
+        nproc=int(about.get("nproc", 1)),
+        grace=float(rules.get("grace", DEFAULT_GRACE)),
+        drain=float(rules.get("drain", DEFAULT_DRAIN)),
+        host_grace=float(rules.get("host_grace", DEFAULT_HOST_GRACE)),
+        keep_going=bool(rules.get("keep_going", False)),
+        logs=int(rules.get("logs", DEFAULT_LOGS)),
+        sync=False,
+        lock=False,
+    )
+    placement = placed(spec, cluster)
+    can_ask = sys.stdin is not None and sys.stdin.isatty() and os.isatty(2) and not showing.quiet
+    attachment = Attachment(spec, placement, can_ask=can_ask)
+    place = _Place(found, begin)
+    try:
+        outcome, placement, store = launch(spec, cluster, showing, supervisor=attachment, attaching=place.attaching)
+        assert store is not None
+        if outcome.cause is Cause.PREPARE:
+            place.forget()
+            (failure, *_) = outcome.failures
+            raise MeshError(f"{cluster.hosts[failure.node].name}: {failure.message}", hint=failure.hint)
+        return place.told(run_result(outcome, placement, store, (Stream.STDOUT, Stream.STDERR)))
+    finally:
+        place.close()
+
+
+class _Place:
+    """The directory that an attached run is written to, and what is fetched for it."""
+
+    def __init__(self, found: _Run, begin: str) -> None:
+        from mesh.sinks.store import open_events
+
+        directory = runs_directory(os.environ) / found.run
+        self._is_new = not directory.exists()
+        self._temporary = ""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            lock = open_events(directory)
+        except BlockingIOError:  # another client of this machine is at it: we write for ourselves alone
+            known = read_left(read_record(directory), -1).have
+            self._temporary = tempfile.mkdtemp(prefix="mesh-attach-")
+            self._directory = Path(self._temporary) / found.run
+            self._directory.mkdir(mode=0o700)
+            left = read_left(read_record(self._directory), open_events(self._directory))
+            self.attaching = Attaching(
+                directory=self._directory,
+                left=left,
+                fetch={},
+                skip={},
+                hide=known if begin == "here" else {},
+                told=directory / LOGS,
+                begin=begin,
+            )
+        else:
+            self._directory = directory
+            left = read_left(read_record(directory), lock)
+            left = dataclasses.replace(left, about={**found.about, **left.about})
+            fetch = {} if begin == "start" else left.have
+            skip = left.have if begin == "start" else {}
+            self.attaching = Attaching(
+                directory=directory, left=left, fetch=fetch, skip=skip, hide={}, told=directory / LOGS, begin=begin
+            )
+
+    def told(self, result: RunResult) -> RunResult:
+        """What we had for ourselves goes: the other client has it."""
+        logs = self.attaching.told
+        ranks = [
+            dataclasses.replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)
+            for one in result.ranks
+        ]
+        return dataclasses.replace(result, ranks=tuple(ranks), directory=logs.parent)
+
+    def forget(self) -> None:
+        """There is no such run: what we have made for it goes."""
+        if self._is_new:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
+    """What this machine knows of a run that has ended: all there is."""
+    from mesh.sinks.layout import log_name
+    from mesh.sinks.terminal import TerminalSink
+
+    if begin == "start" and not showing.quiet and not showing.json:
+        logs(record.run, output=showing.output, label=showing.label, fold=showing.fold)
+    if not showing.quiet:
+        terminal = TerminalSink(placement=record.placement, mode="none", label=showing.label, environ=os.environ)
+        lines = [
+            f"{record.run} has ended: exit {record.exit_code} ({record.cause})",
+            f"logs: {record.directory / LOGS}",
+        ]
+        terminal.conclude(lines, failed=bool(record.exit_code))
+    known = {item.get("rank"): item for item in record.about.get("ranks", ()) if isinstance(item, dict)}
+    placement, place = record.placement, record.directory / LOGS
+    ranks = []
+    for rank in range(placement.world_size):
+        about = known.get(rank, {})
+        ranks.append(
+            RankResult(
+                rank=rank,
+                host=placement.hosts[placement.node(rank)].name,
+                code=about.get("code"),
+                signal=about.get("signal"),
+                stdout_path=place / log_name(placement, rank, Stream.STDOUT),
+                stderr_path=place / log_name(placement, rank, Stream.STDERR),
+            )
+        )
+    return RunResult(
+        run=record.run,
+        exit_code=record.exit_code or 0,
+        cause=Cause(record.cause),
+        ranks=tuple(ranks),
+        failures=(),
+        directory=record.directory,
+    )

@@ -1,0 +1,210 @@
+"""Decides about a run that goes on by itself while a client looks on: a Supervisor that begins in the middle."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+from mesh.core.cluster import Placement
+from mesh.core.events import (
+    CONNECTING,
+    CaughtUp,
+    Chosen,
+    Connected,
+    EndOrdered,
+    Event,
+    Gone,
+    Interrupted,
+    Lost,
+    PrepareFailed,
+    Started,
+    StdoutClosed,
+    Stopped,
+)
+from mesh.core.outcome import EXIT_OUTPUT_CLOSED, EXIT_PREPARE, Cause, Outcome
+from mesh.core.run import RunSpec
+from mesh.engine.orders import AskUser, Order, Say, Signal
+from mesh.engine.supervisor import Ending, Phase, Supervisor
+
+UNKNOWN = 1e-9  # when the ranks have started: they have, and each tells when
+
+
+class Attachment(Supervisor):
+    """Looks on, and ends the others when a rank fails or a host is known to have lost the run.
+
+    A client that leaves or dies changes nothing for the ranks. A host that it cannot reach may be well: nothing is
+    ended for that, but the run's end is not known then. What happened before is told by each host in its order, and by
+    all of them in none: nothing is ended before all have told.
+    """
+
+    def __init__(self, spec: RunSpec, placement: Placement, *, can_ask: bool) -> None:
+        """can_ask: there is somebody who can say what Ctrl-C is to mean."""
+        super().__init__(spec, placement)
+        self._can_ask, self._is_asking = can_ask, False
+        self._leaves: tuple[Cause, int] | None = None  # why, and the exit status
+        self._unreached: set[int] = set()  # hosts of which nothing is known
+        self._ignorant: set[int] = set()  # hosts that keep nothing of it
+        self._refused: PrepareFailed | None = None  # there is no detached run to attach to
+        self._ends: list[EndOrdered] = []
+        self._started = UNKNOWN
+        self._waiting = set(self._phase)  # hosts that have not told what happened before
+
+    @property
+    def done(self) -> bool:
+        return self._leaves is not None or self._refused is not None or super().done
+
+    def handle(self, event: Event) -> list[Order]:
+        match event:
+            case Connected(node=node):
+                return self._attached(node)
+            case CaughtUp(node=node):
+                return self._told(node)
+            case Gone(node=node):
+                return [*super().handle(event), *self._told(node)]
+            case Started(time=time):
+                self._started = time if self._started == UNKNOWN else min(self._started, time)
+                return []
+            case EndOrdered():
+                return self._end_ordered(event)
+            case Stopped():
+                return []  # EndOrdered tells it, also afterwards
+            case PrepareFailed(step="attach"):
+                self._refused = self._refused or event
+                return []
+            case PrepareFailed(step="tape"):
+                return self._knows_nothing(event)
+            case PrepareFailed(node=node, message=message) if event.step in CONNECTING:
+                return self._unreachable(Lost(time=event.time, node=node, reason=message))
+            case Lost(is_known=False, is_clear=False):
+                return self._unreachable(event)
+            case Lost(node=node):
+                # Another host may have told it already, with the time at which somebody took note of it.
+                self._lost = [lost for lost in self._lost if lost.node != node]
+                self._suspects = [one for one in self._suspects if not (isinstance(one, Lost) and one.node == node)]
+                return [*super().handle(event), *self._told(node)]
+            case Interrupted(signal=number):
+                return self._asked_to_end(number)
+            case Chosen(answer=answer):
+                return self._chosen(answer)
+            case StdoutClosed():
+                self._leaves = Cause.OUTPUT_CLOSED, EXIT_OUTPUT_CLOSED
+                return []
+        return self._explained(super().handle(event))
+
+    def outcome(self, ended: float) -> Outcome:
+        self._started = 0.0 if self._started == UNKNOWN else self._started
+        if self._refused is not None:
+            outcome = self._left(ended, Cause.PREPARE, EXIT_PREPARE)
+            return dataclasses.replace(outcome, failures=(self._refused,))
+        if self._leaves is not None:
+            cause, code = self._leaves
+            return dataclasses.replace(self._left(ended, cause, code), signal=self._signal)
+        why = min(self._ends, key=lambda end: end.time, default=None)
+        first = min(self._suspects, key=lambda suspect: suspect.time, default=None)
+        if why and why.cause in (Cause.TIMEOUT.value, Cause.SIGNAL.value) and (not first or why.time <= first.time):
+            self._cause, self._signal = Cause(why.cause), why.signal
+        last = max((exited.time for exited in self._exits.values()), default=ended)
+        return dataclasses.replace(super().outcome(last), goes_on=bool(self._unreached))
+
+    # ---- the hosts tell
+
+    def _attached(self, node: int) -> list[Order]:
+        if self._phase[node] is not Phase.CONNECTING:
+            return []
+        self._phase[node] = Phase.RUNNING
+        if self._ending is Ending.NOT:
+            return []
+        # It was not there when the others were told to end.
+        return self._explained([Signal(node=node, number=signal.SIGTERM, grace=self._grace)])
+
+    def _told(self, node: int) -> list[Order]:
+        """A host has told what happened before; after the last one, what others have begun is to be completed."""
+        if node not in self._waiting:
+            return []
+        self._waiting.discard(node)
+        return self._complete()
+
+    def _complete(self) -> list[Order]:
+        if self._waiting or not self._ends or self._settled:
+            return []
+        first = min(self._ends, key=lambda end: end.time)
+        if first.cause == Cause.RANK.value:
+            return []  # the rank's own end does that
+        self._signal = self._signal or first.signal
+        return self._explained(self._end(Cause(first.cause), signal.SIGTERM))
+
+    def _end_ordered(self, event: EndOrdered) -> list[Order]:
+        self._ordered_ends[event.node] = min(self._ordered_ends[event.node], event.time)
+        self._ends.append(event)
+        known = {one.node for one in self._lost}
+        if event.cause == Cause.LOST.value and event.lost >= 0 and event.lost not in known:
+            lost = Lost(time=event.time, node=event.lost, reason=event.reason, is_known=True)
+            self._lost.append(lost)
+            self._suspects.append(lost)
+        return self._complete()
+
+    @property
+    def _settled(self) -> bool:
+        return all(self._ended(node) for node in self._phase)
+
+    def _knows_nothing(self, event: PrepareFailed) -> list[Order]:
+        """A host has lost what it had of the run; if all have, there is no such run."""
+        self._ignorant.add(event.node)
+        if len(self._ignorant) == len(self._phase):
+            self._refused = event
+            return []
+        lost = Lost(time=event.time, node=event.node, reason=event.message, is_known=True, is_clear=True)
+        return [Say(text=f"host {self._name(event.node)} is lost: {event.message}"), *self.handle(lost)]
+
+    def _unreachable(self, event: Lost) -> list[Order]:
+        node = event.node
+        if self._phase[node] is Phase.OVER:
+            return []
+        self._phase[node] = Phase.OVER
+        if not self._ended(node):
+            self._unreached.add(node)
+            self._lost.append(event)
+            self._suspects.append(event)
+        self._no_ranks.add(node)
+        name = self._name(node)
+        self._not_seen[node] = f"{name}: cannot be reached: the run may go on there"
+        said = [Say(text=f"{name} cannot be reached: {event.reason}; the others go on")]
+        return [*said, *self._settle(), *self._told(node)]
+
+    def _may_stop(self) -> bool:
+        return not self._waiting and super()._may_stop()
+
+    # ---- the user
+
+    def _asked_to_end(self, number: int) -> list[Order]:
+        """A signal ends us, and not the run; Ctrl-C on a terminal asks. Later ones end it faster."""
+        if self._ending is not Ending.NOT:
+            return self._explained(super()._interrupt(number))
+        if number == signal.SIGINT and self._can_ask and not self._is_asking:
+            self._is_asking = True
+            return [AskUser()]
+        self._leaves = Cause.SIGNAL, 128 + number
+        self._signal = number
+        return []
+
+    def _chosen(self, answer: str) -> list[Order]:
+        self._is_asking = False
+        if answer == "leave":
+            self._leaves = Cause.DETACHED, 0
+        if answer != "stop":
+            return []
+        return self._explained(super()._interrupt(signal.SIGINT))
+
+    def _explained(self, orders: list[Order]) -> list[Order]:
+        """With the reason, for whoever comes after us."""
+        cause = self._cause or Cause.RANK
+        lost = next((one for one in self._suspects if isinstance(one, Lost)), None) if cause is Cause.LOST else None
+        why = EndOrdered(
+            time=self._time,
+            node=0,
+            cause=cause.value,
+            signal=self._signal or signal.SIGTERM,
+            lost=lost.node if lost else -1,
+            reason=lost.reason if lost else "",
+        )
+        return [dataclasses.replace(order, why=why) if isinstance(order, Signal) else order for order in orders]

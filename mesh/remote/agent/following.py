@@ -1,0 +1,217 @@
+"""A client comes to a run that goes on by itself, or has ended: a process of its own reads the run's tape to it.
+
+The run's agent is asked for nothing but to be woken and to pass orders on, so that there may be any number of clients,
+each with its own place, as slow as it likes. When the agent is gone, the tape is what is left of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+
+from .doors import containers_of, door_of, is_on, knock, sweep
+from .frames import Decoder
+from .outbox import Outbox
+from .playback import Nothing, Playback
+from .state import machine_id
+from .tape import ABOUT, FACTS, FETCHED, boot_id, tape_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .frames import Frame
+
+LAST = 5.0  # seconds for the client to take the last words
+SILENT = 900.0  # seconds without a beat after which there is no client at the other end of a connection that is dead
+
+
+def follow(request: dict[str, Any], decoder: Decoder, rest: list[Frame]) -> None:
+    """Serve one client until it leaves or has everything.
+
+    request: "run", "node", "remote_dir"; "client": the same through all channels of a client; "have": bytes of each
+    stream that it has; "place": bytes that have come to it through earlier channels
+    """
+    _Following(request, decoder).serve(rest)
+
+
+class _Following:
+    def __init__(self, request: dict[str, Any], decoder: Decoder) -> None:
+        self._request, self._decoder = request, decoder
+        self._directory = tape_of(request["remote_dir"], request["run"], request["node"])
+        self._obeyed = 0
+        self._link: socket.socket | None = None  # to the run's agent
+        self._tape: Playback | None = None
+        self._out = Outbox(Nothing(), request["place"])
+        self._caught_up = False
+        self._end = -1  # the place after the last frame of the tape, once that was passed
+        self._until = float("inf")  # when we leave, monotonic
+        self._heard = time.monotonic()
+
+    def serve(self, rest: list[Frame]) -> None:
+        for descriptor in (0, 1):
+            os.set_blocking(descriptor, False)
+        if self._begin():
+            for header, data in rest:
+                self._obey(header, data)
+        else:
+            self._until = time.monotonic() + LAST
+        try:
+            while time.monotonic() < min(self._until, self._heard + SILENT) and self._turn():
+                pass
+        finally:
+            if self._tape is not None:
+                if self._has_all():
+                    self._fetched()
+                self._tape.close()
+
+    def _begin(self) -> bool:
+        """Find the run; False if there is nothing to follow."""
+        request = self._request
+        told: dict[str, Any] = {}
+        try:
+            door = door_of(request["run"], request["node"])
+            self._link = knock(door, {"type": "follow", "client": request["client"]}, [])
+            self._link.settimeout(LAST)
+            told = json.loads(self._link.recv(65536) or b"{}")
+        except socket.timeout:  # it hangs, which is no reason to take it for dead
+            told = {"obeyed": 0}
+        except (OSError, ValueError):
+            pass
+        if self._link is not None and "obeyed" in told:
+            self._obeyed = told["obeyed"]
+            self._link.setblocking(False)
+        elif self._link is not None:
+            self._link.close()
+            self._link = None
+        try:
+            with open(os.path.join(self._directory, ABOUT)) as file:
+                self._about = json.load(file)
+            self._tape = Playback(self._directory, request["have"])
+        except (OSError, ValueError):
+            state = told.get("state", "")
+            self._out.send_urgently({"type": "no-tape", "state": state, "about": told.get("about", {})})
+            return False
+        self._out = Outbox(self._tape, request["place"])
+        hello = {"time": time.time(), "machine": machine_id(), "is_on": self._link is not None}
+        self._out.send_urgently({"type": "following", **hello})
+        return True
+
+    def _turn(self) -> bool:
+        """Wait for the next thing, and do it; False once we are done."""
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        if self._out:
+            poll.register(1, select.POLLOUT)
+        if self._link is not None:
+            poll.register(self._link.fileno(), select.POLLIN)
+        wait = min(self._until, self._heard + SILENT) - time.monotonic()
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, wait) * 1000 + 0.5)}
+        if self._link is not None and self._link.fileno() in ready:
+            self._hear(self._link)
+        stays = self._receive() if 0 in ready else True
+        stays = self._flush() and stays
+        if self._tape is not None:
+            self._look(self._tape)
+        return self._flush() and stays
+
+    def _flush(self) -> bool:
+        is_open = self._out.flush()
+        if self._end < 0 and self._tape is not None and self._tape.is_whole and not self._tape:
+            self._end = self._out.places[1]
+        return is_open
+
+    def _look(self, tape: Playback) -> None:
+        if not self._caught_up and not tape:
+            self._caught_up = True
+            self._out.send_urgently({"type": "caught-up"})
+        if self._link is None and not tape and self._until == float("inf"):
+            tape.end()
+            if not tape.is_whole:
+                self._out.send_urgently(self._bury())
+                self._until = time.monotonic() + LAST
+        if self._has_all() and self._link is None:
+            self._until = 0.0
+
+    def _has_all(self) -> bool:
+        """Whether the client has the tape to its end."""
+        return 0 <= self._end <= self._out.places[0]
+
+    def _receive(self) -> bool:
+        try:
+            chunk = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            chunk = b""
+        self._heard = time.monotonic()
+        requests = self._decoder.feed(chunk)
+        for header, data in requests:
+            if header["type"] != "bye":
+                self._obey(header, data)
+        return bool(chunk) and not any(header["type"] == "bye" for header, _ in requests)
+
+    def _obey(self, header: dict[str, Any], data: bytes) -> None:
+        if header["type"] == "beat":
+            told = {"echo": header["time"], "time": time.time(), "orders": self._obeyed}
+            self._out.send_urgently({"type": "beat", **told})
+        elif header["type"] == "ack":
+            self._out.acknowledge(header["place"])
+        elif header["n"] > self._obeyed:
+            if self._link is None:
+                self._obeyed = header["n"]  # there is nothing any more that it is for
+                return
+            try:
+                self._link.send(json.dumps(header).encode())
+            except OSError:  # it is leaving; or it hangs, and the client says it again through its next channel
+                pass
+
+    def _hear(self, link: socket.socket) -> None:
+        try:
+            while True:
+                text = link.recv(65536)
+                if not text:
+                    raise ConnectionResetError
+                self._obeyed = max(self._obeyed, json.loads(text).get("obeyed", 0))
+        except BlockingIOError:
+            pass
+        except OSError:
+            link.close()
+            self._link = None
+
+    def _bury(self) -> dict[str, Any]:
+        """The agent is gone without its last words: end what is left, and say when and why, as far as we know."""
+        request = self._request
+        # Other agents of the run may be on this machine: theirs carries the same id.
+        run = "" if is_on(request["run"]) else request["run"]
+        left = [process.told() for process in sweep(run, self._about.get("cgroup", ""))]
+        left += containers_of(request["remote_dir"], request["run"], request["node"]).stop(0.0)
+        if self._about.get("boot") != boot_id():
+            return {"type": "no-agent", "left": left, "why": "the machine was started anew", "time": _boot_time()}
+        changed = os.stat(os.path.join(self._directory, FACTS)).st_mtime
+        last = max([changed, *(os.stat(path).st_mtime for path in self._last_piece())])
+        return {"type": "no-agent", "left": left, "why": "", "time": last}
+
+    def _last_piece(self) -> list[str]:
+        numbers = sorted(int(name) for name in os.listdir(self._directory) if name.isdigit())
+        return [os.path.join(self._directory, str(number)) for number in numbers[-1:]]
+
+    def _fetched(self) -> None:
+        try:
+            with open(os.path.join(self._directory, FETCHED), "w"):
+                pass
+        except OSError:
+            pass
+
+
+def _boot_time() -> float:
+    """When the machine was started, in seconds since the epoch."""
+    with open("/proc/stat") as file:
+        for line in file:
+            name, _, value = line.partition(" ")
+            if name == "btime":
+                return float(value)
+    return time.time()

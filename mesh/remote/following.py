@@ -1,0 +1,132 @@
+"""The local end of a run that goes on without us, or has ended: what one host has of it, from where we were."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mesh.core.events import (
+    CaughtUp,
+    Connected,
+    EndOrdered,
+    Event,
+    LeftOut,
+    Lost,
+    Output,
+    PrepareFailed,
+    Reconnected,
+    Stream,
+)
+from mesh.remote.agent.frames import encode
+from mesh.remote.blob import blob
+from mesh.remote.session import Begin, Session
+
+Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
+
+
+class Following(Session):
+    """Reads the run's tape through a process of our own there; orders go through it to the run's agent."""
+
+    def follow(self, begin: Begin, have: Place) -> None:
+        """Ship the program and its only request. have: what need not come again."""
+        self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
+        self._have = dict(have)
+        self._client = secrets.token_hex(8)
+        self._told: set[str] = set()  # all but output comes again through each channel
+        self._marker = secrets.token_hex(16)
+        self._send(blob() + encode(self._greeting()))
+
+    def beat(self) -> None:
+        """Ask for the host's time, and for a sign of life."""
+        if self._attached:
+            super().beat()
+
+    def _greeting(self) -> dict[str, Any]:
+        ranks = {f"{rank}.{stream.value}": count for (rank, stream), count in self._have.items()}
+        return {
+            "type": "follow",
+            "marker": self._marker,
+            "run": self._run,
+            "node": self._agent,
+            "client": self._client,
+            "have": ranks,
+            "place": self.place,
+            "remote_dir": self._remote_dir,
+        }
+
+    def _channel_ended(self, greeted: bool, banner: bytes) -> Iterator[Event]:
+        if greeted and self._may_come_back and not self._given_up and self._channel.farewell().status == 0:
+            self._why = self._why_hung_up or "the connection ended"  # which our process there takes for our leaving
+        else:
+            yield from super()._channel_ended(greeted, banner)
+
+    def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+        now, node = time.time(), self.node
+        match header["type"]:
+            case "following":
+                self._offset = header["time"] - now
+                is_back, self._may_come_back = self._may_come_back, True
+                self._go_on(0)
+                self.beat()
+                if is_back:
+                    yield Reconnected(time=now, node=node)
+                else:
+                    address, machine = self._channel.address, header["machine"]
+                    yield Connected(time=now, node=node, address=address, machine=machine)
+            case "caught-up":
+                yield CaughtUp(time=now, node=node)
+            case "no-tape":
+                yield from self._no_tape(header)
+            case "no-agent":
+                self._over = True
+                left = "; ".join(header["left"])
+                reason = header["why"] or "its agent was killed"
+                if left:
+                    reason += f", and left there {left}"
+                lost = {"is_clear": not left, "is_known": True}
+                yield Lost(time=self._ours(header["time"]), node=node, reason=reason, **lost)
+            case "output":
+                yield from self._output(header, data)
+            case "beat":
+                yield from super()._event(header, data)
+            case _:
+                yield from self._once(header, data)
+
+    def _once(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+        """What is no output comes again through each channel."""
+        known = json.dumps(header)
+        if known in self._told:
+            return
+        self._told.add(known)
+        if header["type"] == "end-ordered":
+            more = {"lost": header.get("lost", -1), "reason": header.get("reason", "")}
+            at, cause = self._ours(header["time"]), header["cause"]
+            yield EndOrdered(time=at, node=self.node, cause=cause, signal=header["signal"], **more)
+        else:
+            yield from super()._event(header, data)
+
+    def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+        """What is new of it, and before that what is missing."""
+        stream = Stream(header["stream"])
+        key, at = (header["rank"], stream), header["at"]
+        have = self._have.get(key, 0)
+        self._have[key] = max(have, at + len(data))
+        told = {"time": time.time(), "node": self.node, "rank": header["rank"], "stream": stream}
+        if at > have:
+            yield LeftOut(**told, bytes=at - have)
+        if new := data[max(0, have - at) :]:
+            yield Output(**told, data=new)
+
+    def _no_tape(self, header: dict[str, Any]) -> Iterator[Event]:
+        self._over = True
+        now, node = time.time(), self.node
+        if header["state"]:
+            message = f"the run is not detached there: its client has it ({header['about'].get('machine', '?')})"
+            hint = f"`mesh detach {self._run}` turns it into one that goes on by itself"
+            yield PrepareFailed(time=now, node=node, step="attach", message=message, hint=hint)
+        else:
+            message = "nothing is kept of the run there"
+            yield PrepareFailed(time=now, node=node, step="tape", message=message, hint="`mesh ps` lists what runs")

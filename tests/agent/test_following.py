@@ -1,0 +1,221 @@
+"""Agents that keep a run without their client, and what a client finds that comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mesh.backends.local import LocalBackend
+from mesh.core.events import (
+    CaughtUp,
+    Detached,
+    EndOrdered,
+    Exited,
+    Gone,
+    LeftOut,
+    Lost,
+    Output,
+    PrepareFailed,
+    Reconnected,
+    Started,
+    Stream,
+)
+from mesh.core.interfaces import Channel
+from mesh.remote.blob import start_command
+from mesh.remote.following import Following
+from mesh.remote.session import Begin
+from tests.agent.conftest import HOST, PYTHONS, Open, Run
+from tests.lab import eventually
+
+RUN = f"run-{os.getpid()}"
+
+
+class Look(Run):
+    """A client that looks on."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        begin: Begin,
+        have: Mapping[tuple[int, Stream], int],
+        reopen: Callable[[], Channel | None],
+    ) -> None:
+        self.session = Following(0, 0, channel, self.take, reopen)
+        self.events, self.taken = [], []
+        self.session.follow(begin, have)
+        self._coming = self.session.events()
+
+
+Come = Callable[..., Look]
+
+
+@pytest.fixture
+def come(remote_dir: Path, any_python: str) -> Iterator[Come]:
+    backend = LocalBackend()
+    channels: list[Channel] = []
+
+    def start(have: Mapping[tuple[int, Stream], int] | None = None, python: str = any_python) -> Look:
+        about = {"run": RUN, "project": "p", "remote_dir": str(remote_dir), "about": {}, "owner": None, "node": 0}
+        more = {"share": False, "devices": (), "device_patience": 5.0, "spool": 10**9, "lease": 60.0, "grace": 5.0}
+        (opened,) = backend.open([HOST], start_command(python))
+        assert not isinstance(opened.result, Exception)
+        channels.append(opened.result)
+        again = lambda: backend.reopen(0, start_command(python))  # noqa: E731
+        return Look(opened.result, Begin(**about, **more), have or {}, again)  # type: ignore[arg-type]
+
+    yield start
+    for channel in channels:
+        channel.close()
+    backend.close()
+
+
+def leave(run: Run) -> None:
+    """Detach, and hang up."""
+    run.session.detach()
+    run.until(Detached)
+    run.session.close()
+
+
+def tape(remote_dir: Path) -> Path:
+    (place,) = remote_dir.glob("machines/*/tape-*")
+    return place
+
+
+SCRIPT = "printf before; read line; printf after; exit 3"
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_a_run_goes_on_without_its_client_and_tells_all_to_those_that_come_back(
+    opener: Open, come: Come, version: str
+) -> None:
+    run = opener(PYTHONS[version])
+    run.prepare()
+    run.start("sh", "-c", SCRIPT, stdin=True)
+    run.until(Output)
+    run.session.stdin(0, b"go on\n")
+    leave(run)
+    first = come(python=PYTHONS[version])
+    ended = first.until(Exited)
+    assert isinstance(ended, Exited)
+    assert (ended.code, first.printed()) == (3, b"beforeafter")
+    first.until(Gone)
+    late = come({(0, Stream.STDOUT): len("before")}, python=PYTHONS[version])
+    late.until(Gone)
+    assert late.printed() == b"after"
+    kinds = [type(event) for event in late.events if isinstance(event, Started | Exited | Gone)]
+    assert kinds == [Started, Exited, Gone]
+
+
+def test_a_client_that_is_killed_after_it_has_left_ends_nothing(agent: Run, come: Come) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "trap 'echo told; exit 5' USR1; echo up; while :; do sleep 0.05; done")
+    agent.until(Output)
+    leave(agent)
+    look = come()
+    look.until(CaughtUp)
+    look.session.signal(signal.SIGUSR1, 5.0)
+    ended = look.until(Exited)
+    assert isinstance(ended, Exited)
+    assert ended.code == 5
+    (why,) = [event for event in look.events if isinstance(event, EndOrdered)]
+    assert (why.cause, why.signal) == ("signal", signal.SIGUSR1)
+    look.until(Gone)
+
+
+def test_a_client_that_loses_its_connections_has_every_byte_once(agent: Run, come: Come) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "read line; head -c 9000000 /dev/zero; printf end; read line", stdin=True)
+    leave_it_to = agent.session
+    leave_it_to.detach()
+    agent.until(Detached)
+    leave_it_to.stdin(0, b"go on\n")
+    look = come()
+    for _ in range(3):
+        look.until(Output)
+        look.session.try_another("cut")
+        look.until(Reconnected)
+    look.session.signal(signal.SIGTERM, 5.0)
+    look.until(Gone)
+    leave_it_to.close()
+    assert look.printed() == b"\0" * 9_000_000 + b"end"
+    assert len([event for event in look.events if isinstance(event, Exited)]) == 1
+
+
+def test_of_two_clients_that_signal_one_is_enough(agent: Run, come: Come) -> None:
+    agent.prepare()
+    script = "trap 'echo -n told' INT; echo -n up; for n in 1 2 3 4 5 6 7 8; do sleep 0.1; done"
+    agent.start("bash", "-c", script)
+    agent.until(Output)
+    leave(agent)
+    looks = [come(), come()]
+    for look in looks:
+        look.until(CaughtUp)
+        look.session.signal(signal.SIGINT, 20.0)
+    for look in looks:
+        look.until(Gone)
+        assert look.printed() == b"uptold"
+
+
+@pytest.mark.parametrize("is_anew", [False, True], ids=["killed", "started anew"])
+def test_an_agent_that_is_gone_without_a_word_is_lost_after_all_that_it_has_kept(
+    agent: Run, come: Come, remote_dir: Path, is_anew: bool
+) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "echo up >&2; echo $PPID; exec sleep 1000")
+    printed = agent.until(Output, where=lambda event: isinstance(event, Output) and event.stream is Stream.STDOUT)
+    assert isinstance(printed, Output)
+    leave(agent)
+    os.kill(int(printed.data), signal.SIGKILL)
+    assert eventually(lambda: not Path(f"/proc/{int(printed.data)}").exists())
+    if is_anew:
+        path = tape(remote_dir) / "about.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "another"}))
+    look = come()
+    lost = look.until(Lost)
+    assert isinstance(lost, Lost)
+    assert (lost.is_known, lost.is_clear) == (True, True)
+    assert ("anew" in lost.reason) == is_anew
+    assert look.printed(Stream.STDERR) == b"up\n"
+
+
+def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, come: Come, any_python: str) -> None:
+    run = opener(any_python, spool=3_000_000)
+    run.prepare()
+    run.start("sh", "-c", "read line; printf begin; head -c 20000000 /dev/zero; printf end", stdin=True)
+    run.session.detach()
+    run.until(Detached)
+    run.session.stdin(0, b"\n")
+    come().until(Gone)
+    run.session.close()
+    look = come()  # to what is left
+    look.until(Gone)
+    left_out = sum(event.bytes for event in look.events if isinstance(event, LeftOut))
+    printed = look.printed()
+    assert left_out > 15_000_000
+    assert left_out + len(printed) == 20_000_000 + len("begin" + "end")
+    assert (printed[:5], printed[-3:]) == (b"begin", b"end")
+
+
+def test_a_run_that_has_a_client_and_one_that_nobody_knows_are_told_apart(agent: Run, come: Come) -> None:
+    unknown = come().until(PrepareFailed, Lost)
+    assert isinstance(unknown, PrepareFailed)
+    assert "nothing is kept" in unknown.message
+    agent.prepare()
+    agent.start("sleep", "1000")
+    refused = come().until(PrepareFailed, Lost)
+    assert isinstance(refused, PrepareFailed)
+    assert "mesh detach" in refused.hint
+    agent.finish(0.0)
+
+
+def test_what_is_not_running_is_not_detached(agent: Run, remote_dir: Path) -> None:
+    agent.prepare()
+    agent.session.detach()
+    agent.start("true")
+    agent.result()
+    assert not list(remote_dir.glob("machines/*/tape-*"))

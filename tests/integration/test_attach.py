@@ -1,0 +1,229 @@
+"""Runs that outlive their client: left, found again from here and elsewhere, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Home
+from tests.integration.test_run_directory import problems
+from tests.lab import eventually
+
+RUN_ID = re.compile(rb"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\n")
+
+# Prints bytes that follow from the rank alone, until somebody says that it is enough.
+NOISE = """
+import os, random, time
+number, count = random.Random(int(os.environ["RANK"])), 0
+while not os.path.exists(os.environ["ENOUGH"]):
+    data = memoryview(number.randbytes(number.choice((1, 100, 9000))))
+    descriptor = number.choice((1, 2))
+    count += 1
+    while data:
+        data = data[os.write(descriptor, data):]
+    time.sleep(0.004)
+with open("count-" + os.environ["RANK"], "w") as file:
+    file.write(str(count))
+"""
+
+
+def noise(rank: int, count: int) -> dict[int, bytes]:
+    """What a rank has printed."""
+    number, printed = random.Random(rank), {1: bytearray(), 2: bytearray()}
+    for _ in range(count):
+        data = number.randbytes(number.choice((1, 100, 9000)))
+        printed[number.choice((1, 2))] += data
+    return {descriptor: bytes(data) for descriptor, data in printed.items()}
+
+
+def runs(home: Home) -> Path:
+    return home.path / ".local/state/mesh/runs"
+
+
+def size(directory: Path) -> int:
+    """Bytes that the ranks have printed, as far as they are here."""
+    return sum(file.stat().st_size for file in directory.glob("logs/rank-*"))
+
+
+def left(home: Home, *words: str) -> str:
+    """Start a run that goes on by itself; return its id."""
+    done = home.mesh("run", "-d", *words)
+    assert done.status == 0, done.err
+    assert RUN_ID.fullmatch(done.out), done.out
+    run = done.out.decode().strip()
+    assert f"mesh attach {run}" in done.err
+    return run
+
+
+def elsewhere(home: Home, place: Path) -> Home:
+    """The same user on a machine that knows nothing of the run."""
+    place.mkdir()
+    return dataclasses.replace(home, environ={**home.environ, "XDG_STATE_HOME": str(place)})
+
+
+def test_every_byte_arrives_once_however_often_clients_are_killed_detached_and_attached(
+    home: Home, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    home.files(noise__py=NOISE)
+    client = home.popen("run", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
+    assert eventually(lambda: any(file.stat().st_size > 9000 for file in runs(home).glob("*/logs/rank-*")))
+    (directory,) = runs(home).iterdir()
+    assert home.mesh("detach").status == 0
+    client.communicate(timeout=30)
+    assert client.returncode == 0
+    moments = random.Random(1)
+    for number, words in ((signal.SIGKILL, []), (signal.SIGTERM, ["--from", "start"]), (signal.SIGKILL, [])):
+        least = size(directory) + moments.randrange(100_000)
+        looking = home.popen("attach", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert eventually(lambda least=least: size(directory) > least, 20.0)
+        looking.send_signal(number)
+        looking.wait(30)
+    enough.touch()
+    assert home.mesh("attach", "--output", "none").status == 0
+    for rank in range(2):
+        (told,) = (home.path / ".mesh").rglob(f"count-{rank}")
+        printed = noise(rank, int(told.read_text()))
+        assert (directory / f"logs/rank-{rank:04d}.out").read_bytes() == printed[1]
+        assert (directory / f"logs/rank-{rank:04d}.err").read_bytes() == printed[2]
+    assert problems(directory) == []
+
+
+def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_path: Path) -> None:
+    other = elsewhere(home, tmp_path / "state")
+    enough = tmp_path / "enough"
+    script = f"echo up $RANK; while ! [ -e {enough} ]; do sleep 0.05; done; [ $RANK = 0 ] || exit 7; exec sleep 1000"
+    run = left(home, "local:2", "sh", "-c", script)
+    looking = other.popen("attach", run[:-2])
+    assert looking.stdout is not None
+    assert sorted(looking.stdout.readline() for _ in range(2)) == [b"[0] up 0\n", b"[1] up 1\n"]
+    assert "running, detached" in home.mesh("ps", "local").out.decode()
+    enough.touch()
+    _, err = looking.communicate(timeout=30)
+    assert looking.returncode == 7
+    assert b"rank 1 on local-1 failed first" in err
+    late = home.mesh("attach", "--json")
+    events = [json.loads(line) for line in late.out.splitlines()]
+    assert late.status == 7
+    assert [event["text"] for event in events if event["event"] == "line"].count("up 0") == 1
+    assert (events[-1]["exit_code"], events[-1]["cause"]) == (7, "rank")
+    for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
+        assert problems(state) == []
+        about = json.loads((state / "run.json").read_text())
+        assert (about["exit_code"], about["cause"], about["stopped"]) == (7, "rank", [0])
+        assert [(state / f"logs/rank-000{rank}.out").read_text() for rank in (0, 1)] == ["up 0\n", "up 1\n"]
+    again = home.mesh("attach", "--from", "start")
+    assert (again.status, again.lines) == (7, ["[0] up 0", "[1] up 1"])
+    assert home.mesh("clean", "local").out.count(b"tape-") == 2
+
+
+def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    run = left(home, "local:1", "sh", "-c", f"echo old; while ! [ -e {enough} ]; do sleep 0.05; done; echo new")
+    first = home.popen("attach", "--from", "start")
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"[0] old\n"
+    assert eventually(lambda: (runs(home) / run / "logs/rank-0000.out").stat().st_size > 0)
+    others = {begin: home.popen("attach", run, "--json", "--from", begin) for begin in ("here", "now", "start")}
+    shown: dict[str, list[str]] = {begin: [] for begin in others}
+    for begin, looking in others.items():
+        assert looking.stdout is not None
+        for line in looking.stdout:
+            event = json.loads(line)
+            if event["event"] == "attached":
+                break
+            shown[begin] += [event["text"]] if event["event"] == "line" else []
+    enough.touch()
+    for begin, looking in others.items():
+        events = [json.loads(line) for line in looking.communicate(timeout=30)[0].splitlines()]
+        shown[begin] += [event["text"] for event in events if event["event"] == "line"]
+    assert shown == {"here": ["new"], "now": ["new"], "start": ["old", "new"]}
+    assert first.communicate(timeout=30)[0] == b"[0] new\n"
+
+
+def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path) -> None:
+    script = "trap 'echo once; sleep 0.3; exit 9' INT; echo up; while :; do sleep 0.05; done"
+    run = left(home, "local:1", "bash", "-c", script)
+    with home.terminal("attach", run) as leaving:
+        leaving.expect(b"[0] up")
+        leaving.type(b"\x03")
+        leaving.expect(b"stop it (s)")
+        leaving.type(b"l\n")
+        assert leaving.end() == 0
+    with home.terminal("attach", run, "--from", "start") as one, home.terminal("attach", run, "--from", "start") as two:
+        for terminal in (one, two):
+            terminal.expect(b"[0] up")
+            terminal.type(b"\x03")
+        for terminal in (one, two):
+            terminal.expect(b"stop it (s)")
+            terminal.type(b"s\n")
+        assert (one.end(), two.end()) == (130, 130)
+        assert one.shown.count(b"[0] once") == two.shown.count(b"[0] once") == 1
+    assert (runs(home) / run / "logs/rank-0000.out").read_text() == "up\nonce\n"
+
+
+def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
+    script = "trap 'echo told' USR1; sleep 1000 & echo up; until wait; do :; done"
+    run = left(home, "local:2", "bash", "-c", script)
+    looking = home.popen("attach", run)
+    assert looking.stdout is not None
+    assert {looking.stdout.readline() for _ in range(2)} == {b"[0] up\n", b"[1] up\n"}
+    assert home.mesh("signal", run, "USR1", "--rank", "1").lines == ["signalled rank 1"]
+    assert looking.stdout.readline() == b"[1] told\n"
+    refused = home.mesh("signal", run, "USR2")
+    assert refused.status == 125
+    assert "no process there has a handler for USR2" in refused.err
+    assert home.mesh("stop", run).status == 0
+    looking.communicate(timeout=30)
+    assert looking.returncode == 143
+
+
+def test_hosts_keep_the_time_by_themselves(home: Home) -> None:
+    run = left(home, "--timeout", "0.5", "local:2", "sh", "-c", "echo up; exec sleep 1000")
+    assert eventually(lambda: b"no run is there" in home.mesh("ps", "local").out)
+    done = home.mesh("attach", run)
+    assert (done.status, done.lines) == (124, ["[0] up", "[1] up"])
+
+
+def test_what_cannot_be_attached_to_is_told(home: Home) -> None:
+    client = home.popen("run", "local:1", "sh", "-c", "echo up; exec sleep 1000")
+    assert client.stdout is not None
+    client.stdout.readline()
+    refused = home.mesh("attach")
+    assert refused.status == 125
+    assert "mesh detach" in refused.err
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=30)
+    assert client.returncode == 130
+    unknown = home.mesh("attach", "20200101-000000-abcdef")
+    assert unknown.status == 2
+    assert "no detached run" in unknown.err
+    assert home.mesh("run", "-d", "-i", "local", "cat").status == 2
+
+
+@pytest.mark.sshd
+def test_a_detached_run_holds_its_hosts_and_loses_those_that_are_gone(plain_pod: Home, tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    run = left(plain_pod, "pod", "sh", "-c", f"echo up; while ! [ -e {enough} ]; do sleep 0.05; done")
+    busy = plain_pod.mesh("run", "pod", "true")
+    assert busy.status == 75
+    assert run in busy.err
+    # The same run, where one of its hosts is no more.
+    text = (plain_pod.path / ".config/mesh/cluster.yaml").read_text()
+    plain_pod.clusters(re.sub(r'("127\.0\.0\.3):[0-9]+', r"\1:1", text))
+    looking = plain_pod.popen("attach", run)
+    assert looking.stdout is not None
+    looking.stdout.readline()
+    enough.touch()
+    _, err = looking.communicate(timeout=40)
+    assert looking.returncode == 76
+    assert b"127.0.0.3" in err
+    plain_pod.clusters(text)
+    assert plain_pod.mesh("attach", run).status == 0

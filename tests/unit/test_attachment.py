@@ -1,0 +1,345 @@
+"""Leaving a run, looking on, and what a host decides by itself: replayed from lists of events."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from mesh.core.cluster import Host, Placement
+from mesh.core.events import (
+    CaughtUp,
+    Chosen,
+    Connected,
+    Detached,
+    EndOrdered,
+    Event,
+    Gone,
+    Interrupted,
+    Lost,
+    PrepareFailed,
+    Started,
+    StdoutClosed,
+    Tick,
+)
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import RunSpec
+from mesh.engine.attachment import Attachment
+from mesh.engine.orders import AskUser, Detach, Finish, Order, Say, Signal
+from mesh.remote.agent.alone import QUIET, Alone
+from tests.unit.test_supervisor import Replay, exited, gone, stop
+
+DRAIN = 2.0
+TERM, INT = int(signal.SIGTERM), int(signal.SIGINT)
+
+
+def started(rank: int, at: float = 1.0) -> Started:
+    return Started(time=at, node=rank, rank=rank, pid=1)
+
+
+def detached(node: int) -> Detached:
+    return Detached(time=3, node=node)
+
+
+# ---- leaving
+
+
+def test_a_run_that_is_to_be_left_is_once_all_ranks_have_started_and_all_hosts_have_said_so() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    assert replay.handle(started(0)) == []
+    assert replay.handle(started(1)) == [Detach(node=0), Detach(node=1)]
+    assert replay.handle(detached(0)) == []
+    assert not replay.supervisor.done
+    replay.handle(detached(1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.goes_on) == (0, Cause.DETACHED, True)
+
+
+def test_when_one_host_is_told_to_keep_the_run_all_are() -> None:
+    replay = Replay(hosts=3)
+    replay.ready()
+    assert replay.handle(detached(1)) == [Detach(node=0), Detach(node=2)]
+    replay.handle(detached(2), detached(0))
+    assert replay.outcome().cause is Cause.DETACHED
+
+
+def test_a_rank_that_ends_while_we_leave_keeps_nobody() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), exited(0, 1))
+    assert replay.tick(20.0) == []
+    replay.handle(detached(1))
+    assert replay.outcome().exit_code == 0
+
+
+def test_a_host_that_is_lost_while_we_leave_ends_the_run() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), Lost(time=2, node=1, reason="cut"))
+    assert replay.tick(4.0) == [stop(0)]
+    replay.handle(exited(0, by=TERM, at=5.0), *gone(0))
+    assert replay.outcome().exit_code == 76
+
+
+def test_a_run_that_is_being_ended_is_not_left() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.handle(exited(0, 3))
+    assert replay.tick(4.0) == [stop(1)]
+    assert replay.handle(detached(1)) == []
+    replay.handle(exited(1, by=TERM, at=5.0), *gone(0, 1))
+    assert replay.outcome().exit_code == 3
+
+
+# ---- looking on
+
+
+class Looking:
+    """A client that has attached, whose clock is moved by hand."""
+
+    def __init__(self, hosts: int = 2, can_ask: bool = True) -> None:
+        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",))
+        names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
+        self.decider = Attachment(spec, Placement(hosts=names), can_ask=can_ask)
+        self.hosts = hosts
+        self.said: list[str] = []
+        self.tick(100.0)
+
+    def tick(self, at: float) -> list[Order]:
+        return self.handle(Tick(time=at, monotonic=at))
+
+    def handle(self, *events: Event) -> list[Order]:
+        orders = [order for event in events for order in self.decider.handle(event)]
+        self.said += [order.text for order in orders if isinstance(order, Say)]
+        return [order for order in orders if not isinstance(order, Say)]
+
+    def attached(self, *told: Event) -> list[Order]:
+        """All hosts have told what was before."""
+        begun = [Connected(time=100, node=n, address="", machine="m") for n in range(self.hosts)]
+        starts = [started(n) for n in range(self.hosts)]
+        return self.handle(*begun, *starts, *told, *(CaughtUp(time=100, node=n) for n in range(self.hosts)))
+
+    def outcome(self) -> Outcome:
+        assert self.decider.done
+        return self.decider.outcome(1000.0)
+
+
+def ordered(node: int, cause: Cause, at: float, number: int = TERM, lost: int = -1) -> EndOrdered:
+    return EndOrdered(time=at, node=node, cause=cause.value, signal=number, lost=lost, reason="cut" * (lost >= 0))
+
+
+def anew(node: int, at: float) -> Lost:
+    return Lost(time=at, node=node, reason="the machine was started anew", is_known=True, is_clear=True)
+
+
+ENDED: dict[str, tuple[list[Event], int, Cause]] = {
+    "all exited 0": ([exited(0), exited(1)], 0, Cause.COMPLETED),
+    "the first one by time decides, whoever tells first": ([exited(1, 4, at=9), exited(0, 3, at=5)], 3, Cause.RANK),
+    "one failed and the other was stopped for it": (
+        [ordered(1, Cause.RANK, 7), exited(1, by=TERM, at=8), exited(0, 3, at=5)],
+        3,
+        Cause.RANK,
+    ),
+    "the time was out": (
+        [
+            ordered(0, Cause.TIMEOUT, 7.0),
+            exited(0, by=TERM, at=7.1),
+            ordered(1, Cause.TIMEOUT, 7.2),
+            exited(1, by=TERM, at=7.3),
+        ],
+        124,
+        Cause.TIMEOUT,
+    ),
+    "one failed before the time was out": (
+        [exited(0, 5, at=6), ordered(1, Cause.TIMEOUT, 7), exited(1, by=TERM, at=8)],
+        5,
+        Cause.RANK,
+    ),
+    "it was stopped": (
+        [ordered(0, Cause.SIGNAL, 7), exited(0, by=TERM, at=8), ordered(1, Cause.SIGNAL, 7), exited(1, 1, at=8)],
+        143,
+        Cause.SIGNAL,
+    ),
+    "somebody chose Ctrl-C": (
+        [ordered(n, Cause.SIGNAL, 7, INT) for n in (0, 1)] + [exited(n, by=INT, at=8) for n in (0, 1)],
+        130,
+        Cause.SIGNAL,
+    ),
+    "a host was started anew": (
+        [ordered(1, Cause.LOST, 7, lost=0), exited(1, by=TERM, at=8), anew(0, at=6)],
+        76,
+        Cause.LOST,
+    ),
+    "a rank missed a host that was started anew": (
+        [exited(1, 1, at=6.5), anew(0, at=6)],
+        76,
+        Cause.LOST,
+    ),
+}
+
+
+@pytest.mark.parametrize(("told", "status", "cause"), ENDED.values(), ids=ENDED)
+def test_how_a_run_ended_is_known_afterwards(told: list[Event], status: int, cause: Cause) -> None:
+    looking = Looking()
+    lost = {event.node for event in told if isinstance(event, Lost)}
+    orders = looking.attached(*told)
+    assert [order for order in orders if not isinstance(order, Finish)] == []
+    looking.handle(*(Gone(time=50, node=node) for node in range(2) if node not in lost))
+    outcome = looking.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.goes_on) == (status, cause, False)
+    assert outcome.started == 1.0
+    assert [lost.node for lost in outcome.lost] == sorted(lost)
+
+
+def test_a_rank_that_fails_while_we_look_on_ends_the_others_who_are_told_why() -> None:
+    looking = Looking(hosts=3)
+    assert looking.attached() == []
+    assert looking.handle(exited(1, 3, at=101)) == []
+    orders = looking.tick(101.0 + QUIET)
+    assert [(type(order), order.node) for order in orders if isinstance(order, Signal)] == [(Signal, 0), (Signal, 2)]
+    assert {order.why.cause for order in orders if isinstance(order, Signal) and order.why} == {"rank"}
+
+
+def test_nothing_is_ended_before_all_hosts_have_told_what_was_before() -> None:
+    """Another host may have ended all of it, for another reason."""
+    looking = Looking()
+    connected = [Connected(time=100, node=n, address="", machine="m") for n in (0, 1)]
+    looking.handle(*connected, exited(1, 4, at=9), CaughtUp(time=100, node=1))
+    assert looking.tick(200.0) == []
+    looking.handle(CaughtUp(time=200, node=0))
+    assert [type(order) for order in looking.tick(201.0)] == [Signal]
+
+
+def test_what_one_host_was_told_the_others_are() -> None:
+    """``mesh stop`` has reached one of two hosts."""
+    looking = Looking()
+    orders = looking.attached(ordered(0, Cause.SIGNAL, 50), exited(0, by=TERM, at=51))
+    assert [order.node for order in orders if isinstance(order, Signal)] == [1]
+    looking.handle(exited(1, by=TERM, at=105), *(Gone(time=50, node=n) for n in (0, 1)))
+    assert looking.outcome().exit_code == 143
+
+
+@pytest.mark.parametrize(
+    "event",
+    [PrepareFailed(time=100, node=1, step="reach", message="no route"), Lost(time=160, node=1, reason="silent")],
+    ids=["from the beginning", "later"],
+)
+def test_a_host_that_cannot_be_reached_ends_nothing_and_is_named(event: Event) -> None:
+    looking = Looking()
+    looking.handle(Connected(time=100, node=0, address="", machine="m"), started(0), event)
+    looking.handle(CaughtUp(time=100, node=0))
+    assert looking.tick(300.0) == []
+    assert "h1 cannot be reached" in looking.said[0]
+    looking.handle(exited(0, at=301), *gone(0))
+    outcome = looking.outcome()
+    assert (outcome.exit_code, outcome.goes_on) == (76, True)
+    assert [lost.node for lost in outcome.lost] == [1]
+
+
+@pytest.mark.parametrize(("number", "can_ask"), [(signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)])
+def test_a_signal_ends_the_looking_on_and_not_the_run(number: int, can_ask: bool) -> None:
+    looking = Looking(can_ask=can_ask)
+    looking.attached()
+    assert looking.handle(Interrupted(time=101, signal=number)) == []
+    outcome = looking.outcome()
+    assert (outcome.exit_code, outcome.goes_on) == (128 + number, True)
+
+
+def test_a_reader_that_is_gone_ends_the_looking_on_and_not_the_run() -> None:
+    looking = Looking()
+    looking.attached()
+    assert looking.handle(StdoutClosed(time=101)) == []
+    assert (looking.outcome().exit_code, looking.outcome().goes_on) == (141, True)
+
+
+def test_ctrl_c_asks_and_a_second_one_leaves() -> None:
+    interrupt = Interrupted(time=101, signal=INT)
+    looking = Looking()
+    looking.attached()
+    assert looking.handle(interrupt) == [AskUser()]
+    assert looking.handle(Chosen(time=102, answer="go on")) == []
+    assert looking.handle(interrupt) == [AskUser()]
+    looking.handle(interrupt)
+    assert (looking.outcome().exit_code, looking.outcome().goes_on) == (130, True)
+    looking = Looking()
+    looking.attached()
+    looking.handle(interrupt, Chosen(time=102, answer="leave"))
+    assert (looking.outcome().exit_code, looking.outcome().cause) == (0, Cause.DETACHED)
+
+
+def test_the_choice_to_stop_is_as_ctrl_c_in_other_runs() -> None:
+    looking = Looking()
+    looking.attached()
+    interrupt = Interrupted(time=101, signal=INT)
+    orders = looking.handle(interrupt, Chosen(time=102, answer="stop"))
+    signals = [order for order in orders if isinstance(order, Signal)]
+    assert [(order.node, order.number, order.why and order.why.cause) for order in signals] == [
+        (0, INT, "signal"),
+        (1, INT, "signal"),
+    ]
+    assert [type(order).__name__ for order in looking.handle(interrupt)] == ["Kill", "Kill"]
+    told = [ordered(n, Cause.SIGNAL, 102, INT) for n in (0, 1)]
+    looking.handle(*told, exited(0, by=9, at=103), exited(1, by=9, at=103), *gone(0, 1))
+    assert looking.outcome().exit_code == 130
+
+
+def test_a_run_that_has_a_client_is_none_to_attach_to() -> None:
+    looking = Looking()
+    failed = PrepareFailed(time=100, node=0, step="attach", message="not detached", hint="mesh detach")
+    assert looking.handle(failed) == []
+    assert looking.outcome().failures == (failed,)
+
+
+def test_a_run_of_which_no_host_keeps_anything_is_none() -> None:
+    looking = Looking()
+    nothing = [PrepareFailed(time=100, node=n, step="tape", message="nothing is kept") for n in (0, 1)]
+    assert looking.handle(*nothing) == []
+    assert (looking.outcome().cause, looking.outcome().failures) == (Cause.PREPARE, (nothing[1],))
+
+
+def test_a_host_that_keeps_nothing_while_others_do_has_lost_the_run() -> None:
+    looking = Looking()
+    begun = Connected(time=100, node=0, address="", machine="m")
+    looking.handle(begun, started(0), exited(0, at=5), CaughtUp(time=100, node=0), *gone(0))
+    looking.handle(PrepareFailed(time=100, node=1, step="tape", message="nothing is kept"))
+    assert (looking.outcome().exit_code, [lost.node for lost in looking.outcome().lost]) == (76, [1])
+
+
+# ---- a host by itself
+
+
+def test_a_host_ends_its_other_ranks_after_one_has_failed_once_they_are_quiet() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    assert alone.due(10.0) is None
+    alone.ended(True, 10.0)
+    alone.printed(10.2)
+    assert alone.next() == 10.2 + QUIET
+    assert alone.due(10.6) is None
+    assert alone.due(10.2 + QUIET) == ("rank", TERM)
+    alone.is_stopped = True
+    assert alone.due(20.0) is None
+    alone.ended(True, 20.0)
+    assert alone.is_over
+
+
+def test_ranks_that_go_on_printing_have_the_time_to_drain_and_no_more() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    alone.ended(True, 10.0)
+    alone.printed(11.9)
+    assert (alone.due(11.99), alone.due(12.0)) == (None, ("rank", TERM))
+
+
+def test_a_host_keeps_the_time_and_lets_go_on_what_may() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=50.0, keep_going=True)
+    alone.ended(True, 10.0)
+    assert (alone.next(), alone.due(49.0), alone.due(50.0)) == (50.0, None, ("timeout", TERM))
+
+
+def test_ranks_that_end_well_end_nobody() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    alone.ended(False, 10.0)
+    assert (alone.due(100.0), alone.is_over) == (None, False)
+    alone.ended(False, 10.0)
+    assert (alone.due(100.0), alone.is_over, alone.next()) == (None, True, float("inf"))
