@@ -190,11 +190,11 @@ def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> 
     return named.name if has_all and named.backend == asked.backend else asked.name
 
 
-def _with_hosts(cluster: Cluster, names: Sequence[str]) -> Cluster:
+def _with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = ()) -> Cluster:
     """The cluster with the hosts of a run; one that it has no more is named, and not found."""
     known = {host.name: host for host in cluster.hosts}
     hosts = tuple(known.get(name) or Host(name=name, address=name) for name in names)
-    return dataclasses.replace(cluster, hosts=hosts, slices=cluster.slices if hosts == cluster.hosts else ())
+    return dataclasses.replace(cluster, hosts=hosts, slices=tuple(slices))
 
 
 def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> RunResult:
@@ -202,7 +202,7 @@ def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> Ru
 
     about = found.about
     cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file)
-    cluster = _with_hosts(cluster, [str(name) for name in about["hosts"]])
+    cluster = _with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
     rules = about.get("rules") or {}
     spec = RunSpec(
         run=found.run,

@@ -46,6 +46,7 @@ def plan_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "cluster": cluster.name,
         "hosts": [host.name for host in cluster.hosts],
         "nproc": spec.ranks_per_host,
+        "slices": list(cluster.slices),
         "command": list(spec.command),
         "workspace": str(spec.workspace),
         "created": time.time(),

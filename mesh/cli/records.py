@@ -64,6 +64,6 @@ def _status(record: Record) -> str:
 
 
 def _command(record: Record) -> str:
-    words = record.command or (("mesh", record.kind) if record.kind else ("-",))
+    words = record.command or (("mesh", "push" if record.kind == "sync" else record.kind) if record.kind else ("-",))
     text = shlex.join(words).encode("utf-8", "backslashreplace").decode()
     return plain(text.replace("\n", " "))[:MOST_COMMAND]

@@ -34,8 +34,9 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     names = list(dict.fromkeys(finding.name for report in reports for finding in report.findings))
     cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
     hidden = any(cell == SHORT["unknown"] for row in cells.values() for cell in row.values())
-    dull = [name for name in names if all(row[name] in (SHORT["ok"], SHORT["unknown"]) for row in cells.values())]
-    seen = [name for name in names if name not in dull]
+    looked_at = [name for name in names if any(row[name] != SHORT["unknown"] for row in cells.values())]
+    dull = [name for name in looked_at if all(row[name] in (SHORT["ok"], SHORT["unknown"]) for row in cells.values())]
+    seen = [name for name in looked_at if name not in dull]
     rows = [report for report in reports if len(reports) <= MOST_ROWS or _troubles(report)]
     if rows:
         yield from _aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])

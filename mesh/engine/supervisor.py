@@ -307,7 +307,8 @@ class Supervisor:
         wait = self._spec.wait or (SYNC_PATIENCE if event.is_brief else 0.0)
         if self._cause is not None or not wait or self._passed("wait"):
             message = f"busy with {event.owner}"
-            failure = PrepareFailed(time=event.time, node=event.node, step="lock", message=message)
+            hint = "`mesh ps` lists what runs, `mesh stop RUN` ends it; --wait waits for its end"
+            failure = PrepareFailed(time=event.time, node=event.node, step="lock", message=message, hint=hint)
             self._is_backing_off = False
             return self._fail(failure, Cause.BUSY)
         said: list[Order] = []

@@ -140,7 +140,9 @@ _BY_SIGNAL: dict[int, Fact] = {
     signal.SIGABRT: _fact("crash in native code", _FAULTHANDLER),
 }
 _BY_STATUS = {
-    NOT_FOUND: _fact("command not found", "give its path, or set PATH with a prerun: line"),
+    NOT_FOUND: _fact(
+        "command not found", "give its path, or set PATH with a prerun: line; options of mesh stand before the cluster"
+    ),
     NOT_EXECUTABLE: _fact("not executable", "chmod +x, or name its interpreter: mesh run CLUSTER python FILE"),
 }
 

@@ -54,13 +54,14 @@ class Progress:
                 self._pulling[node] = event
                 last = self._pulling.values()
                 self._travels(now, sum(one.bytes for one in last), sum(one.of for one in last))
-            case Preparing():
+            case Preparing() if self._waiting:
                 self._preparing = now, event
             case Connected(node=node):
                 self._missing.pop(node, None)
             case Synced(node=node) | Pulled(node=node):
                 self._synced += 1
                 self._waiting.pop(node, None)
+                self._preparing = self._preparing if self._waiting else None  # it is over
             case PrepareFailed() | Lost() | Gone():
                 self._leaves(event)
             case Started() | Finished():
