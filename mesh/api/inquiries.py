@@ -275,7 +275,7 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
     )
 
 
-def only_one(name: str, clusters: Sequence[Cluster]) -> str:
+def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     """The run that begins so on the hosts. Raises UsageError."""
     known: set[str] = set()
     for cluster in clusters:

@@ -70,11 +70,6 @@ class Detach(HostOrder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detach(HostOrder):
-    """Keep the run without us."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Signal(HostOrder):
     """Signal every process of the run there; what is left after grace seconds is killed."""
 

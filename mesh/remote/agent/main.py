@@ -540,11 +540,6 @@ class Agent:
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return
-        try:
-            self.detachment.start(len(header["ranks"]), header["detach"])
-        except OSError as error:
-            self.fail("start", why(error), hint(error))
-            return
         for rank in header["ranks"]:
             environment = dict(self.setting.environment)
             for key, value in rank["env"].items():
