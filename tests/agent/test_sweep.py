@@ -63,8 +63,9 @@ def kill_both_and_come_again(run: Run, python: str) -> None:
         return opened.result
 
     run.session._reopen = reopen
-    for pid in (guardian, agent):
-        os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # neither has the time to see the end of the other
+        for pid in (guardian, agent):
+            os.kill(pid, number)
     lost = run.until(Lost)
     backend.close()
     escaped = is_running(escapee)
