@@ -161,7 +161,7 @@ def sync(
 
     json, quiet: as with run
     """
-    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet))[0]
+    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet), watch=False)[0]
 
 
 def watch(
@@ -182,17 +182,19 @@ def watch(
     from mesh.api.watching import keep_synced
 
     def sync_once(options: Options) -> int:
-        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False))
+        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False), watch=True)
         return 128 + outcome.signal if outcome.signal else result.exit_code
 
     return keep_synced(sync_once, options, say, complain)
 
 
-def _sync(cluster: str, options: Options, clusters_file: str, showing: Showing) -> tuple[SyncResult, Outcome]:
+def _sync(
+    cluster: str, options: Options, clusters_file: str, showing: Showing, *, watch: bool
+) -> tuple[SyncResult, Outcome]:
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = dataclasses.replace(
-        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=()
+        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
     )
     collected = _Synced()
     outcome, placement, _ = launch(spec, found, showing, collected)

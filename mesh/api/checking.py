@@ -108,10 +108,6 @@ def activated(prerun: Sequence[PrerunEntry]) -> str | None:
     return None if _CHOOSES.search(text) else ""
 
 
-def _indented(text: str) -> list[str]:
-    return [f"    {line}" for line in text.split("\n") if line]
-
-
 def new_key() -> str:
     """By which the hosts of one check know each other."""
     return secrets.token_hex(32)

@@ -28,7 +28,7 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
     """What the lock on the hosts tells those who find it."""
     return {
         "run": spec.run,
-        "kind": spec.kind.value,
+        "watch": spec.watch,
         "cluster": cluster.name,
         "user": user_name(),
         "machine": socket.gethostname(),

@@ -69,7 +69,7 @@ class Busy(HostEvent):
     """Another run holds the host's lock."""
 
     owner: str  # whose, since when, with what: one line for people
-    is_brief: bool = False  # it only syncs
+    is_brief: bool = False  # it is one sync of somebody who watches a workspace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,7 @@ class RunSpec:
     logs: int = DEFAULT_LOGS  # bytes that the logs of the run may have on our disk, all together
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
+    watch: bool = False  # a sync that is repeated as files change: others wait for its end
     sync: bool = True  # send the workspace before the start
     fresh: bool = False  # remove from the workspaces on hosts what was made there
     fan_out: bool = True  # hosts may hand on among themselves what they all lack

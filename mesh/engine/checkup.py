@@ -8,7 +8,6 @@ from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, PrepareFailed
-from mesh.core.run import Kind
 from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
@@ -190,7 +189,7 @@ def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]]
     told = told_owner(owner)
     if is_dead(owner):
         return warning("lock", f"a run whose client is dead: {told}", "the next run ends what is left of it")
-    if owner.get("kind") == Kind.SYNC.value:
+    if owner.get("watch") is True:
         return warning("lock", f"its workspace is being synced: {told}", "a run waits until that is done")
     stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""
     hint = f"{stop}`mesh run --wait` waits for it, `mesh run --share` runs beside it"

@@ -49,7 +49,7 @@ from mesh.core.events import (
     Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
-from mesh.core.run import Kind, PrerunEntry, SetupCommand
+from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
@@ -573,7 +573,7 @@ class Session:
                 return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
             case "busy":
                 owner = header["owner"]
-                return Busy(time=now, node=node, owner=told_owner(owner), is_brief=owner.get("kind") == Kind.SYNC.value)
+                return Busy(time=now, node=node, owner=told_owner(owner), is_brief=owner.get("watch") is True)
             case "synced":
                 files, seconds, tree = header["files"], header["seconds"], header["tree"]
                 return Synced(

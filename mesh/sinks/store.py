@@ -219,10 +219,6 @@ class StoreSink:
         """The file that a stream of a rank goes to; prerun and setup have one per host."""
         return self.logs / log_name(self._placement, rank, stream)
 
-    def host_log(self, node: int, stream: Stream) -> Path:
-        """The file of a host's prerun or setup."""
-        return self.log(self._placement.ranks(node)[0], stream)
-
     def said(self, rank: int) -> list[str]:
         """The last lines of a rank's stderr, or of its stdout if it wrote none."""
         return self._tail(rank, Stream.STDERR) or self._tail(rank, Stream.STDOUT)

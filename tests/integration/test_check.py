@@ -34,7 +34,7 @@ GOOD = {
     "programs": {},
 }
 WANTED = Wanted(env={}, programs=("nvcc",))
-OWNER = {"run": "20200101-000000-abcdef", "user": "me", "machine": "laptop", "command": "train", "kind": "run"}
+OWNER = {"run": "20200101-000000-abcdef", "user": "me", "machine": "laptop", "command": "train", "watch": False}
 
 
 def judged(clock: float, facts: dict[str, object]) -> list[Finding]:
@@ -96,7 +96,7 @@ def test_a_good_host() -> None:
             "a run whose client is dead: me on dead: train (run 20200101-000000-abcdef)",
         ),
         (
-            finding("lock", lock={**OWNER, "kind": "sync"}),
+            finding("lock", lock={**OWNER, "watch": True}),
             Verdict.WARNING,
             "its workspace is being synced: me on laptop: train (run 20200101-000000-abcdef)",
         ),

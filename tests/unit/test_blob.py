@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -62,3 +63,20 @@ def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()  # no file can be put in its place
     loader.keep(str(tmp_path / "code"), HEAD, b"code")
     assert [file.name for file in tmp_path.iterdir()] == ["code"]
+
+
+def test_only_a_directory_that_is_ours_alone_is_trusted(tmp_path: Path) -> None:
+    place, places = tmp_path / f"mesh-{os.geteuid()}", ("/nowhere", str(tmp_path))
+    assert loader.find_place(places) == ""
+    place.touch()
+    assert loader.find_place(places) == ""
+    place.unlink()
+    (tmp_path / "elsewhere").mkdir(0o700)
+    place.symlink_to("elsewhere")
+    assert loader.find_place(places) == ""
+    place.unlink()
+    place.mkdir()
+    place.chmod(0o770)
+    assert loader.find_place(places) == ""
+    place.chmod(0o700)
+    assert loader.find_place(places) == str(place)

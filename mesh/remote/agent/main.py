@@ -1,6 +1,6 @@
 """The agent's loop: requests and beats come in on stdin, frames go out on stdout, processes in between.
 
-One thread, so that fork is safe; nothing in the loop blocks. What takes long (unpacking) is a process of its own.
+One thread, so that fork is safe; nothing in the loop blocks. What takes long is an errand, a process of its own.
 """
 
 from __future__ import annotations
