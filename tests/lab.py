@@ -127,6 +127,11 @@ def wait_for_sshd(address: str, port: int) -> None:
         raise LabError(f"no sshd at {address}:{port}")
 
 
+def state_of(place: Path) -> str:
+    """The state of a process or thread, by its directory in /proc: Z for a zombie. Raises OSError if it is gone."""
+    return (place / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
     """(pid here, command) of what runs in a PID namespace; zombies are gone."""
     for entry in Path("/proc").iterdir():
@@ -134,7 +139,7 @@ def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
             with contextlib.suppress(OSError):
                 if os.readlink(entry / "ns/pid") != namespace:
                     continue
-                if (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
                     continue
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 

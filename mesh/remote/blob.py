@@ -59,6 +59,8 @@ MODULES = (
     "questions",
     "guardian",
     "pull",
+    "locking",
+    "outfit",
     "main",
 )
 

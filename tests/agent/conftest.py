@@ -31,8 +31,10 @@ from mesh.core.events import (
 )
 from mesh.core.interfaces import Channel
 from mesh.core.run import PrerunEntry
+from mesh.remote.agent import cgroups
 from mesh.remote.blob import start_command
 from mesh.remote.session import Begin, Rank, Session
+from tests.lab import eventually
 
 OLDEST, NEWEST = (3, 8), (3, 14)
 HOST = Host(name="here", address="127.0.0.1")
@@ -185,6 +187,13 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     for channel in channels:
         channel.close()
     backend.close()
+    assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 10.0), left_of(f"run-{os.getpid()}")
+
+
+def left_of(run: str) -> list[str]:
+    """Control groups and doors of a run on this machine."""
+    groups = glob.glob(f"{cgroups.own() or '/nowhere'}/mesh-{run}-*")
+    return groups + glob.glob(f"/tmp/mesh-{os.geteuid()}/{run}-*")
 
 
 @pytest.fixture

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
-from tests.lab import eventually
+from tests.lab import eventually, state_of
 
 from .conftest import Open, Run
 
 FORKED_TWICE = (
     "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
+)
+HEADLESS = (
+    f"{sys.executable} -c 'import ctypes, threading, time; "
+    "threading.Thread(target=time.sleep, args=(4567,)).start(); ctypes.CDLL(None).pthread_exit(None)' & "
+    "echo $!; until grep -q '^State:.Z' /proc/$!/status; do sleep 0.02; done"
 )
 LEAVERS = {
     "a background child": "sleep 4567 & echo $!",
@@ -23,12 +29,14 @@ LEAVERS = {
     "a child with a cleared environment": "env -i setsid sleep 4567 & echo $!",
     "a stopped child": "sleep 4567 & echo $!; kill -STOP $!",
     "a child with closed files": "setsid sleep 4567 <&- >&- 2>&- & echo $!",
+    "a child whose first thread has ended": HEADLESS,
 }
 
 
 def is_running(pid: int) -> bool:
+    """Whether any thread of it is."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return any(state_of(thread) not in "ZX" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return False
 

@@ -69,6 +69,15 @@ def members(path: str) -> set[int]:
     return found - {0}
 
 
+def is_populated(path: str) -> bool:
+    """Whether anything in a group or below it has not ended yet, also what is exiting or cannot be seen from here."""
+    try:
+        with open(os.path.join(path, "cgroup.events")) as file:
+            return bool(path) and "populated 1" in file.read()
+    except OSError:
+        return False
+
+
 def kill(path: str) -> None:
     """Kill all in a group of ours and below it in one step, which no fork escapes; older kernels have no way to."""
     try:

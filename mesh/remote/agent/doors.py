@@ -67,19 +67,32 @@ def door_of(run: str, node: int) -> str:
     return next((path for path in paths if os.path.exists(path)), "/nowhere")
 
 
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:  # somebody else has
+        pass
+
+
+def remove_door(run: str, node: int) -> None:
+    """Remove the socket of an agent that was killed."""
+    path = door_of(run, node)
+    if not is_open(path):
+        _unlink(path)
+
+
 class Door:
     """Our own."""
 
     def __init__(self, run: str, node: int) -> None:
         """Raises OSError if there is no way to make one."""
-        self._path = os.path.join(directory(), f"{run}-{node}")
+        place = directory()
+        self._path = os.path.join(place, f"{run}-{node}")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            pass
-        self._socket.bind(self._path)
+        unopened = os.path.join(place, f".{run}-{node}")  # before listen() it looks like that of a killed agent
+        self._socket.bind(unopened)
         self._socket.listen(8)
+        os.rename(unopened, self._path)
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
@@ -104,10 +117,7 @@ class Door:
 
     def close(self) -> None:
         self._socket.close()
-        try:
-            os.unlink(self._path)
-        except OSError:
-            pass
+        _unlink(self._path)
 
 
 def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.socket:
@@ -150,6 +160,7 @@ def bring_channel(begin: dict[str, Any]) -> None:
     except OSError:
         left = [process.told() for process in sweep(begin["run"], begin["cgroup"])]
         left += containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
+        remove_door(begin["run"], begin["node"])
         os.write(1, encode({"type": "no-agent", "left": left}))
         return
     null = os.open(os.devnull, os.O_RDWR)
@@ -195,7 +206,7 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
     try:
         visitor = knock(path, request, [])
     except ConnectionRefusedError:
-        os.unlink(path)
+        _unlink(path)
         return {}
     except OSError:
         return {}
@@ -222,17 +233,22 @@ def sweep(run: str, cgroup: str = "") -> list[Process]:
     run: "" for none; cgroup: "" for none, and ours is taken for none
     """
     deadline = time.monotonic() + PATIENCE
+    ours = cgroup if os.path.basename(cgroup).startswith("mesh-") else ""
+    seen: dict[int, Process] = {}  # those that are exiting are in no list of a group, but may still hold a device
     while True:
         found = _of_run(run) if run else []
         if cgroup != cgroups.own():
             others = look_at(cgroups.members(cgroup) - {process.pid for process in found})
             # In a login's scope there are those of its connection: they end with it, and one of them is root's.
             found += [process for process in others if not process.name.startswith("sshd")]
-        if not found:
-            cgroups.remove(cgroup if os.path.basename(cgroup).startswith("mesh-") else "")
+        exiting = look_at(seen.keys() - {process.pid for process in found})
+        found += [process for process in exiting if process.start == seen[process.pid].start]
+        seen = {process.pid: process for process in found}
+        if not found and not (cgroups.is_populated(ours) and time.monotonic() < deadline):
+            cgroups.remove(ours)
             return []
         foreign = send_signal(found, signal.SIGKILL)
-        if time.monotonic() > deadline or len(foreign) == len(found):
+        if time.monotonic() > deadline or 0 < len(foreign) == len(found):
             return found
         time.sleep(0.01)
 

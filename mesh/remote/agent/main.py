@@ -5,7 +5,6 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long is
 
 from __future__ import annotations
 
-import array
 import json
 import os
 import select
@@ -16,20 +15,20 @@ import time
 from collections import deque
 from functools import partial
 
-from . import cgroups, devices, handlers, network, stacks
+from . import cgroups, devices, stacks
 from .checks import user_name
 from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
-from .doors import Door, bring_channel, containers_of, stop_runs, sweep
+from .doors import Door, bring_channel, containers_of, remove_door, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
 from .following import follow
-from .frames import Decoder, to_bytes
+from .frames import Decoder
 from .guardian import guard
-from .manifest import known_tree
-from .oom import Memory
+from .locking import Locking, cgroup_of
 from .outbox import Outbox
+from .outfit import Outfit
 from .preparation import Preparation
 from .processes import (
     Process,
@@ -42,10 +41,10 @@ from .processes import (
 )
 from .pull import Pull
 from .questions import answer
-from .ranks import CHUNK, Rank, Source, extend_path, rank_environment, start_rank
+from .ranks import CHUNK, Rank, Source, start_rank
 from .setup import Setup
 from .spool import Spool
-from .state import Busy, State, machine_directory, machine_id
+from .state import State, machine_directory, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
     from .frames import Frame
 
-TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 # Requests that do not wait for the step that is under way.
@@ -66,7 +64,7 @@ class Agent:
 
     def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
-        self.client, self.begin, self.guardian = client, begin, guardian
+        self.client, self.begin = client, begin
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
         self.obeyed = 0  # the number of the last order: those that are sent again are known by it
@@ -74,22 +72,19 @@ class Agent:
         self.out = Outbox(Spool(os.path.join(place, f"spool-{begin['run']}-{begin['node']}"), begin["spool"]))
         self.passed: dict[str, dict[int, int]] = {}  # what came of signals that were passed on
         self.door: Door | None = None
-        self.lock_until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
         self.began = time.time()
         self.terminated = False  # somebody sent us SIGTERM
         self.parent = os.getppid()
         self.signalled = False  # the client had us signal the ranks
         self.failed = False
-        self.has_lock = False  # or needs none
         self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
         self.state = State(begin["remote_dir"], begin["project"], self.share)
-        self.guardian_has_lock = False
-        self.ports = network.Ports()
-        self.library = ""  # where Python finds what we bring it; "": nowhere
         self.errand: Errand | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])
         self.detachment = Detachment(self)
+        self.locking = Locking(self, guardian)
+        self.outfit = Outfit(self)
         self.preparation = Preparation(self, self.state, bool(self.share))
         self.setup: Setup | None = None
         self.pull: Pull | None = None
@@ -97,9 +92,7 @@ class Agent:
         self.ranks: dict[int, Rank] = {}  # by pid
         self.sources: dict[int, Source] = {}  # by descriptor
         self.read_again = 0.0  # when the ranks' pipes are looked at next
-        self.claimed_devices = False
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
-        self.memory: Memory | None = None  # once something is started
         self.ending = Ending()
         self.ended: list[Rank] = []  # ranks whose end may wait behind their output
         self.tell_at = float("inf")  # when that is told before it, monotonic
@@ -143,7 +136,7 @@ class Agent:
         moments = [self.tell_at, float("inf") if self.is_clear else self.ending.next()]
         if self.is_clear or not self.ending.ordered:
             moments.append(self.client.given_up_at())
-        if self.lock_until:
+        if self.locking.is_waiting:
             moments.append(now + GATHER)
         if self.out.is_moving:
             moments.append(now)
@@ -300,7 +293,7 @@ class Agent:
             return "running"
         if self.pull is not None:
             return "pulling"
-        return "preparing" if self.has_lock else "waiting"
+        return "preparing" if self.locking.is_held else "waiting"
 
     def pass_on(self, request: dict[str, Any]) -> dict[int, int]:
         """Signal ranks as a user would; return to how many processes of each of them it went.
@@ -315,7 +308,8 @@ class Agent:
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         name = "do_" + header["type"]
-        (getattr(self, name, None) or getattr(self.delivery, name))(header, data)
+        parts = (self, self.delivery, self.locking, self.outfit)
+        getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
 
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """Have something done that takes long; then is called with the answer. Raises OSError."""
@@ -389,129 +383,6 @@ class Agent:
             self.fail("pull", "the process that reads the files was killed", "is there memory left on the host?")
         self.flush()
 
-    def do_lock(self, header: dict[str, Any], data: bytes) -> None:
-        """Make our directories, and take the machine's lock if the run takes any.
-
-        take_over: the run whose owner is known to be dead; it is ended first
-        """
-        if self.is_over():
-            return
-        try:
-            self.state.make()
-            self.make_door()
-            if header.get("take_over"):
-                self.lock_until = time.monotonic() + TAKE_OVER
-                stop_runs(header["take_over"])
-        except OSError as error:
-            self.fail("home", why(error), hint(error))
-        else:
-            self.try_lock()
-
-    def try_lock(self) -> None:
-        try:
-            if self.begin["owner"]:
-                lock = self.state.lock(self.begin["owner"])
-                if not self.guardian_has_lock:  # it is held until the guardian has ended what a killed agent has left
-                    self.guardian_has_lock = True
-                    rights = array.array("i", [lock])
-                    self.guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        except Busy as busy:
-            if time.monotonic() > self.lock_until:
-                self.lock_until = 0.0
-                self.out.send({"type": "busy", "owner": busy.owner})
-        except OSError as error:
-            self.lock_until = 0.0
-            self.fail("home", why(error), hint(error))
-        else:
-            self.lock_until = 0.0
-            self.has_lock = True
-            if not self.ending.cgroup:
-                self.ending.cgroup = cgroups.make(cgroup_of(self.begin))
-            try:
-                ports = self.ports.hold(self.begin["ports"])
-            except network.Unavailable as error:
-                self.fail(
-                    "port", str(error), "without --master-port mesh finds a free one; `ss -tlnp` there tells more"
-                )
-                return
-            where = self.ending.cgroup or cgroups.scope_of(cgroups.own())
-            tree = known_tree(self.state.beside("record"))
-            self.out.send({"type": "locked", "tree": tree, "cgroup": where, "ports": ports})
-            self.flush()
-
-    def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
-        """Another host is busy: whoever waits keeps nobody waiting."""
-        self.has_lock = False
-        self.ports.release()
-        self.state.unlock()
-
-    def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
-        """Look at network and devices, and run prerun, if there is any, with the environment of the host's first rank.
-
-        interface, targets: as in network.find_interface; without targets nobody needs to know
-        data: the source of meshrun, if it is to be there
-        """
-        if self.is_over():
-            return
-        self.given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
-        known = set(self.given) if header["interface"] else self.given.keys() | self.environment.keys()
-        if not header["targets"] or known.issuperset(map(to_bytes, network.VARIABLES)):
-            self.prepare({}, header, data)
-            return
-        work = partial(network.find_interface, header["interface"], header["targets"])
-        if header["interface"] or all(map(network.is_numeric, header["targets"])):
-            self.prepare(work(), header, data)
-            return
-        try:  # who asks for a name may wait
-            self.send_on_errand(work, lambda answer: self.prepare(answer, header, data))
-        except OSError as error:
-            self.fail("interface", why(error))
-
-    def prepare(self, found: dict[str, Any], header: dict[str, Any], data: bytes) -> None:
-        """Go on once it is known which interface leads to rank 0."""
-        if self.is_over():
-            return
-        if "error" in found:
-            self.fail("interface", found["error"], found["hint"])
-            return
-        if "notice" in found:
-            self.out.send({"type": "notice", "text": found["notice"], "seconds": 0})
-        for name, value in found.get("variables", {}).items():
-            if header["interface"] or to_bytes(name) not in self.environment:
-                self.given.setdefault(to_bytes(name), to_bytes(value))
-        environment = rank_environment(self.environment, self.given, self.state.workspace)
-        try:
-            self.path = environment[b"PATH"]
-            environment[b"PATH"] = self.containers.cover(self.path)
-            self.library = self.state.library("meshrun", data) if data else ""
-        except OSError as error:
-            self.fail("home", why(error), hint(error))
-            return
-        if self.library:
-            extend_path(environment, b"PYTHONPATH", self.library)
-        self.setting = Setting(environment, self.state.workspace, cgroup=self.ending.cgroup)
-        self.memory = Memory(self.ending.cgroup or cgroups.own())
-        try:
-            if header["claim"] and devices.find(self.begin["devices"]):
-                work = partial(devices.claim, self.begin["devices"], header["evict"], self.begin["grace"])
-                self.send_on_errand(work, lambda answer: self.claimed(answer, header))
-            else:
-                self.preparation.start(header["prerun"], header["force"])
-        except OSError as error:
-            self.fail("devices", why(error))
-
-    def claimed(self, answer: dict[str, Any], header: dict[str, Any]) -> None:
-        """Nobody holds a device any more, or somebody does."""
-        self.claimed_devices = True
-        for line in answer.get("ended", ()):
-            self.out.send({"type": "notice", "text": line, "seconds": 0})
-        if self.is_over():
-            return
-        if "error" in answer:
-            self.fail("devices", answer["error"], answer["hint"])
-        else:
-            self.preparation.start(header["prerun"], header["force"])
-
     # ---- ranks
 
     def make_door(self) -> None:
@@ -527,29 +398,16 @@ class Agent:
             return
         self.delivery.drop()
         self.make_door()
-        self.ports.release()
-        try:  # once more: prerun may have brought another docker, or hidden the script
-            path = self.setting.environment.get(b"PATH", os.defpath.encode())
-            self.setting.environment[b"PATH"] = self.containers.cover(path)
-            if self.begin["stacks"]:
-                prepared = self.state.library("sitecustomize", handlers.source())
-                extend_path(self.setting.environment, b"PYTHONPATH", prepared, first=True)
-            if self.library:
-                extend_path(self.setting.environment, b"PYTHONPATH", self.library)
+        self.locking.release_ports()
+        try:
+            self.outfit.at_start()
             self.detachment.start(len(header["ranks"]), header["detach"])
         except OSError as error:
             self.fail("start", why(error), hint(error))
             return
         for rank in header["ranks"]:
-            environment = dict(self.setting.environment)
-            for key, value in rank["env"].items():
-                # What prerun or the user has set differently stays; the rest is this rank's own.
-                name = to_bytes(key)
-                if environment.get(name) == self.given.get(name):
-                    environment[name] = to_bytes(value)
             try:
-                found = self.setting
-                setting = Setting(environment, found.directory, found.umask, found.limits, self.ending.cgroup)
+                setting = self.outfit.of_rank(rank["env"])
                 self.add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
             except OSError as error:  # no process or descriptor is left to have
                 self.fail("start", why(error))
@@ -570,10 +428,10 @@ class Agent:
         if self.is_over():
             return
         self.make_door()
-        home = os.fsdecode(self.setting.environment[b"HOME"])
+        home = os.fsdecode(self.outfit.setting.environment[b"HOME"])
         # What it leaves in the background is there on purpose, however long.
-        own = {b"PWD": os.fsencode(home), b"PATH": self.path, b"MESH_SETUP": b"1"}
-        setting = Setting({**self.setting.environment, **own}, home)
+        own = {b"PWD": os.fsencode(home), b"PATH": self.outfit.path, b"MESH_SETUP": b"1"}
+        setting = Setting({**self.outfit.setting.environment, **own}, home)
         try:
             self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
         except OSError as error:
@@ -634,7 +492,8 @@ class Agent:
                 rank.told = True
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
                 ours = self.signalled or self.ending.ordered
-                if not ours and self.memory is not None and self.memory.explains(rank.pid, rank.status):
+                memory = self.outfit.memory
+                if not ours and memory is not None and memory.explains(rank.pid, rank.status):
                     ended["oom"] = True
                 self.out.send({**ended, **_how(rank.status)})
                 self.flush()
@@ -718,8 +577,8 @@ class Agent:
             self.requests.clear()
             if self.errand is None:  # otherwise it ends like all other processes
                 self.delivery.drop()
-            self.preparation.release()
             self.ending.order(number, grace)
+            self.preparation.release()  # after the signal, which is not for what its EXIT trap runs
 
     def leave_setup(self) -> None:
         """What a setup that ended by itself has left in the background is there on purpose."""
@@ -739,8 +598,7 @@ class Agent:
     def look_at_the_clock(self) -> None:
         if time.monotonic() >= self.tell_at:
             self.tell_urgently()
-        if self.lock_until and not self.is_over():
-            self.try_lock()
+        self.locking.try_again()
         if self.terminated and not self.ending.ordered:
             orphaned = os.getppid() != self.parent
             self.fail("agent", "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)")
@@ -756,7 +614,7 @@ class Agent:
 
     def clean_up(self, left: list[Process]) -> None:
         """Every process is gone, or named: what takes long is left to an errand."""
-        busy = devices.blocked(devices.find(self.begin["devices"])) if self.claimed_devices else []
+        busy = devices.blocked(devices.find(self.begin["devices"])) if self.outfit.has_claimed else []
         if not busy and not self.share and not self.containers.used():
             self.containers.stop(0.0)
             self.take_leave([process.told() for process in left])
@@ -796,15 +654,11 @@ class Agent:
         self.flush()
 
 
-def cgroup_of(begin: dict[str, Any]) -> str:
-    """The name of a run's control group; hosts that are containers of one machine may share the tree of groups."""
-    return f"mesh-{begin['run']}-{begin['node']}-{machine_id()}"
-
-
 def _end_orphans(begin: dict[str, Any]) -> list[str]:
     """After a killed agent and the end of its descendants: what else is the run's. Returns what is left."""
     group = os.path.join(cgroups.own(), cgroup_of(begin))
     left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
+    remove_door(begin["run"], begin["node"])
     return left + containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
 
 

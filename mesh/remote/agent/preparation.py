@@ -48,7 +48,7 @@ class Preparation:
         if self._share:
             entries = [{"run": entry["run"], "inputs": []} for entry in entries]
         try:
-            self._session = Prerun(entries, agent.setting)
+            self._session = Prerun(entries, agent.outfit.setting)
         except OSError as error:
             agent.fail("prerun", why(error))
             return
@@ -61,7 +61,7 @@ class Preparation:
         word = session.heard() if session and session.setting is None else ""
         if session is not None and word == HELD:
             assert session.setting is not None
-            agent.setting = session.setting
+            agent.outfit.setting = session.setting
             agent.ending.spared = {session.pid, session.holder}  # bash would tell of a child that was terminated
             if not agent.is_over():
                 agent.relay_all(session.output)

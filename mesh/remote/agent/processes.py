@@ -182,9 +182,15 @@ def output_pipe() -> tuple[int, int]:
 class Process:
     """What /proc tells about one process."""
 
-    def __init__(self, pid: int, parent: int, state: str, name: str, start: int) -> None:
+    def __init__(self, pid: int, parent: int, state: str, name: str, threads: int, start: int) -> None:
         self.pid, self.parent, self.state, self.name = pid, parent, state, name
+        self.threads = threads
         self.start = start  # clock ticks since boot: with the pid, it names a process once and for all
+
+    @property
+    def has_ended(self) -> bool:
+        """It waits for its parent to ask how it ended. With more threads than its first it goes on, though a zombie."""
+        return self.state in "ZX" and self.threads < 2
 
     def age(self) -> float:
         """Seconds since it was started."""
@@ -220,19 +226,19 @@ def families(roots: Iterable[int]) -> dict[int, list[Process]]:
         family = [known[root]] if root in known else []
         for process in family:  # it grows meanwhile; a zombie may still have children
             family += children.get(process.pid, ())
-        found[root] = [process for process in family if process.state not in "ZX"]
+        found[root] = [process for process in family if not process.has_ended]
     return found
 
 
 def look_at(pids: Iterable[int]) -> list[Process]:
     """Those of these processes that have not ended."""
     found = (_look_at(str(pid)) for pid in pids)
-    return [process for process in found if process is not None and process.state not in "ZX"]
+    return [process for process in found if process is not None and not process.has_ended]
 
 
 def all_processes() -> list[Process]:
     """Every process of the machine that has not ended and that we can see."""
-    return [process for process in _look_around() if process.state not in "ZX"]
+    return [process for process in _look_around() if not process.has_ended]
 
 
 def variable_of(pid: int, name: bytes) -> bytes:
@@ -267,7 +273,7 @@ def _look_at(pid: str) -> Process | None:
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return Process(int(pid), int(fields[1]), fields[0], name, int(fields[19]))
+    return Process(int(pid), int(fields[1]), fields[0], name, int(fields[17]), int(fields[19]))
 
 
 def send_signal(processes: Sequence[Process], number: int) -> list[Process]:

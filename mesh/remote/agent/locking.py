@@ -1,0 +1,113 @@
+"""The lock of the machine, and what a run holds together with it: its control group, and the ports for its ranks."""
+
+from __future__ import annotations
+
+import array
+import socket
+import time
+
+from . import cgroups, network
+from .doors import stop_runs
+from .errand import hint, why
+from .manifest import known_tree
+from .state import Busy, machine_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .main import Agent
+
+TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
+
+
+class Locking:
+    """Taken once the client asks for it, and given back if another host is busy."""
+
+    def __init__(self, agent: Agent, guardian: socket.socket) -> None:
+        """guardian: what is sent to it stays open as long as the guardian lives."""
+        self._agent, self._guardian = agent, guardian
+        self._guardian_has_it = False
+        self._until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
+        self._ports = network.Ports()
+        self.is_held = False  # or none is needed
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether ``try_again`` is to be called soon."""
+        return self._until > 0.0
+
+    def do_lock(self, header: dict[str, Any], data: bytes) -> None:
+        """Make our directories, and take the machine's lock if the run takes any.
+
+        take_over: the run whose owner is known to be dead; it is ended first
+        """
+        agent = self._agent
+        if agent.is_over():
+            return
+        try:
+            agent.state.make()
+            agent.make_door()
+            if header.get("take_over"):
+                self._until = time.monotonic() + TAKE_OVER
+                stop_runs(header["take_over"])
+        except OSError as error:
+            agent.fail("home", why(error), hint(error))
+        else:
+            self._try()
+
+    def try_again(self) -> None:
+        """The run of a dead client may have ended by now."""
+        if self._until and not self._agent.is_over():
+            self._try()
+
+    def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
+        """Another host is busy: whoever waits keeps nobody waiting."""
+        self.is_held = False
+        self.release_ports()
+        self._agent.state.unlock()
+
+    def release_ports(self) -> None:
+        """They are for the ranks now."""
+        self._ports.release()
+
+    def _try(self) -> None:
+        agent = self._agent
+        try:
+            if agent.begin["owner"]:
+                lock = agent.state.lock(agent.begin["owner"])
+                if not self._guardian_has_it:  # it is held until the guardian has ended what a killed agent has left
+                    self._guardian_has_it = True
+                    rights = array.array("i", [lock])
+                    self._guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except Busy as busy:
+            if time.monotonic() > self._until:
+                self._until = 0.0
+                agent.out.send({"type": "busy", "owner": busy.owner})
+        except OSError as error:
+            self._until = 0.0
+            agent.fail("home", why(error), hint(error))
+        else:
+            self._until = 0.0
+            self.is_held = True
+            self._locked()
+
+    def _locked(self) -> None:
+        """Take what only one run may have, and tell."""
+        agent = self._agent
+        if not agent.ending.cgroup:
+            agent.ending.cgroup = cgroups.make(cgroup_of(agent.begin))
+        try:
+            ports = self._ports.hold(agent.begin["ports"])
+        except network.Unavailable as error:
+            agent.fail("port", str(error), "without --master-port mesh finds a free one; `ss -tlnp` there tells more")
+            return
+        where = agent.ending.cgroup or cgroups.scope_of(cgroups.own())
+        tree = known_tree(agent.state.beside("record"))
+        agent.out.send({"type": "locked", "tree": tree, "cgroup": where, "ports": ports})
+        agent.flush()
+
+
+def cgroup_of(begin: dict[str, Any]) -> str:
+    """The name of a run's control group; hosts that are containers of one machine may share the tree of groups."""
+    return f"mesh-{begin['run']}-{begin['node']}-{machine_id()}"

@@ -1,0 +1,128 @@
+"""What the ranks of a run start with: their environment, directory and limits, and the devices that they need."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from . import cgroups, devices, handlers, network
+from .errand import hint, why
+from .frames import to_bytes
+from .oom import Memory
+from .processes import Setting
+from .ranks import extend_path, rank_environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .main import Agent
+
+
+class Outfit:
+    """Made of what the client gives, the host has and prerun leaves."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.setting: Setting  # from prepare on; prerun leaves another one
+        self.path = b""  # PATH, before there was anything of ours on it
+        self.memory: Memory | None = None  # once something is started
+        self.has_claimed = False  # devices
+        self._given: dict[bytes, bytes] = {}  # variables
+        self._library = ""  # where Python finds what we bring it; "": nowhere
+
+    def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
+        """Look at network and devices, and run prerun, if there is any, with the environment of the host's first rank.
+
+        interface, targets: as in network.find_interface; without targets nobody needs to know
+        data: the source of meshrun, if it is to be there
+        """
+        agent = self._agent
+        if agent.is_over():
+            return
+        self._given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
+        known = set(self._given) if header["interface"] else self._given.keys() | agent.environment.keys()
+        if not header["targets"] or known.issuperset(map(to_bytes, network.VARIABLES)):
+            self._prepare({}, header, data)
+            return
+        work = partial(network.find_interface, header["interface"], header["targets"])
+        if header["interface"] or all(map(network.is_numeric, header["targets"])):
+            self._prepare(work(), header, data)
+            return
+        try:  # who asks for a name may wait
+            agent.send_on_errand(work, lambda answer: self._prepare(answer, header, data))
+        except OSError as error:
+            agent.fail("interface", why(error))
+
+    def at_start(self) -> None:
+        """Once more: prerun may have brought another docker, or hidden what is ours. Raises OSError."""
+        agent, environment = self._agent, self.setting.environment
+        environment[b"PATH"] = agent.containers.cover(environment.get(b"PATH", os.defpath.encode()))
+        if agent.begin["stacks"]:
+            prepared = agent.state.library("sitecustomize", handlers.source())
+            extend_path(environment, b"PYTHONPATH", prepared, first=True)
+        if self._library:
+            extend_path(environment, b"PYTHONPATH", self._library)
+
+    def of_rank(self, variables: dict[str, str]) -> Setting:
+        """What one rank starts with. variables: those that are its own."""
+        found = self.setting
+        environment = dict(found.environment)
+        for key, value in variables.items():
+            # What prerun or the user has set differently stays; the rest is this rank's own.
+            name = to_bytes(key)
+            if environment.get(name) == self._given.get(name):
+                environment[name] = to_bytes(value)
+        return Setting(environment, found.directory, found.umask, found.limits, self._agent.ending.cgroup)
+
+    def _prepare(self, found: dict[str, Any], header: dict[str, Any], data: bytes) -> None:
+        """Go on once it is known which interface leads to rank 0."""
+        agent = self._agent
+        if agent.is_over():
+            return
+        if "error" in found:
+            agent.fail("interface", found["error"], found["hint"])
+            return
+        if "notice" in found:
+            agent.out.send({"type": "notice", "text": found["notice"], "seconds": 0})
+        for name, value in found.get("variables", {}).items():
+            if header["interface"] or to_bytes(name) not in agent.environment:
+                self._given.setdefault(to_bytes(name), to_bytes(value))
+        environment = rank_environment(agent.environment, self._given, agent.state.workspace)
+        try:
+            self.path = environment[b"PATH"]
+            environment[b"PATH"] = agent.containers.cover(self.path)
+            self._library = agent.state.library("meshrun", data) if data else ""
+        except OSError as error:
+            agent.fail("home", why(error), hint(error))
+            return
+        if self._library:
+            extend_path(environment, b"PYTHONPATH", self._library)
+        self.setting = Setting(environment, agent.state.workspace, cgroup=agent.ending.cgroup)
+        self.memory = Memory(agent.ending.cgroup or cgroups.own())
+        self._claim(header)
+
+    def _claim(self, header: dict[str, Any]) -> None:
+        """Have the devices, if there are any that nobody else may hold; then comes prerun."""
+        agent = self._agent
+        try:
+            if header["claim"] and devices.find(agent.begin["devices"]):
+                work = partial(devices.claim, agent.begin["devices"], header["evict"], agent.begin["grace"])
+                agent.send_on_errand(work, lambda answer: self._claimed(answer, header))
+            else:
+                agent.preparation.start(header["prerun"], header["force"])
+        except OSError as error:
+            agent.fail("devices", why(error))
+
+    def _claimed(self, answer: dict[str, Any], header: dict[str, Any]) -> None:
+        """Nobody holds a device any more, or somebody does."""
+        agent = self._agent
+        self.has_claimed = True
+        for line in answer.get("ended", ()):
+            agent.out.send({"type": "notice", "text": line, "seconds": 0})
+        if agent.is_over():
+            return
+        if "error" in answer:
+            agent.fail("devices", answer["error"], answer["hint"])
+        else:
+            agent.preparation.start(header["prerun"], header["force"])
