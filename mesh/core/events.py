@@ -348,6 +348,14 @@ class Detached(HostEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Introduced(HostEvent):
+    """The host's agent has met the others of the run, or waits for them; it need not be asked by us any more."""
+
+    port: int = 0  # where the hub waits for the others
+    reason: str = ""  # why they will not meet
+
+
+@dataclass(frozen=True, kw_only=True)
 class CaughtUp(HostEvent):
     """What comes from now on was not there when we attached."""
 

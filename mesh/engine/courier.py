@@ -285,8 +285,8 @@ def _key(wants: Sequence[Want]) -> str:
     return json.dumps(wants)
 
 
-def make_credentials() -> str:
-    """A new private key and a certificate for it, as PEM, for one sync."""
+def make_credentials(days: int = 2) -> str:
+    """A new private key and a certificate for it, as PEM, for one sync or one run of at most so many days."""
     import datetime
 
     from cryptography import x509
@@ -296,7 +296,7 @@ def make_credentials() -> str:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mesh")])
     now = datetime.datetime.now(datetime.timezone.utc)
-    # A host's clock may be off by a day; nobody has the key for longer than the sync.
+    # A host's clock may be off by a day; nobody has the key for longer than the sync or the run.
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -304,7 +304,7 @@ def make_credentials() -> str:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=2))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

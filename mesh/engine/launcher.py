@@ -54,7 +54,7 @@ from mesh.core.outcome import Outcome
 from mesh.core.pull import Landing
 from mesh.core.run import RunSpec
 from mesh.engine import orders
-from mesh.engine.courier import NEAR, Courier, Luggage
+from mesh.engine.courier import NEAR, Courier, Luggage, make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
@@ -72,6 +72,7 @@ AGAIN = 1.0  # seconds between two attempts to reach a host again
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
 LAST_LOOK = 2.0  # seconds for a reader to take what is left after an interrupt
 GOOD_BYE = 0.5  # seconds for telling the hosts that we leave
+OLDEST_RUN = 3650  # days that a run may go on without us
 DEVICES_FREE = 30.0  # seconds in which a host's devices must be free again after a run
 JOIN = 5.0  # seconds for a thread to end after its channel was closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
@@ -141,6 +142,7 @@ class Launcher:
         self._connected: dict[int, Connected] = {}
         self._trees: dict[int, str] = {}  # tree hashes of the workspaces, as the hosts have told them
         self._ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
+        self._credentials = ""  # by which the agents of a detached run know each other
         self._luggage: Future[Luggage] = Future()
         self._courier = Courier(
             self._luggage,
@@ -284,12 +286,19 @@ class Launcher:
                 session.ask(question, lasting=lasting)
             case orders.Detach():
                 session.detach()
+            case orders.Introduce(port=port):
+                self._introduce(session, port)
             case orders.Signal(number=number, grace=grace, why=why):
                 session.signal(number, grace, why)
             case orders.Kill():
                 session.kill()
             case orders.Finish(number=number, grace=grace):
                 session.finish(number, grace)
+
+    def _introduce(self, session: Session, port: int) -> None:
+        self._credentials = self._credentials or make_credentials(OLDEST_RUN)
+        place = (self._address_of(0), port) if port else ()
+        session.introduce(self._spec.host_grace, self._credentials, *place)
 
     def _show(self, event: Event) -> None:
         """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on."""

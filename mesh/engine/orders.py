@@ -70,6 +70,13 @@ class Detach(HostOrder):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Introduce(HostOrder):
+    """Have the host's agent meet those of the other hosts, so that they end the run together without us."""
+
+    port: int  # of the first host's agent, whom all others meet; 0: it is that one
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signal(HostOrder):
     """Signal every process of the run there; what is left after grace seconds is killed."""
 

@@ -22,6 +22,7 @@ from mesh.core.events import (
     Gone,
     HostNotice,
     Interrupted,
+    Introduced,
     Locked,
     Lost,
     Output,
@@ -45,6 +46,8 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import Kind, RunSpec
+from mesh.engine.introduction import PATIENCE as INTRODUCTION
+from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
 from mesh.engine.skips import Skips
 
@@ -118,6 +121,7 @@ class Supervisor:
         self._skips = Skips(spec.prerun, placement)
         self._not_started = set(range(placement.world_size)) if spec.detach else set()
         self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
+        self._introduction = Introduction(spec, placement)
 
     @property
     def done(self) -> bool:
@@ -161,6 +165,8 @@ class Supervisor:
                 return self._has_started(rank)
             case Detached(node=node):
                 return self._detach(node)
+            case Introduced():
+                return self._introduction.take(event)
             case Answered(node=node):
                 self._telling.discard(node)
                 if not self._telling and "stacks" in self._deadlines:
@@ -244,7 +250,7 @@ class Supervisor:
 
     @property
     def _goes_on(self) -> bool:
-        return self._cause is None and self._detached is not None and len(self._detached) == len(self._phase)
+        return self._cause is None and self._introduction.is_over
 
     def _has_started(self, rank: int) -> list[Order]:
         if rank not in self._not_started:
@@ -260,6 +266,9 @@ class Supervisor:
         else:
             others = []
         self._detached |= {node} if node is not None else set()
+        if len(self._detached) == len(self._phase):
+            self._deadlines.setdefault("introduction", self._now + INTRODUCTION)
+            return self._introduction.begin()
         return [Detach(node=other) for other in others]
 
     def _left(self, ended: float, cause: Cause, exit_code: int) -> Outcome:
@@ -497,6 +506,8 @@ class Supervisor:
         if self._passed("timeout"):
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
             orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)
+        if self._passed("introduction"):
+            orders += self._introduction.give_up()
         if self._passed("stacks"):
             orders += self._end(Cause.TIMEOUT, signal.SIGTERM)
         if "drain" in self._deadlines and self._may_stop():

@@ -43,6 +43,8 @@ MODULES = (
     "ending",
     "client",
     "alone",
+    "links",
+    "peers",
     "followers",
     "detachment",
     "following",

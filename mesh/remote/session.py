@@ -30,6 +30,7 @@ from mesh.core.events import (
     Heard,
     HostEvent,
     HostNotice,
+    Introduced,
     Lacks,
     LeftOut,
     Locked,
@@ -276,6 +277,17 @@ class Session:
     def detach(self) -> None:
         """Have the host keep the run without us; it answers with Detached."""
         self._order({"type": "detach"})
+
+    def introduce(self, host_grace: float, credentials: str, address: str = "", port: int = 0) -> None:
+        """Have the agents of a detached run meet at the first host's; it answers with Introduced.
+
+        host_grace: seconds that a host may be silent before it is lost
+        credentials: a private key and its certificate, as PEM, that all of them and nobody else get
+        address, port: of the first host's agent; "": it is that one
+        """
+        place = {"address": address, "port": port}
+        given = {"node": self._agent, "host_grace": host_grace, "credentials": credentials, **place}
+        self._order({"type": "introduce", **given})
 
     def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
@@ -546,6 +558,8 @@ class Session:
             case "detached":
                 self._is_detached = True
                 yield Detached(time=now, node=node)
+            case "introduced":
+                yield Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
             case "left-out":
                 stream = Stream(header["stream"])
                 yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])

@@ -47,7 +47,12 @@ def test_two_clients_at_once(home: Home, eight: Lab) -> None:
     for round_ in range(ROUNDS):
         # Two clusters of the same hosts in another order cannot agree on who is first: then both may lose.
         names = ("pod", "pod") if round_ % 4 else ("pod", "back")
-        clients = [home.popen("run", name, "sh", "-c", "echo $RANK; sleep 0.5") for name in names]
+        over = f"/tmp/over-{round_}"
+        wait = f"echo $RANK; while ! [ -e {over} ]; do sleep 0.02; done"
+        clients = [home.popen("run", name, "sh", "-c", wait) for name in names]
+        assert eventually(lambda ours=clients: any(client.poll() is not None for client in ours), 60.0)
+        for host in eight.hosts:
+            host.path(over).touch()
         done = [client.communicate(timeout=60) for client in clients]
         statuses = sorted(client.returncode for client in clients)
         assert statuses == [0, 75] or (names[0] != names[1] and statuses == [75, 75]), done

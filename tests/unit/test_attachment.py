@@ -17,6 +17,7 @@ from mesh.core.events import (
     Event,
     Gone,
     Interrupted,
+    Introduced,
     Lost,
     PrepareFailed,
     Started,
@@ -26,7 +27,8 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
-from mesh.engine.orders import AskUser, Detach, Finish, Order, Say, Signal
+from mesh.engine.introduction import Introduction
+from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
 from mesh.remote.agent.alone import QUIET, Alone
 from tests.unit.test_supervisor import Replay, exited, gone, stop
 
@@ -42,6 +44,11 @@ def detached(node: int) -> Detached:
     return Detached(time=3, node=node)
 
 
+def meet(replay: Replay, hosts: int = 2) -> None:
+    """The agents have met."""
+    replay.handle(*(Introduced(time=3, node=node, port=77 if not node else 0) for node in range(hosts)))
+
+
 # ---- leaving
 
 
@@ -52,7 +59,9 @@ def test_a_run_that_is_to_be_left_is_once_all_ranks_have_started_and_all_hosts_h
     assert replay.handle(started(1)) == [Detach(node=0), Detach(node=1)]
     assert replay.handle(detached(0)) == []
     assert not replay.supervisor.done
-    replay.handle(detached(1))
+    assert replay.handle(detached(1)) == [Introduce(node=0, port=0)]
+    assert not replay.supervisor.done
+    meet(replay)
     outcome = replay.outcome()
     assert (outcome.exit_code, outcome.cause, outcome.goes_on) == (0, Cause.DETACHED, True)
 
@@ -62,6 +71,7 @@ def test_when_one_host_is_told_to_keep_the_run_all_are() -> None:
     replay.ready()
     assert replay.handle(detached(1)) == [Detach(node=0), Detach(node=2)]
     replay.handle(detached(2), detached(0))
+    meet(replay, hosts=3)
     assert replay.outcome().cause is Cause.DETACHED
 
 
@@ -71,7 +81,17 @@ def test_a_rank_that_ends_while_we_leave_keeps_nobody() -> None:
     replay.handle(started(0), started(1), detached(0), exited(0, 1))
     assert replay.tick(20.0) == []
     replay.handle(detached(1))
+    meet(replay)
     assert replay.outcome().exit_code == 0
+
+
+def test_agents_that_do_not_meet_keep_nobody_for_long() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), detached(1))
+    replay.tick(20.0)
+    assert replay.said[-1].startswith("h1 cannot reach h0 (no answer)")
+    assert replay.outcome().cause is Cause.DETACHED
 
 
 def test_a_host_that_is_lost_while_we_leave_ends_the_run() -> None:
@@ -343,3 +363,65 @@ def test_ranks_that_end_well_end_nobody() -> None:
     assert (alone.due(100.0), alone.is_over) == (None, False)
     alone.ended(False, 10.0)
     assert (alone.due(100.0), alone.is_over, alone.next()) == (None, True, float("inf"))
+
+
+def test_what_fails_elsewhere_counts_like_a_rank_of_its_own_and_the_first_holds() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    alone.fail("lost", 10.0)
+    alone.ended(True, 10.1)
+    assert alone.due(10.0 + QUIET) == ("lost", TERM)
+    assert not alone.has_failed
+
+
+def test_a_run_that_keeps_going_is_not_ended_from_elsewhere() -> None:
+    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=True)
+    alone.fail("lost", 10.0)
+    assert alone.due(100.0) is None
+
+
+# ---- before it is left: the agents meet
+
+
+def introduction(hosts: int, **changes: object) -> Introduction:
+    names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
+    spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), **changes)
+    return Introduction(spec, Placement(hosts=names))  # type: ignore[arg-type]
+
+
+def test_all_go_to_the_first_hosts_agent() -> None:
+    meeting = introduction(3)
+    assert meeting.begin() == [Introduce(node=0, port=0)]
+    assert meeting.begin() == []
+    assert meeting.take(Introduced(time=0, node=0, port=77)) == [
+        Introduce(node=1, port=77),
+        Introduce(node=2, port=77),
+    ]
+    assert (meeting.take(Introduced(time=0, node=2)), meeting.is_over) == ([], False)
+    assert (meeting.take(Introduced(time=0, node=1)), meeting.is_over) == ([], True)
+    assert meeting.give_up() == []
+
+
+def test_who_does_not_meet_is_named() -> None:
+    meeting = introduction(4)
+    meeting.begin()
+    meeting.take(Introduced(time=0, node=0, port=77))
+    meeting.take(Introduced(time=0, node=1))
+    meeting.take(Introduced(time=0, node=3, reason="no answer"))
+    (said,) = meeting.give_up()
+    assert isinstance(said, Say)
+    assert said.text.startswith("h2, h3 cannot reach h0 (no answer): ")
+    assert meeting.is_over
+
+
+def test_a_first_host_that_cannot_listen_ends_it() -> None:
+    meeting = introduction(2)
+    meeting.begin()
+    (said,) = meeting.take(Introduced(time=0, node=0, reason="too many open files"))
+    assert isinstance(said, Say)
+    assert "too many open files" in said.text
+
+
+@pytest.mark.parametrize(("hosts", "changes"), [(1, {}), (3, {"keep_going": True})])
+def test_nobody_has_to_meet_where_nothing_is_to_be_told(hosts: int, changes: dict[str, object]) -> None:
+    meeting = introduction(hosts, **changes)
+    assert (meeting.begin(), meeting.is_over) == ([], True)

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .main import Agent
+    from .peers import Hub, Member
 
 
 class Detachment:
     """From the start of the ranks on: a tape once it is wanted, and rules of its own once the client may leave.
 
-    What other hosts tell of the run is to come in here as well, and to be handed to ``Alone``.
+    What other hosts tell of the run (``Peers``) counts like what happens here.
     """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._tape: Tape | None = None
         self._alone: Alone | None = None
+        self._peers: Hub | Member | None = None
+        self._is_introduced = False  # the client knows what came of it
+        self._has_heeded = False  # what another host has told
         self._sent: set[int] = set()  # signals that the ranks were sent
         self.followers = Followers()
 
@@ -44,6 +48,9 @@ class Detachment:
         self._alone = Alone(ranks, drain=begin["drain"], timeout_at=timeout_at, keep_going=begin["keep_going"])
         if keep:
             self._agent.out.keep(self._make_tape())
+
+    def do_detach(self, header: dict[str, Any], data: bytes) -> None:
+        self.detach()
 
     def detach(self) -> None:
         """Let the client go, if there is something to go on with."""
@@ -75,6 +82,67 @@ class Detachment:
             self._tape = Tape(tape_of(begin["remote_dir"], begin["run"], begin["node"]), begin["spool"], about)
         return self._tape
 
+    # ---- the other hosts
+
+    def do_introduce(self, header: dict[str, Any], data: bytes) -> None:
+        """Be the hub of the run's agents, or find it at an address: few runs need what this imports."""
+        from .peers import Hub, Member
+        from .reach import listen_quietly
+
+        if self._peers is not None or self._alone is None:
+            return
+        about = (header["node"], header["host_grace"], header["credentials"])
+        try:
+            if header["address"]:
+                self._peers = Member(*about, header["address"], header["port"])
+            else:
+                listener = listen_quietly()
+                self._peers = Hub(*about, listener)
+                self._tell_of_introduction(listener.getsockname()[1], "")
+        except OSError as error:
+            self._tell_of_introduction(0, why(error))
+            return
+        if self._alone.has_failed:
+            self._peers.tell({"cause": "rank"})
+        if self._alone.is_over:
+            self._peers.done()
+
+    def _tell_of_introduction(self, port: int, reason: str) -> None:
+        self._is_introduced = True
+        self._agent.out.send_urgently({"type": "introduced", "port": port, "reason": reason})
+        self._agent.flush()
+
+    def events(self) -> dict[int, int]:
+        """What to poll for, by descriptor."""
+        return self._peers.events() if self._peers is not None else {}
+
+    def meet(self, ready: set[int]) -> None:
+        """Hear the other hosts, and heed what they tell."""
+        peers, alone = self._peers, self._alone
+        if peers is None or alone is None:
+            return
+        peers.serve(ready)
+        if not self._is_introduced and peers.verdict is not None:
+            self._tell_of_introduction(0, peers.verdict)
+        news = peers.news
+        if news is not None and not self._has_heeded:
+            self._has_heeded = True
+            if news["cause"] == "signal" and not alone.is_stopped:
+                told = {"signal": news["signal"], "grace": self._agent.begin["grace"], "cause": "signal"}
+                self._agent.do_signal(told, b"")
+            else:
+                alone.fail(news["cause"], time.monotonic())
+
+    @property
+    def is_needed(self) -> bool:
+        """By another host: its agent is to know that all is well here, or its ranks are still at work."""
+        return self._peers is not None and self._peers.is_needed
+
+    def close(self) -> None:
+        self.followers.close()
+        if self._peers is not None:
+            self._peers.close()
+
     # ---- those who look on
 
     def follow(self, visitor: socket.socket, client: str) -> None:
@@ -95,12 +163,19 @@ class Detachment:
             self._alone.printed(now)
 
     def ended(self, failed: bool) -> None:
-        if self._alone is not None:
-            self._alone.ended(failed, time.monotonic())
+        if self._alone is None:
+            return
+        self._alone.ended(failed, time.monotonic())
+        if self._peers is not None:
+            if self._alone.has_failed:
+                self._peers.tell({"cause": "rank"})
+            if self._alone.is_over:
+                self._peers.done()
 
     def next(self) -> float:
-        """When ``decide`` is to be called again, at the latest, monotonic."""
-        return self._alone.next() if self.is_on and self._alone is not None else float("inf")
+        """When ``decide`` or ``meet`` is to be called again, at the latest, monotonic."""
+        moments = [self._alone.next() if self.is_on and self._alone is not None else float("inf")]
+        return min([*moments, self._peers.next()] if self._peers is not None else moments)
 
     def decide(self) -> None:
         """Do what nobody else does now."""
@@ -110,7 +185,10 @@ class Detachment:
         due = alone.due(time.monotonic())
         if due is not None:
             cause, number = due
-            agent.do_signal({"signal": number, "grace": agent.begin["grace"], "cause": cause}, b"")
+            news = self._peers.news if self._peers is not None and cause == "lost" else None
+            more = {name: news[name] for name in ("lost", "reason")} if news else {}
+            told = {"signal": number, "grace": agent.begin["grace"], "cause": cause, "more": more}
+            agent.do_signal(told, b"")
         if alone.is_over and not agent.ending.ordered:
             agent.finish(signal.SIGTERM, agent.begin["grace"])
 
@@ -120,6 +198,8 @@ class Detachment:
             self._alone.is_stopped = True
             told = {"cause": cause, "signal": number, "time": time.time()}
             self._agent.out.send({"type": "end-ordered", **told, **more})
+            if self._peers is not None and cause == "signal":
+                self._peers.tell({"cause": cause, "signal": number})
 
     def is_said_again(self, number: int) -> bool:
         """Whether the ranks have had this signal from another client: one is enough."""

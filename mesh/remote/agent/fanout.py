@@ -38,7 +38,7 @@ def serve(listener: socket.socket, path: str, size: int, credentials: str) -> No
     """Hand on a file of this size to whoever asks and may, also while it is still growing. Does not return."""
     import threading
 
-    context = _context(credentials, server=True)
+    context = credentialed(credentials, server=True)
     while True:
         visitor, _ = listener.accept()
         threading.Thread(target=_hand_on, args=(visitor, context, path, size), daemon=True).start()
@@ -71,7 +71,7 @@ def fetch(address: str, port: int, path: str, size: int, credentials: str) -> No
             raise Unreachable(f"{address} port {port}: {error.strerror or error}") from None
         try:
             link.settimeout(STALLED)
-            with _context(credentials, server=False).wrap_socket(link) as channel:
+            with credentialed(credentials, server=False).wrap_socket(link) as channel:
                 while got < size:
                     piece = channel.recv(min(PIECE, size - got))
                     if not piece:
@@ -103,7 +103,7 @@ def _write(descriptor: int, data: bytes) -> None:
         raise _Full(error) from None
 
 
-def _context(credentials: str, server: bool) -> ssl.SSLContext:
+def credentialed(credentials: str, server: bool) -> ssl.SSLContext:
     """credentials: a private key and its certificate, as PEM; both sides have the same."""
     import ssl
 

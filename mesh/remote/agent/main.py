@@ -116,7 +116,7 @@ class Agent:
             if self.door is not None:
                 self.door.close()
             self.out.close()
-            self.detachment.followers.close()
+            self.detachment.close()
 
     def on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGTERM:
@@ -125,7 +125,7 @@ class Agent:
     def is_done(self) -> bool:
         """Nothing is left to be done, and the client knows it, or will never."""
         if self.client.is_detached:
-            return self.is_clear and self.client.has_heard_last()
+            return self.is_clear and self.client.has_heard_last() and not self.detachment.is_needed
         return self.is_clear and (self.out.is_acknowledged or time.monotonic() > self.client.given_up_at())
 
     def poll(self) -> set[int]:
@@ -145,6 +145,8 @@ class Agent:
             moments.append(now + 1.0)
         for descriptor in self.detachment.followers.descriptors():
             poll.register(descriptor, select.POLLIN)
+        for descriptor, events in self.detachment.events().items():
+            poll.register(descriptor, events)
         if self.client.channel >= 0:
             poll.register(self.client.channel, select.POLLIN)
         if self.out:
@@ -196,6 +198,7 @@ class Agent:
         self.tell_ends()
         for order in self.detachment.followers.listen(ready):
             self.obey(order, b"")
+        self.detachment.meet(ready)
         self.look_at_the_clock()
         while self.requests and self.errand is None:
             self.obey(*self.requests.popleft())
@@ -308,7 +311,7 @@ class Agent:
 
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         name = "do_" + header["type"]
-        parts = (self, self.delivery, self.locking, self.outfit)
+        parts = (self, self.delivery, self.locking, self.outfit, self.detachment)
         getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
 
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
@@ -418,10 +421,6 @@ class Agent:
         for source in rank.sources:
             self.add_source(source)
         self.out.send({"type": "started", "rank": rank.rank, "pid": rank.pid, "time": time.time()})
-
-    def do_detach(self, header: dict[str, Any], data: bytes) -> None:
-        """Go on without the client."""
-        self.detachment.detach()
 
     def do_setup(self, header: dict[str, Any], data: bytes) -> None:
         """Run the commands of a setup, in the home directory."""

@@ -87,7 +87,7 @@ def open_ports(key: str, ports: Sequence[int]) -> dict[str, Any]:
     sockets, opened = [], []
     for port in ports:
         try:
-            sockets.append(listen(port) if port >= 0 else _listen_quietly())
+            sockets.append(listen(port) if port >= 0 else listen_quietly())
             opened.append(sockets[-1].getsockname()[1])
         except OSError as error:
             opened.append("it is in use there" if error.errno == errno.EADDRINUSE else why(error))
@@ -113,7 +113,8 @@ def close_ports() -> dict[str, Any]:
     return {}
 
 
-def _listen_quietly() -> socket.socket:
+def listen_quietly() -> socket.socket:
+    """A socket on every address, with a port that the kernel gives to nobody by chance. Raises OSError."""
     try:
         with open(GIVEN_PORTS) as file:
             beyond = int(file.read().split()[0])

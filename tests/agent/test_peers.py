@@ -1,0 +1,152 @@
+"""Agents of a run that nobody looks after: what one of them knows, all get to know, and nobody else takes part."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mesh.engine.courier import make_credentials
+from mesh.remote.agent.fanout import listen
+from mesh.remote.agent.links import Closed, Link
+from mesh.remote.agent.peers import Hub, Member
+
+GRACE = 1.0  # seconds that a host may be silent
+
+
+@pytest.fixture(scope="module")
+def credentials() -> str:
+    return make_credentials()
+
+
+def reap(member: Member) -> None:
+    """The process that it asks for names, as the agent does."""
+    assert member._asking is not None
+    os.waitpid(member._asking.pid, 0)
+
+
+class Circle:
+    """A hub and its members in one process; they are served until something is so."""
+
+    def __init__(self, credentials: str, members: int) -> None:
+        listener = listen()
+        self.port = listener.getsockname()[1]
+        self.hub = Hub(0, GRACE, credentials, listener)
+        self.members = [Member(node, GRACE, credentials, "127.0.0.1", self.port) for node in range(1, members + 1)]
+        self.all: list[Hub | Member] = [self.hub, *self.members]
+        for member in self.members:
+            reap(member)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            poll = select.poll()
+            for one in self.all:
+                for descriptor, events in one.events().items():
+                    poll.register(descriptor, events)
+            wait = min(one.next() for one in self.all) - time.monotonic()
+            ready = {descriptor for descriptor, _ in poll.poll(max(0.0, min(wait, 1.0)) * 1000 + 1)}
+            for one in self.all:
+                one.serve(ready)
+
+    def leave(self, one: Hub | Member) -> None:
+        """As an agent that is killed."""
+        self.all.remove(one)
+        one.close()
+
+
+@pytest.fixture
+def circle(credentials: str) -> Iterator[Circle]:
+    made = Circle(credentials, 3)
+    made.until(lambda: all(member.is_met for member in made.members))
+    yield made
+    for one in made.all:
+        one.close()
+
+
+def test_what_one_tells_reaches_all_and_the_first_word_holds(circle: Circle) -> None:
+    circle.members[1].tell({"cause": "rank"})
+    circle.members[2].tell({"cause": "signal", "signal": 15})
+    circle.until(lambda: all(one.news is not None for one in circle.all))
+    assert circle.members[0].news == circle.hub.news
+    assert circle.members[1].news == {"cause": "rank"}
+
+
+def test_a_hub_stays_until_all_are_done(circle: Circle) -> None:
+    circle.hub.done()
+    assert circle.hub.is_needed
+    for member in circle.members:
+        assert member.is_needed
+        member.done()
+    circle.until(lambda: not circle.hub.is_needed and not any(member.is_needed for member in circle.members))
+    assert circle.hub.news is None
+
+
+def test_a_member_that_is_killed_is_lost_to_all(circle: Circle) -> None:
+    circle.leave(circle.members[0])
+    circle.until(lambda: all(one.news is not None for one in circle.all))
+    assert circle.members[1].news == {"cause": "lost", "lost": 1, "reason": "its agent is gone"}
+    assert circle.hub.news == circle.members[2].news == circle.members[1].news
+
+
+def test_a_hub_that_is_killed_is_lost_to_all(circle: Circle) -> None:
+    circle.leave(circle.hub)
+    circle.until(lambda: all(one.news is not None for one in circle.all))
+    assert {str(member.news) for member in circle.members} == {
+        str({"cause": "lost", "lost": 0, "reason": "its agent is gone"})
+    }
+    assert not any(member.is_needed for member in circle.members)
+
+
+def test_a_link_that_breaks_is_made_again_and_what_was_said_meanwhile_arrives(circle: Circle) -> None:
+    first = circle.members[0]
+    assert first._link is not None
+    first._link._socket.shutdown(socket.SHUT_RDWR)
+    first.tell({"cause": "rank"})
+    circle.until(lambda: all(one.news is not None for one in circle.all))
+    assert circle.hub.news == {"cause": "rank"}
+
+
+def test_strangers_are_not_heard(circle: Circle) -> None:
+    stranger = Link(socket.create_connection(("127.0.0.1", circle.port)), make_credentials(), server=False)
+    silent = socket.create_connection(("127.0.0.1", circle.port))
+    loud = socket.create_connection(("127.0.0.1", circle.port))
+    loud.sendall(b'{"type":"join","node":2}\n{"type":"news","cause":"rank"}\n' * 100)
+    stranger.send({"type": "join", "node": 2})
+    stranger.send({"type": "news", "cause": "rank"})
+
+    def is_refused() -> bool:
+        try:
+            stranger.receive()
+        except Closed:
+            return True
+        return False
+
+    circle.until(is_refused)
+    circle.members[0].done()
+    circle.until(lambda: circle.members[0].is_over)
+    assert all(one.news is None for one in circle.all)
+    stranger.close()
+    silent.close()
+    loud.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "no-such-host.invalid"])
+def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    member = Member(1, GRACE, credentials, address, port)
+    reap(member)
+    deadline = time.monotonic() + 20
+    while member.verdict is None:
+        assert time.monotonic() < deadline
+        ready = select.select(list(member.events()), [], [], max(0.0, min(member.next() - time.monotonic(), 0.5)))[0]
+        member.serve(set(ready))
+    assert "refused" in member.verdict or "cannot be resolved" in member.verdict
+    assert not member.is_needed
+    member.close()

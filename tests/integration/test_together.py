@@ -1,0 +1,128 @@
+"""Hosts that keep a run without a client end it together, by what their agents tell each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Home
+from tests.integration.test_attach import left
+from tests.lab import Lab, TestHost, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+
+GRACE = 3  # seconds that a host may be silent
+# What comes from anywhere but the client is dropped; the local table must come after that.
+BLOCK = (
+    "ip rule add pref 3 lookup local; ip rule del pref 0; ip rule add pref 1 from {} lookup local; "
+    "ip rule add pref 2 iif eth0 ipproto tcp blackhole"
+)
+UNBLOCK = "ip rule add pref 0 lookup local; ip rule del pref 1; ip rule del pref 2; ip rule del pref 3"
+WAIT = "while ! [ -e /tmp/fail ]; do sleep 0.05; done; exit 7"
+
+
+@pytest.fixture(scope="module")
+def session_eight() -> Iterator[Lab]:
+    with Lab(8, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def eight(session_eight: Lab, home: Home) -> Iterator[Lab]:
+    home.clusters(session_eight.cluster_yaml())
+    home.trust(session_eight)
+    yield session_eight
+    try:
+        for host in session_eight.hosts:
+            assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+    finally:
+        session_eight.in_switch("ip", "link", "set", "up0", "up")
+        session_eight.reset()
+
+
+def started(home: Home, lab: Lab) -> str:
+    """A run that nobody looks after any more: every link of the client's machine is cut."""
+    run = left(home, f"--host-grace={GRACE}", "--grace=1", "pod", "sh", "-c", WAIT)
+    lab.in_switch("ip", "link", "set", "up0", "down")
+    return run
+
+
+def are_done(hosts: list[TestHost]) -> bool:
+    return eventually(lambda: not any(host.processes() for host in hosts), 30.0)
+
+
+def test_a_failed_rank_ends_the_others(home: Home, eight: Lab) -> None:
+    run = started(home, eight)
+    eight.hosts[5].path("/tmp/fail").touch()
+    assert are_done(eight.hosts)
+    eight.in_switch("ip", "link", "set", "up0", "up")
+    come_back = home.mesh("attach", run)
+    assert come_back.status == 7, come_back.err
+    assert f"rank 5 on {eight.hosts[5].address} failed first: exit 7" in come_back.err
+    assert "ranks 0-4,6-7 stopped by mesh" in come_back.err
+
+
+def test_a_lost_hub_ends_the_others(home: Home, eight: Lab) -> None:
+    """Rank 0's host is gone without a word; afterwards it is found as if it had been started anew."""
+    first, *others = eight.hosts
+    run = started(home, eight)
+    first.cut()
+    assert are_done(others)
+    assert are_done([first])  # it believes that the others are lost
+    first.mend()
+    eight.in_switch("ip", "link", "set", "up0", "up")
+    come_back = home.mesh("attach", run)
+    assert come_back.status == 76, come_back.err
+    assert f"silent for {GRACE} s" in come_back.err
+
+
+def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab) -> None:
+    run = started(home, eight)
+    third = eight.hosts[3]
+    eight.end_all(third)
+    assert are_done(eight.hosts)
+    eight.in_switch("ip", "link", "set", "up0", "up")
+    come_back = home.mesh("attach", run)
+    assert come_back.status == 76, come_back.err
+    assert f"host {third.address} (rank 3) was lost first" in come_back.err
+
+
+def test_a_link_that_is_cut_for_a_while_changes_nothing_and_success_is_told(home: Home, eight: Lab) -> None:
+    """Ranks that end well at different times: nobody who has left is missed."""
+    wait = "while ! [ -e /tmp/done ]; do sleep 0.05; done; echo well"
+    run = left(home, f"--host-grace={GRACE * 2}", "pod", "sh", "-c", wait)
+    eight.hosts[0].path("/tmp/done").touch()
+    fourth = eight.hosts[4]
+    fourth.cut()
+    for host in eight.hosts[1:4]:
+        host.path("/tmp/done").touch()
+    assert are_done(eight.hosts[1:4])
+    fourth.mend()
+    for host in eight.hosts[4:]:
+        host.path("/tmp/done").touch()
+    assert are_done(eight.hosts)
+    come_back = home.mesh("attach", run)
+    assert come_back.status == 0, come_back.err
+    assert come_back.out.count(b"well\n") == 8
+
+
+def test_a_firewall_between_them_is_told_at_the_start_and_who_comes_back_ends_them(home: Home, eight: Lab) -> None:
+    first = eight.hosts[0]
+    client = ".".join(first.address.split(".")[:2]) + ".0.1"
+    first.script(BLOCK.format(client))
+    try:
+        done = home.mesh("run", "-d", f"--host-grace={GRACE}", "--grace=1", "pod", "sh", "-c", WAIT)
+        assert done.status == 0, done.err
+        assert f"cannot reach {first.address}" in done.err
+        run = done.out.decode().strip()
+        eight.hosts[5].path("/tmp/fail").touch()
+        assert are_done([eight.hosts[5]])
+        assert eight.hosts[6].processes()
+        come_back = home.mesh("attach", run)
+        assert come_back.status == 7, come_back.err
+        assert are_done(eight.hosts)
+    finally:
+        first.script(UNBLOCK)
