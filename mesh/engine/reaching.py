@@ -13,7 +13,7 @@ from mesh.engine.inquiry import Inquiry, Questions
 
 ROUNDS = 4
 ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
-OPEN = "let hosts reach each other on every TCP port"
+OPEN = "let hosts reach each other on every TCP port: ranks, large syncs and detached runs need it"
 # What a host tells of a try (remote/agent/reach.py): in words, and what to do.
 MEANINGS = {
     "silent": (
