@@ -106,7 +106,7 @@ def blob() -> bytes:
     texts = {name: without_words((folder / f"{name}.py").read_text("utf-8")) for name in (LOADER, *MODULES)}
     loader = texts.pop(LOADER)
     sources = json.dumps(texts).encode()
-    key = hashlib.blake2b(sources, digest_size=16).hexdigest()
+    key = hashlib.blake2b(loader.encode() + sources, digest_size=16).hexdigest()
     return zlib.compress(f"{loader}\nload(sources, '{key}')\n".encode() + b"\0" + sources, 9)
 
 

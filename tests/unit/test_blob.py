@@ -42,10 +42,10 @@ HEAD = b"the key and the interpreter\n"
 
 def test_what_was_compiled_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "code")
-    assert loader.read(path, HEAD) == []
+    assert loader.read(path, HEAD) == {}
     loader.keep(path, HEAD, loader.to_bytes(loader.made(SOURCES)))
     assert loader.read(path, HEAD) == loader.made(SOURCES)
-    assert loader.read(path, b"another key" + HEAD) == []
+    assert loader.read(path, b"another key" + HEAD) == {}
     assert [file.name for file in tmp_path.iterdir()] == ["code"]
 
 
@@ -56,7 +56,7 @@ def test_what_is_damaged_is_not_run(tmp_path: Path) -> None:
     for place in range(len(whole)):
         for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
             path.write_bytes(damaged)
-            assert loader.read(str(path), HEAD) == []
+            assert loader.read(str(path), HEAD) == {}
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:

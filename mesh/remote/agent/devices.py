@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import signal
 import time
@@ -25,7 +24,22 @@ WATCHERS = frozenset(("nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvid
 
 def find(patterns: Sequence[str]) -> list[str]:
     """The devices that are there, by shell patterns."""
-    return sorted({path for pattern in patterns for path in glob.glob(pattern)})
+    return sorted({path for pattern in patterns for path in _matching(pattern)})
+
+
+def _matching(pattern: str) -> list[str]:
+    import fnmatch
+
+    place, _, name = pattern.rpartition("/")
+    if "**" in name or any(letter in place for letter in "*?["):
+        import glob  # takes longer to import than all devices to find
+
+        return glob.glob(pattern)
+    try:
+        found = [f"{place}/{entry}" for entry in fnmatch.filter(os.listdir(place or "/"), name)]
+    except OSError:
+        return []
+    return [path for path in found if name.startswith(".") or not path.startswith(f"{place}/.")]
 
 
 def holders(paths: Sequence[str]) -> dict[int, list[str]]:

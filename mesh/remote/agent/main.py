@@ -15,15 +15,13 @@ import time
 from collections import deque
 from functools import partial
 
-from . import cgroups, devices, stacks
-from .checks import user_name
+from . import cgroups, devices
 from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
 from .doors import Door, bring_channel, containers_of, remove_door, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
-from .following import follow
 from .frames import Decoder
 from .guardian import guard
 from .locking import Locking, cgroup_of
@@ -39,10 +37,7 @@ from .processes import (
     first_environment,
     pass_on,
 )
-from .pull import Pull
-from .questions import answer
 from .ranks import CHUNK, Rank, Source, start_rank
-from .setup import Setup
 from .spool import Spool
 from .state import State, machine_directory, machine_id
 
@@ -52,6 +47,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .frames import Frame
+    from .pull import Pull
+    from .setup import Setup
 
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
@@ -60,7 +57,10 @@ AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
 
 
 class Agent:
-    """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE."""
+    """Everything one agent knows. Built from the first frame; every other frame has a method do_TYPE.
+
+    What few runs need is imported where they need it: an agent's start is paid on every host of every run.
+    """
 
     def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
@@ -346,13 +346,19 @@ class Agent:
         """Answer a question. Without a run we may block; a pull answers when everything was sent."""
         try:
             if self.ranks:  # about them
+                from . import stacks
+
                 tell = partial(stacks.tell, [self.about()], self.begin["remote_dir"], {}, b"")
                 self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
                 return
             if header["question"] == "pull":
+                from .pull import Pull
+
                 self.make_door()
                 self.pull = Pull(header["paths"], self.state.workspace)
                 return
+            from .questions import answer
+
             self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
@@ -424,6 +430,8 @@ class Agent:
 
     def do_setup(self, header: dict[str, Any], data: bytes) -> None:
         """Run the commands of a setup, in the home directory."""
+        from .setup import Setup
+
         if self.is_over():
             return
         self.make_door()
@@ -441,6 +449,8 @@ class Agent:
     def listen_to_setup(self, setup: Setup) -> None:
         for word in setup.hear():
             if word == "password":
+                from .checks import user_name
+
                 self.out.send({"type": "asks-password", "user": user_name()})
             else:
                 (source,) = setup.sources
@@ -714,6 +724,8 @@ def main() -> None:
     if begin["type"] == "channel":
         bring_channel(begin)
     elif begin["type"] == "follow":
+        from .following import follow
+
         follow(begin, decoder, frames[1:])
     else:
         guard(

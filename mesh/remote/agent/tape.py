@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 
 from .doors import door_of, is_open
@@ -198,6 +197,8 @@ def prune(machine: str, limit: int) -> None:
     ended = [tape for tape in tapes(machine) if not tape["is_on"]]
     sizes = {tape["path"]: size_of(tape["path"]) for tape in ended}
     total = sum(sizes.values())
+    import shutil
+
     for tape in sorted(ended, key=lambda tape: not tape["is_fetched"]):
         age = time.time() - tape["changed"]
         if total > limit or age > (AGE_FETCHED if tape["is_fetched"] else AGE):
