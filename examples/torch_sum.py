@@ -6,6 +6,8 @@
 Either way every process prints the same sum: 0 + 1 + ... + (world size - 1).
 """
 
+import sys
+
 import torch
 import torch.distributed as dist
 
@@ -13,7 +15,8 @@ dist.init_process_group("gloo")  # from RANK, WORLD_SIZE, MASTER_ADDR and MASTER
 total = torch.tensor([dist.get_rank()])
 dist.all_reduce(total)
 expected = dist.get_world_size() * (dist.get_world_size() - 1) // 2
-print(f"rank {dist.get_rank()}: {dist.get_world_size()} processes, sum {int(total)}", flush=True)
+# In one piece: print would write the end of the line by itself, and torchrun's processes share one stream.
+sys.stdout.write(f"rank {dist.get_rank()}: {dist.get_world_size()} processes, sum {int(total)}\n")
 dist.destroy_process_group()
 if int(total) != expected:
     raise SystemExit(f"expected {expected}, got {int(total)}")

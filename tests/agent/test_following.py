@@ -102,8 +102,8 @@ def test_a_run_goes_on_without_its_client_and_tells_all_to_those_that_come_back(
     first = come(python=PYTHONS[version])
     ended = first.until(Exited)
     assert isinstance(ended, Exited)
-    assert (ended.code, first.printed()) == (3, b"beforeafter")
     first.until(Gone)
+    assert (ended.code, first.printed()) == (3, b"beforeafter")
     late = come({(0, Stream.STDOUT): len("before")}, python=PYTHONS[version])
     late.until(Gone)
     assert late.printed() == b"after"

@@ -24,11 +24,12 @@ from .conftest import PYTHONS, Open, Run
 
 HANG = """\
 import os, sys, threading, time
-def inner(): time.sleep(1000)
-def outer(): inner()
+there = threading.Event()
+def inner(*words): print(*words, flush=True) if words else there.set(); time.sleep(1000)
+def outer(*words): inner(*words)
 threading.Thread(target=inner, daemon=True).start()
-print("up", [path for path in sys.path if "mesh" in path], getattr(sys, "theirs", ""), flush=True)
-outer()
+there.wait()
+outer("up", [path for path in sys.path if "mesh" in path], getattr(sys, "theirs", ""))
 """
 BARE = str(getattr(sys, "_base_executable", sys.executable))  # beside which there is no py-spy
 Start = Callable[..., "subprocess.Popen[str]"]
