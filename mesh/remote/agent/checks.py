@@ -113,11 +113,12 @@ def _memory() -> dict[str, int]:
 
 
 def _has(name: str, path: bytes) -> str:
-    """Where a program is on PATH; "" if it is not."""
+    """Where a program is on PATH, or as it was named; "" if it is not there, or cannot be executed."""
     try:
-        return os.fsdecode(find_program(os.fsencode(name), path))
+        found = find_program(os.fsencode(name), path)
     except OSError:
         return ""
+    return os.fsdecode(found) if os.path.isfile(found) and os.access(found, os.X_OK) else ""
 
 
 def _why_not_writable(place: str) -> str:
