@@ -102,7 +102,7 @@ def _in_shell(path: str) -> str:
 def _quoted(word: str) -> str:
     """A word for a shell, in double quotes where it holds single ones and nothing that they would not protect.
 
-    >>> _quoted("{'A': '1'}"), _quoted("a b"), _quoted("it's $5")
-    ('"{\'A\': \'1\'}"', "'a b'", "'it'\\"'\\"'s $5'")
+    >>> print(_quoted("{'A': '1'}"), _quoted("a b"), _quoted("it's $5"))
+    "{'A': '1'}" 'a b' 'it'"'"'s $5'
     """
     return f'"{word}"' if "'" in word and not set(word) & set('"\\$`!') else shlex.quote(word)

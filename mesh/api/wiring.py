@@ -8,6 +8,7 @@ import os
 import resource
 import secrets
 import select
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ def launch(
             environ=os.environ,
             progress=not showing.json,
             stacks=spec.stacks_on_timeout,
+            title=shlex.join(spec.command),
         )
     )
     alone = terminal.hidden if terminal else contextlib.nullcontext

@@ -17,9 +17,11 @@ from mesh.cli.speech import show
 from mesh.cli.speech import told as telling
 from mesh.config.mad import read_mad
 from mesh.config.settings import read_seconds
+from mesh.core.events import Exited
 from mesh.core.outcome import Cause
 from mesh.sinks.escapes import plain
 
+MOST_TOLD = 60  # characters of why a node could not take part
 HELP: dict[str, Any] = {
     "model": "the tag of a model; required",
     "nodes": "host names or addresses, by commas, the first one has rank 0; required",
@@ -109,12 +111,10 @@ def node_table(result: api.RunResult) -> Iterator[str]:
 
 
 def _end(result: api.RunResult, rank: api.RankResult) -> str:
-    if rank.code is not None:
-        return f"exited {rank.code}"
-    if rank.signal is not None:
-        return f"ended by signal {rank.signal}"
+    if rank.code is not None or rank.signal is not None:
+        return Exited(time=0, node=0, rank=rank.rank, code=rank.code or 0, signal=rank.signal or 0).told()
     lead = f"{rank.host}: "
     why = next((failure for failure in result.failures if failure.startswith(lead)), "")
-    return plain(why.removeprefix(lead).split("\n")[0]) or (
+    return plain(why.removeprefix(lead).split("\n")[0])[:MOST_TOLD] or (
         "not started" if result.failures else "its end is not known"
     )

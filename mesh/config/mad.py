@@ -37,8 +37,9 @@ OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # of the runner's con
 PASSWORD = "ssh-password"
 NO_PASSWORD = UsageError(
     "a password is not taken from a command line or a file: there others can read it, and it stays",
-    hint="--ssh-password without a value asks for it; or put it into a variable and name that: --password-env MY_PASSWORD,\n"
-    "or password_env = MY_PASSWORD in the [ssh] section of the file. A password that was typed here should be changed",
+    hint="--ssh-password without a value asks for it; or put it into a variable and name that:\n"
+    "--password-env MY_PASSWORD, or password_env = MY_PASSWORD in the [ssh] section of --config. A password that\n"
+    "stood there should be changed",
 )
 
 
@@ -121,16 +122,18 @@ def _read_file(path: Path) -> dict[str, str]:
     problems = []
     for section in parser.sections():
         if section not in SECTIONS:
-            problems.append(f"[{section}]: unknown section{did_you_mean(section, list(SECTIONS))}")
+            near = did_you_mean(section, list(SECTIONS))
+            problems.append(f"{_line(text, section)}: [{section}]: unknown section{near}")
             continue
         for key, value in parser[section].items():
             flag = key.replace("_", "-")
             flag = OTHER_NAMES.get((section, flag), flag)
-            problems += [f"{section}.{key}: {problem}" for problem in _wrong(section, flag, value or "", found)]
+            # A key with blanks is a line without "=", which may hold a password.
+            place = f"{_line(text, section, key)}: {section}.{key}" if not re.search(r"\s", key) else f": [{section}]"
+            problems += [f"{place}: {problem}" for problem in _wrong(section, flag, value or "", found)]
             found[flag] = value or ""
     if problems:
-        lines = text.splitlines()
-        raise UsageError("\n".join(f"{path}{_line(lines, problem)}: {problem}" for problem in problems))
+        raise UsageError("\n".join(f"{path}{problem}" for problem in problems))
     return found
 
 
@@ -138,7 +141,7 @@ def _wrong(section: str, flag: str, value: str, found: Mapping[str, str]) -> Ite
     if (section, flag) in OF_ITS_OWN:
         yield "leave it out: mesh knows by itself how long a host may take, and tries again"
     elif flag not in FLAGS:
-        yield f"unknown key{did_you_mean(flag, list(FLAGS))}"
+        yield f"unknown key{did_you_mean(flag, list(FLAGS))}" if not re.search(r"\s", flag) else "expected KEY = VALUE"
     elif flag in found:
         yield "is given twice"
     elif flag == PASSWORD and value:
@@ -147,16 +150,14 @@ def _wrong(section: str, flag: str, value: str, found: Mapping[str, str]) -> Ite
         yield "has no value"
 
 
-def _line(lines: list[str], problem: str) -> str:
-    """``:LINE`` of what a problem is about, which begins with [SECTION] or SECTION.KEY; "" if it cannot be found."""
-    where = problem.partition(": ")[0]
-    section, _, key = where.strip("[]").partition(".")
+def _line(text: str, section: str, key: str = "") -> str:
+    """``:LINE`` of a key, or of the section itself; "" if it cannot be found."""
     inside = False
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^]]*)\]", line)
         inside = header.group(1) == section if header else inside
-        name = re.split(r"[=:]", line, maxsplit=1)[0].strip().lower()
-        if inside and (name == key or (header and not key)):
+        name = "" if header else re.split(r"[=:]", line, maxsplit=1)[0].strip().lower()
+        if inside and name == key:
             return f":{number}"
     return ""
 
