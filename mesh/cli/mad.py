@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from mesh.core.events import Exited
 from mesh.core.outcome import Cause
 from mesh.sinks.escapes import plain
 
-MOST_TOLD = 60  # characters of why a node could not take part
+MOST_TOLD = 100  # characters of why a node could not take part
 HELP: dict[str, Any] = {
     "model": "the tag of a model; required",
     "nodes": "host names or addresses, by commas, the first one has rank 0; required",
@@ -115,6 +116,6 @@ def _end(result: api.RunResult, rank: api.RankResult) -> str:
         return Exited(time=0, node=0, rank=rank.rank, code=rank.code or 0, signal=rank.signal or 0).told()
     lead = f"{rank.host}: "
     why = next((failure for failure in result.failures if failure.startswith(lead)), "")
-    return plain(why.removeprefix(lead).split("\n")[0])[:MOST_TOLD] or (
+    return textwrap.shorten(plain(why.removeprefix(lead).split("\n")[0]), MOST_TOLD, placeholder="...") or (
         "not started" if result.failures else "its end is not known"
     )

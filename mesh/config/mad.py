@@ -35,6 +35,7 @@ OTHER_NAMES = {
 }
 OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # of the runner's connections
 PASSWORD = "ssh-password"
+CLUSTER = "mesh mad"
 NO_PASSWORD = UsageError(
     "a password is not taken from a command line or a file: there others can read it, and it stays",
     hint="--ssh-password without a value asks for it; or put it into a variable and name that:\n"
@@ -63,8 +64,8 @@ class MadJob:
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes; a cluster without a name."""
-        return Cluster(name="", hosts=self.nodes, password_env=self.password_env, ask_password=self.ask_password)
+        """The nodes, under a name that stands in no cluster.yaml."""
+        return Cluster(name=CLUSTER, hosts=self.nodes, password_env=self.password_env, ask_password=self.ask_password)
 
     @property
     def command(self) -> tuple[str, ...]:
