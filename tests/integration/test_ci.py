@@ -159,7 +159,7 @@ def test_a_cancelled_job_leaves_nothing_behind_and_blocks_nobody(job: Job, home:
     waiting = job.start(job.step(RUN), text.replace("python3 -m unittest -v", "true"))
     read_until(waiting, "busy")
     os.kill(process.pid, signal.SIGINT)  # the first process alone, as the runner does
-    log, _ = process.communicate(timeout=TO_SIGTERM)
+    log, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, log
     assert b"::error title=mesh::ended by SIGINT" in log
     log, _ = waiting.communicate(timeout=PATIENCE)
