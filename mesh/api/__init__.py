@@ -15,6 +15,7 @@ from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, mak
 from mesh.api.hangs import Stacks, stacks
 from mesh.api.inquiries import Answers, Leftover, RunLine, clean, count_gpus, ps, stop
 from mesh.api.logs import logs
+from mesh.api.mad import mad, plan_mad
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune
 from mesh.api.wiring import Showing, launch, placed
@@ -58,7 +59,9 @@ __all__ = [
     "list_records",
     "list_workspace",
     "logs",
+    "mad",
     "plan",
+    "plan_mad",
     "prune",
     "ps",
     "pull",

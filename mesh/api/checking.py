@@ -78,9 +78,17 @@ def check(
     return _check(found, wanted)
 
 
-def vetted(spec: RunSpec, cluster: Cluster) -> Vetted:
+def vetted(
+    spec: RunSpec,
+    cluster: Cluster,
+    *,
+    paths: Sequence[str] = (),
+    programs: Sequence[str] = (),
+    program_hint: str = "",
+) -> Vetted:
     """Who decides in a run that begins with a check of what would keep it from starting, or would make it hang.
 
+    paths, programs: as with ``check``; program_hint: what to do where one is missing; "": the usual
     Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
     """
     from mesh.engine.checkup import Checkup, Wanted
@@ -89,7 +97,16 @@ def vetted(spec: RunSpec, cluster: Cluster) -> Vetted:
 
     placement = placed(spec, cluster)
     devices = cluster.devices if spec.claim and not spec.evict else ()
-    wanted = Wanted(env={}, venv=None, devices=devices, lock=False, master_port=spec.master_port)
+    wanted = Wanted(
+        env={},
+        venv=None,
+        devices=devices,
+        lock=False,
+        paths=tuple(paths),
+        programs=tuple(programs),
+        program_hint=program_hint,
+        master_port=spec.master_port,
+    )
     return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
 
 

@@ -43,7 +43,17 @@ def make_spec(project: Project, options: Options, command: Sequence[str]) -> Run
     """A new run, as it would be for ``mesh run``."""
     # Off a terminal, a script that is gone is gone.
     lease = LEASE_ON_A_TERMINAL if sys.stderr.isatty() else DEFAULT_LEASE
-    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), socket.gethostname(), lease)
+    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), _place(), lease)
+
+
+def _place() -> str:
+    """Where this user works, for the name of the workspace on hosts.
+
+    GitHub makes a machine for each job: of what these leave on hosts that stay there is to be one copy, and not one
+    for each job.
+    """
+    repository = os.environ.get("GITHUB_REPOSITORY", "") if os.environ.get("GITHUB_ACTIONS") == "true" else ""
+    return f"github.com/{repository}" if repository else socket.gethostname()
 
 
 def here() -> Path:

@@ -8,6 +8,7 @@ import os
 import resource
 import secrets
 import select
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,8 +133,13 @@ def launch(
             environ=os.environ,
             progress=not showing.json,
             stacks=spec.stacks_on_timeout,
+            title=shlex.join(spec.command),
         )
     )
+    alone = terminal.hidden if terminal else contextlib.nullcontext
+    passwords = Passwords(cluster.password_env, os.environ, alone=alone)
+    if cluster.ask_password:
+        _ask_first(passwords, cluster)
     store = _store(spec, cluster, placement, terminal, attaching) if showing.kept else None
     shown: list[Sink] = [terminal] if terminal else []
     shown += [JsonSink(placement=placement)] if showing.json else []
@@ -147,8 +153,6 @@ def launch(
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
             terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
-    alone = terminal.hidden if terminal else contextlib.nullcontext
-    passwords = Passwords(cluster.password_env, os.environ, alone=alone)
     with contextlib.ExitStack() as files:
         local = Local(
             owner=owner_of(spec, cluster),
@@ -173,6 +177,14 @@ def launch(
         terminal.conclude(done, failed=False)
         terminal.conclude(failed, failed=True)
     return outcome, placement, store
+
+
+def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
+    """Ask for the passwords of a cluster's users. Raises UsageError where nobody gives one."""
+    for user in dict.fromkeys(host.user for host in cluster.hosts):
+        if not passwords.of(user):
+            hint = "ask on a terminal, or put it into a variable and name that by password_env"
+            raise UsageError(f"no password for {user}", hint=hint)
 
 
 def _choose(spec: RunSpec, terminal: TerminalSink | None, is_over: Callable[[], bool]) -> str:

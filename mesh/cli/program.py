@@ -59,6 +59,10 @@ EXAMPLES = {
   mesh runs prune                             remove those older than 30 days, but not the last 50
   mesh runs prune --keep 10 --dry-run         what would be removed
 """,
+    "mad": """\
+  mesh mad --model pyt_megatron_lm_train_llama2_7b --nodes 10.0.0.1,10.0.0.2 --ssh-user me --ssh-key ~/.ssh/id_rsa
+  mesh mad --config mad.ini --timeout 2h      sections [cluster], [ssh], [training], [madengine]; keys as the flags
+""",
     "ssh": """\
   mesh ssh pod:3                              a shell on the host of rank 3
   mesh ssh pod:3 -- nvidia-smi

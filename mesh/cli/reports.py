@@ -39,7 +39,7 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     seen = [name for name in looked_at if name not in dull]
     rows = [report for report in reports if len(reports) <= MOST_ROWS or _troubles(report)]
     if rows:
-        yield from _aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])
+        yield from aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])
     if len(rows) < len(reports):
         yield f"{'and ' if rows else ''}{len(reports) - len(rows)} host{'s' * (len(reports) - len(rows) != 1)} all ok"
     if dull:
@@ -53,7 +53,8 @@ def _troubles(report: HostReport) -> list[Any]:
     return [finding for finding in report.findings if finding.verdict.value in ("failed", "warning")]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of a table, without the blanks at their ends."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -87,7 +88,7 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
         since = age(now - line.since) if line.since else "-"
         counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
         rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, line.command[:MOST_COMMAND]])
-    yield from _aligned(rows)
+    yield from aligned(rows)
 
 
 def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:

@@ -17,6 +17,7 @@ from invoke.tasks import Task, task
 from mesh import api
 from mesh.cli.attaching import attach, detach, left, signal
 from mesh.cli.completion import script
+from mesh.cli.mad import mad
 from mesh.cli.records import pruned, record_as_json, records_table
 from mesh.cli.reports import (
     explained,
@@ -544,4 +545,5 @@ namespace = Collection(
     clusters,
     init,
     completion,
+    mad,
 )

@@ -23,6 +23,7 @@ CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
 TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
+SECRETS = frozenset(("--ssh-password",))  # what stands after one is its value, to be refused without being repeated
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
 
 
@@ -96,7 +97,7 @@ def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usa
         argument.value = True  # type: ignore[assignment]  # the setter takes anything
         return
     if value is None and argument.optional:
-        if not rest or not is_time(rest[0]):
+        if not rest or not _is_value(task, flag, rest[0]):
             argument.set_value(True, cast=False)
             return
         value = rest.pop(0)
@@ -107,6 +108,11 @@ def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usa
     if not value:  # an unset variable of the user's shell, which must not come to mean "all hosts"
         raise UsageError(f"{flag} needs a value, found an empty one", hint=usage)
     argument.value = value
+
+
+def _is_value(task: ParserContext, flag: str, word: str) -> bool:
+    """Whether a word after a flag with an optional value is that."""
+    return word.partition("=")[0] not in task.flags if flag in SECRETS else is_time(word)
 
 
 def _long(task: ParserContext) -> list[str]:

@@ -41,6 +41,7 @@ class Cluster:
     python: str = "python3"  # the interpreter that runs the agent on the hosts
     remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's
     password_env: str = ""  # the name of the variable that holds the password; "": no password
+    ask_password: bool = False  # ask for the password before anything is tried
     host_keys: HostKeys = HostKeys.ACCEPT_NEW
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
     slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices

@@ -7,7 +7,7 @@ corrected by the offset between the two clocks, so that events of different host
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -162,6 +162,9 @@ class PrerunDecided(HostEvent):
 @dataclass(frozen=True, kw_only=True)
 class Ready(HostEvent):
     """Everything before the ranks is done there, prerun too."""
+
+    # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, as the ranks there will have them.
+    interfaces: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
 DEFAULT_LOGS = 10_000_000_000
+MULTI_NODE_ARGS = "{multi_node_args}"  # as a word of a command; see RunSpec.multi_node
 MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
@@ -87,6 +88,7 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
     nproc: int = 1  # processes on each host, at least 1; AUTO until its GPUs have been counted
     launcher: Launch = Launch.NONE  # starts them; it is then the only rank of its host
+    multi_node: bool = False  # the word MULTI_NODE_ARGS becomes what madengine is told of the hosts, on each of them
     bind: bool = False  # each rank sees one GPU of its host
     master_port: int = 0  # 1 .. 65535, where the ranks meet on the first host; 0: one that is free
     grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL

@@ -31,6 +31,7 @@ class Wanted:
     lock: bool = True  # look whether another run has the lock
     paths: tuple[str, ...] = ()  # that must be there, and be the same everywhere
     programs: tuple[str, ...] = ()  # that must be on PATH
+    program_hint: str = ""  # what to do where one is not; "": the usual
     master_port: int = 0  # of the first host, which the others must reach; 0: any that mesh would choose
 
     @property
@@ -127,7 +128,7 @@ def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any
     ]
     if wanted.lock:
         found.append(_lock(facts["lock"], is_dead))
-    return found + [_program(name, told) for name, told in facts["programs"].items()]
+    return found + [_program(name, told, wanted.program_hint) for name, told in facts["programs"].items()]
 
 
 def _bash(facts: Mapping[str, Any]) -> Finding:
@@ -200,8 +201,8 @@ def _devices(told: Mapping[str, Any]) -> Finding:
     return failed("devices", told["error"], told["hint"]) if "error" in told else ok("devices")
 
 
-def _program(name: str, told: Mapping[str, Any]) -> Finding:
+def _program(name: str, told: Mapping[str, Any], hint: str) -> Finding:
     if told.get("place"):
         return ok("program", told["place"])
     why = told.get("error") or "not found on the PATH of the ranks"
-    return failed("program", f"{name}: {why}", "install it there, or have prerun put it on PATH")
+    return failed("program", f"{name}: {why}", hint or "install it there, or have prerun put it on PATH")

@@ -39,6 +39,7 @@ from mesh.core.events import (
     OtherTree,
     PrepareFailed,
     Progress,
+    Ready,
     Sending,
     Serving,
     Silent,
@@ -141,6 +142,7 @@ class Launcher:
         self._sessions: dict[int, Session] = {}
         self._connected: dict[int, Connected] = {}
         self._trees: dict[int, str] = {}  # tree hashes of the workspaces, as the hosts have told them
+        self._interfaces: dict[int, Mapping[str, str]] = {}  # variables of NCCL and gloo, as the hosts have told them
         self._ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
         self._credentials = ""  # by which the agents of a detached run know each other
         self._luggage: Future[Luggage] = Future()
@@ -228,6 +230,8 @@ class Launcher:
         elif isinstance(event, Locked):
             self._trees[event.node] = event.tree
             self._ports = event.ports or self._ports
+        elif isinstance(event, Ready):
+            self._interfaces[event.node] = event.interfaces
         elif isinstance(event, Lacks | OtherTree | Serving | Synced | Unfetched):
             if isinstance(event, Synced) and not self._courier.accepts(event):
                 return  # a file has changed meanwhile: it is synced once more
@@ -277,7 +281,7 @@ class Launcher:
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
-                hosts, env = len(self._placement.hosts), self._environment(node)
+                hosts, env = len(self._placement.hosts), {**self._environment(node), **self._interfaces[node]}
                 command = host_command(self._spec, hosts, node, env)
                 session.start(command, self._ranks(node), detach=self._spec.detach)
             case orders.Ask(question=question, enclosed=enclosed) if enclosed:

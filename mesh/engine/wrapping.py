@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mesh.core.run import Launch, RunSpec, visible_devices
+from mesh.core.run import MULTI_NODE_ARGS, Launch, RunSpec, visible_devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,9 @@ def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -
 
     env: what its first rank gets
     """
+    if spec.multi_node:
+        context = multi_node_context(hosts, node, env)
+        return tuple(context if word == MULTI_NODE_ARGS else word for word in spec.command)
     if spec.launcher is Launch.NONE:
         return spec.command
     place = _Place(
@@ -38,6 +41,24 @@ def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -
         devices=visible_devices(spec.env),
     )
     return (*_LAUNCHERS[spec.launcher](place), *spec.command)
+
+
+def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
+    """What madengine's ``--additional-context`` says of the hosts: a Python literal, as it reads it.
+
+    env: as in host_command
+    """
+    told = {
+        "RUNNER": "torchrun",
+        "MASTER_ADDR": env["MASTER_ADDR"],
+        "MASTER_PORT": env["MASTER_PORT"],
+        "NNODES": str(hosts),
+        "NODE_RANK": str(node),
+        # Where no way to rank 0 was found they are empty, which NCCL and gloo take for none.
+        "NCCL_SOCKET_IFNAME": env.get("NCCL_SOCKET_IFNAME", ""),
+        "GLOO_SOCKET_IFNAME": env.get("GLOO_SOCKET_IFNAME", ""),
+    }
+    return repr({"multi_node_args": told})
 
 
 def _torchrun(place: _Place) -> list[str]:

@@ -603,7 +603,7 @@ class Session:
                 entry, why, missing = header["entry"], header["why"], tuple(header["missing"])
                 return PrerunDecided(time=now, node=node, entry=entry, why=why, missing=missing)
             case "ready":
-                return Ready(time=now, node=node)
+                return Ready(time=now, node=node, interfaces=header["interfaces"])
             case "failed":
                 step, message, hint = header["step"], header["message"], header["hint"]
                 # Its own time: what it ends because of it comes after.

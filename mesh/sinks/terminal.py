@@ -32,6 +32,7 @@ from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.enter import EnterKey
 from mesh.sinks.escapes import clean
 from mesh.sinks.fold import HOLD
+from mesh.sinks.github import Groups, error, is_job
 from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
@@ -64,14 +65,16 @@ class TerminalSink:
         environ: Mapping[str, str],
         progress: bool = False,
         stacks: bool = False,
+        title: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """mode, label, exact: as RankOutput has them; environ: NO_COLOR and TERM are looked for in it.
+        """mode, label, exact: as RankOutput has them; environ: NO_COLOR, TERM and GITHUB_ACTIONS are looked for.
 
         progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
         typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
         noun, run: as Status has them
         stacks: tell those that are taken before the end
+        title: what the ranks run, for the log of a GitHub job; "": it is no run
         """
         self._clock = clock  # seconds
         self._placement = placement
@@ -93,12 +96,16 @@ class TerminalSink:
         self._enter = EnterKey(stdin_fd)
         self._typed_for_ranks = typed_for_ranks
         self._stacks = Gathered(placement) if stacks else None
+        self._in_job = is_job(environ) and not self._err.is_terminal
+        self._groups = Groups(title, self._mark) if title and self._in_job else None
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
 
     def handle(self, event: Event) -> None:
         now = self._clock()
+        if self._groups and not isinstance(event, Finished):
+            self._groups.handle(event)
         if self._status:
             self._status.handle(event, now)
         if self._progress and self._progress.handle(event, now):
@@ -138,6 +145,8 @@ class TerminalSink:
             case Finished():
                 self._output.end(range(self._placement.world_size), now)
                 self._say_later_ones()
+                if self._groups:
+                    self._groups.handle(event)
         self._pass_time(now)
 
     def idle(self) -> None:
@@ -162,6 +171,8 @@ class TerminalSink:
             return
         if failed:
             self._voice.complain(clean(lines[0]), "\n".join(lines[1:]))
+            if self._in_job:
+                self._voice.mark(error("\n".join(lines)))
         else:
             for line in lines:
                 self._voice.say(line)
@@ -190,6 +201,9 @@ class TerminalSink:
 
     def _say(self, text: str) -> None:
         self._in_turn(partial(self._voice.say, text))
+
+    def _mark(self, line: str) -> None:
+        self._in_turn(partial(self._voice.mark, line))
 
     def _in_turn(self, tell: Callable[[], None]) -> None:
         """Tell it, but not before what had come from the ranks by then, which may wait to be folded."""

@@ -32,6 +32,10 @@ class Voice:
         """Tell an error; more: what to do about it."""
         self._tell(self._error, "\n       ".join([text, *(more.split("\n") if more else [])]))
 
+    def mark(self, line: str) -> None:
+        """Write a line for a program that reads along."""
+        self._tell("", line)
+
     def _tell(self, lead: str, text: str) -> None:
         begin = "\n" if self._live.in_line and self._err.is_terminal else ""
         self._live.write(self._err, f"{begin}{lead}{clean(text)}\n".encode("utf-8", "backslashreplace"))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mesh.core.events import Answered, PrepareFailed
 from mesh.engine.checkup import Wanted, failed_host, host
 from mesh.engine.findings import NAMES, Finding, Verdict
+from mesh.remote.agent.checks import find
 from tests.conftest import Home
 from tests.lab import Lab, TestHost, eventually
 
@@ -60,6 +63,20 @@ def test_a_good_host() -> None:
         "clock": "+0.2 s",
         "program": "/usr/bin/nvcc",
     }
+
+
+def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "madengine"
+    found = [find(str(file), b"/bin")]
+    file.write_text("")
+    found.append(find(str(file), b"/bin"))
+    file.chmod(0o755)
+    assert [*found, find(str(file), b"/bin"), find("madengine", os.fsencode(tmp_path))] == [
+        "",
+        "",
+        str(file),
+        str(file),
+    ]
 
 
 @pytest.mark.parametrize(

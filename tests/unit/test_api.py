@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mesh import api
+from mesh.api.choosing import make_spec
+from mesh.api.owner import user_name
+from mesh.config.project import Project, project_directory_name
 from mesh.core.errors import UsageError
 from tests.conftest import Home
 
@@ -87,3 +92,18 @@ def test_a_run_that_is_checked_first(home: Home) -> None:
     )
     in_use = "local-0: master port: port PORT: it is in use there"
     assert done.stdout.splitlines() == ["0 []", f"125 ['{in_use}']"], done.stderr
+
+
+def test_jobs_of_a_repository_share_a_workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def name() -> str:
+        return make_spec(Project(workspace=tmp_path, named=True), api.Options(), ["true"]).project
+
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.setenv("GITHUB_REPOSITORY", "me/one")
+    here = name()
+    assert here == project_directory_name(tmp_path, user_name(), socket.gethostname())
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    one = name()
+    assert one == project_directory_name(tmp_path, user_name(), "github.com/me/one")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "me/two")
+    assert len({here, one, name()}) == 3

@@ -72,16 +72,27 @@ def reading(*, terminal: bool = False) -> Iterator[tuple[int, list[bytes]]]:
         os.close(read_end)
 
 
-def show(*events: Event, mode: str = "all", label: str = "rank", terminal: bool = False) -> tuple[bytes, bytes]:
-    """What a terminal sink writes to stdout and stderr."""
+def show(
+    *events: Event, mode: str = "all", label: str = "rank", terminal: bool = False, github: bool = False
+) -> tuple[bytes, bytes]:
+    """What a terminal sink writes to stdout and stderr; github: in a job there, of a run that fails."""
+    environ = {"NO_COLOR": "1", **({"GITHUB_ACTIONS": "true"} if github else {})}
     with reading(terminal=terminal) as (out, out_told), reading(terminal=terminal) as (err, err_told):
         sink = TerminalSink(
-            placement=PLACEMENT, mode=mode, label=label, stdout_fd=out, stderr_fd=err, environ={"NO_COLOR": "1"}
+            placement=PLACEMENT,
+            mode=mode,
+            label=label,
+            stdout_fd=out,
+            stderr_fd=err,
+            environ=environ,
+            title="train 50%",
         )
         for event in events:
             sink.handle(event)
         sink.idle()
         sink.close()
+        if github:
+            sink.conclude(["rank 0 failed", "at 50%"], failed=True)
     return b"".join(out_told), b"".join(err_told)
 
 
@@ -112,6 +123,23 @@ def test_whole_lines_with_padded_ranks() -> None:
 
 def test_labels_with_hosts() -> None:
     assert show(output(3, b"x\n"), label="host")[0] == b"[tpu-3:03] x\n"
+
+
+def test_in_a_github_job_lines_are_grouped_and_a_failure_is_annotated() -> None:
+    events = [
+        Notice(time=0, text="waiting"),
+        Started(time=1, node=0, rank=0, pid=1),
+        Started(time=1, node=1, rank=1, pid=1),
+        output(0, b"x\n", Stream.STDERR),
+        Finished(time=2, exit_code=1, cause="rank", run="r"),
+    ]
+    assert show(*events, github=True)[1].decode() == (
+        "::group::mesh: getting the hosts ready\n==> waiting\n::endgroup::\n"
+        "::group::train 50%25\n[00] x\n::endgroup::\n"
+        "error: rank 0 failed\n       at 50%\n::error title=mesh::rank 0 failed%0Aat 50%25\n"
+    )
+    assert b"::" not in show(*events)[1]
+    assert b"::" not in show(*events, terminal=True, github=True)[1]  # somebody tries it by hand
 
 
 def test_only_a_newline_ends_a_line() -> None:

@@ -38,7 +38,7 @@ def facts(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
     disk = os.statvfs(place)
     return {
         "python": ".".join(str(number) for number in sys.version_info[:3]),
-        "bash": _has("bash", os.environb.get(b"PATH", os.defpath.encode())) != "",
+        "bash": find("bash", os.environb.get(b"PATH", os.defpath.encode())) != "",
         "user": user_name(),
         "time": time.time(),
         "place": place,
@@ -91,7 +91,7 @@ def _own_name() -> dict[str, Any]:
 
 
 def _program(name: str, path: bytes) -> dict[str, Any]:
-    return {"place": _has(name, path)}
+    return {"place": find(name, path)}
 
 
 def user_name() -> str:
@@ -112,12 +112,13 @@ def _memory() -> dict[str, int]:
     return {"memory_free": found.get("MemAvailable", found["MemFree"]), "memory_total": found["MemTotal"]}
 
 
-def _has(name: str, path: bytes) -> str:
-    """Where a program is on PATH; "" if it is not."""
+def find(name: str, path: bytes) -> str:
+    """Where a program is on PATH, or as it was named; "" if it is not there, or cannot be executed."""
     try:
-        return os.fsdecode(find_program(os.fsencode(name), path))
+        found = find_program(os.fsencode(name), path)
     except OSError:
         return ""
+    return os.fsdecode(found) if os.path.isfile(found) and os.access(found, os.X_OK) else ""
 
 
 def _why_not_writable(place: str) -> str:

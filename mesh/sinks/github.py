@@ -1,0 +1,60 @@
+"""What the log of a GitHub Actions job understands: groups of lines that fold away, and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mesh.core.events import Event, Finished, Started
+from mesh.sinks.escapes import plain
+
+END = "::endgroup::"
+
+
+def is_job(environ: Mapping[str, str]) -> bool:
+    """Whether our output goes into the log of a job."""
+    return environ.get("GITHUB_ACTIONS") == "true"
+
+
+def group(title: str) -> str:
+    """The line that begins a group.
+
+    >>> group("50%\\nof it")
+    '::group::50%25%0Aof it'
+    """
+    return f"::group::{_escaped(title)}"
+
+
+def error(text: str) -> str:
+    """The line that makes an annotation of an error of several lines.
+
+    >>> error("rank 1 failed: 50%\\r\\nof it")
+    '::error title=mesh::rank 1 failed: 50%25%0Aof it'
+    """
+    return f"::error title=mesh::{_escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    """As the runner reads it: a command is one line."""
+    text = plain(text)  # which has no carriage returns
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+class Groups:
+    """Puts what comes before the ranks into one group, and what they print into another."""
+
+    def __init__(self, title: str, tell: Callable[[str], None]) -> None:
+        """title: what the ranks run; tell: writes a line, after all that has come before it"""
+        self._title, self._tell = title, tell
+        self._has_begun = self._has_started = False
+
+    def handle(self, event: Event) -> None:
+        """Call it before anything of the event is shown; of the last one, after it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._tell(group("mesh: getting the hosts ready"))
+        if isinstance(event, Started) and not self._has_started:
+            self._has_started = True
+            self._tell(END)
+            self._tell(group(self._title))
+        elif isinstance(event, Finished):
+            self._tell(END)
