@@ -6,6 +6,7 @@ in the directory of the doors (doors.py): nobody else can write there, and it is
 
 from __future__ import annotations
 
+import gc
 import marshal
 import os
 import sys
@@ -33,9 +34,12 @@ def load(sources: bytes, key: str) -> None:
     package = types.ModuleType(PACKAGE)
     package.__path__ = []
     sys.modules[PACKAGE] = package
+    gc.disable()  # what is made now stays
     finder: Any = Finder(compiled(sources, key))
     sys.meta_path.insert(0, finder)
     __import__(f"{PACKAGE}.main")
+    gc.freeze()  # children need not copy the pages of what is never looked at
+    gc.enable()
     sys.modules[f"{PACKAGE}.main"].main()
 
 

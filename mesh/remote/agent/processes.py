@@ -19,6 +19,8 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl since 3.10
 PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe-max-size
 
+STAT_BYTES = 4096  # more than /proc/PID/stat ever has: 52 numbers and a name of 64 bytes
+
 NOT_FOUND, NOT_EXECUTABLE = (
     127,
     126,
@@ -267,8 +269,12 @@ def _look_around() -> list[Process]:
 
 def _look_at(pid: str) -> Process | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("utf-8", "replace")
+        # Less than half of what open() costs, for every process of the machine.
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, STAT_BYTES).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
     except OSError:  # it has just ended
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")
