@@ -10,14 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.api.attaching import attach, detach, signal
-from mesh.api.checking import HostReport, check, vetted
-from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, here, make_spec, project_here
+from mesh.api.checking import HostReport, check
+from mesh.api.choosing import (
+    NOT_NAMED,
+    choose_cluster,
+    cluster_file,
+    here,
+    hosted,
+    make_spec,
+    named_cluster,
+    project_here,
+)
 from mesh.api.hangs import Stacks, stacks
-from mesh.api.inquiries import Answers, Leftover, RunLine, clean, count_gpus, ps, stop
+from mesh.api.inquiries import Answers, Leftover, RunLine, clean, ps, stop
 from mesh.api.logs import logs
 from mesh.api.mad import mad, plan_mad
+from mesh.api.multihost import SCP_TIMEOUT_SECS, multihost
 from mesh.api.pulling import pull
 from mesh.api.records import Removed, list_records, prune
+from mesh.api.running import run_on
 from mesh.api.wiring import Showing, launch, placed
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
@@ -25,14 +36,15 @@ from mesh.config.project import TEMPLATE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, HostKeys
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.events import Event, Stream, Synced
+from mesh.core.events import Event, Synced
 from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.sinks.records import Record
-from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures, run_result
+from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures
 
 __all__ = [
     "AUTO",
+    "SCP_TIMEOUT_SECS",
     "Answers",
     "ClusterLine",
     "Explanation",
@@ -51,6 +63,7 @@ __all__ = [
     "attach",
     "check",
     "clean",
+    "cluster_names",
     "detach",
     "exec",
     "explain",
@@ -60,6 +73,7 @@ __all__ = [
     "list_workspace",
     "logs",
     "mad",
+    "multihost",
     "plan",
     "plan_mad",
     "prune",
@@ -85,6 +99,8 @@ class ClusterLine:
     name: str
     hosts: tuple[str, ...]  # their names; none if the cluster cannot be used
     problem: str  # why it cannot; "" if it can
+    slices: tuple[int, ...] = ()  # how many of the hosts each slice has; (): there are no slices
+    note: str = ""  # how its hosts were found, for people; "": they stand in the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +151,8 @@ def run(
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
     spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
-    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), options.check)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    return run_on(found, spec, showing, check_first=options.check)
 
 
 def exec(  # noqa: A001  (the command's name)
@@ -154,7 +171,8 @@ def exec(  # noqa: A001  (the command's name)
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
-    return _run(spec, found, Showing(output=output, label=label, fold=fold, json=json, quiet=quiet), options.check)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    return run_on(found, spec, showing, check_first=options.check)
 
 
 def sync(
@@ -292,7 +310,7 @@ def setup(
         lock=found.backend != "local",
         prerun=(),
     )
-    return _run(spec, found, Showing(json=json, quiet=quiet))
+    return run_on(found, spec, Showing(json=json, quiet=quiet))
 
 
 def plan(
@@ -304,19 +322,28 @@ def plan(
     return _plan(make_spec(project, options, _words(command)), found)
 
 
-def list_clusters(clusters_file: str = "") -> list[ClusterLine]:
-    """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read."""
+def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[ClusterLine]:
+    """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read.
+
+    refresh: ask the TPU API for the hosts of all that are TPUs, whatever it has told lately
+    """
     file = cluster_file(clusters_file)
-    built_in = ClusterLine(name=LOCAL, hosts=_names(find_cluster(LOCAL, file)), problem="")
-    listed = [built_in]
-    for name in file.names:
-        hosts = _names(file.clusters[name]) if name in file.clusters else ()
-        listed.append(ClusterLine(name=name, hosts=hosts, problem="\n".join(file.problems.get(name, ()))))
+    listed = []
+    for name in (LOCAL, *file.names):
+        try:
+            found = hosted(find_cluster(name, file), refresh=refresh)
+        except MeshError as error:
+            problem = f"{error}\n{error.hint}".strip()
+            listed.append(ClusterLine(name=name, hosts=(), problem=problem))
+        else:
+            hosts = tuple(host.name for host in found.hosts)
+            listed.append(ClusterLine(name=name, hosts=hosts, problem="", slices=found.slices, note=found.note))
     return listed
 
 
-def _names(cluster: Cluster) -> tuple[str, ...]:
-    return tuple(host.name for host in cluster.hosts)
+def cluster_names(clusters_file: str = "") -> list[str]:
+    """The clusters that can be named, without a look at their hosts. Raises UsageError."""
+    return [LOCAL, *cluster_file(clusters_file).clusters]
 
 
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
@@ -329,7 +356,7 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
         name, number = target, "0"
     if not name:
         raise NOT_NAMED
-    cluster = find_cluster(name, cluster_file(clusters_file))
+    cluster = hosted(named_cluster(name, clusters_file), all_ready=False)
     if cluster.backend != "ssh":
         raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
     if int(number) >= len(cluster.hosts):
@@ -341,6 +368,7 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
         ("-p", str(host.port) if host.port else ""),
         ("-i", host.identity_file),
         ("-J", cluster.gateway),
+        ("-o", f"ProxyCommand={host.proxy_command}" if host.proxy_command else ""),
         ("-l", host.user),
     ):
         argv += [flag, value] if value else []
@@ -379,16 +407,6 @@ def _words(command: Sequence[str]) -> Sequence[str]:
     if isinstance(command, str) or not command:
         raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
     return command
-
-
-def _run(spec: RunSpec, cluster: Cluster, showing: Showing, check_first: bool = False) -> RunResult:
-    if spec.nproc == AUTO:
-        spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
-    decider = vetted(spec, cluster) if check_first else None
-    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider)
-    assert store is not None  # runs are kept
-    outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
-    return run_result(outcome, placement, store, outputs)
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:

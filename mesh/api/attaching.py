@@ -166,7 +166,7 @@ def _record(name: str) -> Record | None:
 def _find(name: str, cluster: str, clusters_file: str) -> _Run:
     """A run that this machine does not know, by what hosts keep of it."""
     found: dict[str, _Run] = {}
-    for asked in clusters_of(cluster, DEFAULTS, clusters_file):
+    for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
         for answered in ask(asked, {"question": "tapes"}).answers.values():
             for tape in answered.answer["tapes"]:
                 if "plan" in tape and (name == LAST or str(tape["run"]).startswith(name)):
@@ -183,8 +183,8 @@ def _find(name: str, cluster: str, clusters_file: str) -> _Run:
 def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
     """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
     try:
-        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file)
-    except UsageError:  # another machine may have other names
+        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, all_ready=False)
+    except MeshError:  # another machine may have other names
         return asked.name
     has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
     return named.name if has_all and named.backend == asked.backend else asked.name
@@ -201,7 +201,7 @@ def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> Ru
     from mesh.engine.attachment import Attachment
 
     about = found.about
-    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file)
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, all_ready=False)
     cluster = _with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
     rules = about.get("rules") or {}
     spec = RunSpec(

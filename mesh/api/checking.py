@@ -17,7 +17,7 @@ from mesh.api.wiring import placed
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
-from mesh.core.run import PrerunEntry, RunSpec
+from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
     from mesh.engine.checkup import Wanted
@@ -110,6 +110,18 @@ def vetted(
     return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
 
 
+def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
+    """Who decides in a run on the hosts of a TPU, which are asked for their own numbers first; None: there are none."""
+    if spec.kind is not Kind.RUN or not any(host.worker >= 0 for host in cluster.hosts):
+        return None
+    from mesh.engine.supervisor import Supervisor
+    from mesh.engine.vetting import Vetted
+    from mesh.engine.workers import Numbers
+
+    placement = placed(spec, cluster)
+    return Vetted(Supervisor(spec, placement), Numbers(placement), placement)
+
+
 def activated(prerun: Sequence[PrerunEntry]) -> str | None:
     """The virtual environment that prerun activates last; "": none; None: prerun chooses an interpreter, but which?
 
@@ -133,7 +145,7 @@ def new_key() -> str:
 def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.engine.checkup import Checkup
 
-    checkup = Checkup(Placement(hosts=cluster.hosts), wanted, new_key(), is_dead)
+    checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), is_dead)
     inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
     return [
         HostReport(host=host.name, findings=(*findings, *_key_file(host)))

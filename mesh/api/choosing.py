@@ -21,11 +21,28 @@ NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them"
 LEASE_ON_A_TERMINAL = 900.0  # seconds: a laptop may be closed for a while
 
 
-def choose_cluster(name: str, options: Options, clusters_file: str) -> Cluster:
-    """The cluster less the hosts that were not picked. Raises UsageError."""
+def choose_cluster(name: str, options: Options, clusters_file: str, *, all_ready: bool = True) -> Cluster:
+    """The cluster less the hosts that were not picked. Raises UsageError, and MeshError if its hosts cannot be known.
+
+    all_ready: refuse a TPU that is not READY; else take its hosts as far as it has any
+    """
+    return select_hosts(hosted(named_cluster(name, clusters_file), all_ready=all_ready), options)
+
+
+def named_cluster(name: str, clusters_file: str) -> Cluster:
+    """The cluster as it is written; a TPU has no hosts yet. Raises UsageError."""
     if not name:
         raise NOT_NAMED
-    return select_hosts(find_cluster(name, cluster_file(clusters_file)), options)
+    return find_cluster(name, cluster_file(clusters_file))
+
+
+def hosted(cluster: Cluster, *, all_ready: bool = True, refresh: bool = False) -> Cluster:
+    """The cluster with its hosts; all_ready: as above; refresh: ask anew what is known. Raises MeshError."""
+    if cluster.tpu is None:
+        return cluster
+    from mesh.api.discovering import with_hosts
+
+    return with_hosts(cluster, all_ready=all_ready, refresh=refresh)
 
 
 def cluster_file(named: str) -> ClusterFile:

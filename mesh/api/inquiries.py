@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
 from mesh.api.records import ambiguous, find_record
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL
@@ -70,8 +70,8 @@ def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "
     Raises UsageError.
     """
     gathered: dict[str, dict[str, Any]] = {}
-    failures = [] if cluster else _unusable(clusters_file)
-    for found in clusters_of(cluster, options, clusters_file):
+    failures: list[str] = []
+    for found in clusters_of(cluster, options, clusters_file, failures):
         inquiry = ask(found, {"question": "runs"})
         failures += told_failures(found, inquiry)
         for node, host in enumerate(found.hosts):
@@ -102,7 +102,9 @@ def stop(
     if every == bool(run):
         raise UsageError("which run?", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER")
     if every:
-        where = FoundRun(run="", clusters=tuple(clusters_of(cluster, options, clusters_file)), problems=(), record=None)
+        where = FoundRun(
+            run="", clusters=tuple(clusters_of(cluster, options, clusters_file, [])), problems=(), record=None
+        )
     else:
         where = find_run(run, cluster, options, clusters_file)
     question = {"question": "stop", "run": where.run, "grace": options.grace}
@@ -132,7 +134,7 @@ def clean(
     dry_run: only list it. Workspaces, and what a setup has left running, are not touched.
     Raises UsageError, and MeshError if a host cannot be asked.
     """
-    found = choose_cluster(cluster, options, clusters_file)
+    found = choose_cluster(cluster, options, clusters_file, all_ready=False)
     inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
     troubles = told_failures(found, inquiry)
     if troubles:
@@ -190,9 +192,9 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
     record = find_record(run)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
-    clusters = tuple(clusters_of(cluster or recorded, options, clusters_file))
-    problems = () if cluster or recorded else tuple(_unusable(clusters_file))
-    return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=problems, record=record)
+    problems: list[str] = []
+    clusters = tuple(clusters_of(cluster or recorded, options, clusters_file, problems))
+    return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=tuple(problems), record=record)
 
 
 def ask(
@@ -227,21 +229,24 @@ def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
-def _unusable(clusters_file: str) -> list[str]:
-    """The clusters that cannot be asked, one line each."""
-    problems = cluster_file(clusters_file).problems
-    return [f"{name}: not asked: {lines[0]}" for name, lines in problems.items()]
+def clusters_of(name: str, options: Options, clusters_file: str, problems: list[str]) -> Iterable[Cluster]:
+    """The one that is named, or all that can be used, this machine included.
 
-
-def clusters_of(name: str, options: Options, clusters_file: str) -> Iterable[Cluster]:
-    """The one that is named, or all that can be used, this machine included."""
+    problems: gets a line for each of the others
+    """
     if name:
-        yield choose_cluster(name, options, clusters_file)
+        yield choose_cluster(name, options, clusters_file, all_ready=False)
         return
     if options.hosts or options.ranks or options.exclude:
         raise NOT_NAMED
     yield choose_cluster(f"{LOCAL}:1", DEFAULTS, clusters_file)
-    yield from cluster_file(clusters_file).clusters.values()
+    file = cluster_file(clusters_file)
+    problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
+    for cluster in file.clusters.values():
+        try:
+            yield hosted(cluster, all_ready=False)
+        except MeshError as error:
+            problems.append(f"{cluster.name}: not asked: {error}")
 
 
 def _gather(gathered: dict[str, dict[str, Any]], host: str, answer: Mapping[str, Any]) -> None:

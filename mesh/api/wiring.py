@@ -149,6 +149,8 @@ def launch(
     if terminal and spec.kind is Kind.RUN and len(set(cluster.slices)) > 1 and not attaching:
         sizes = ", ".join(map(str, cluster.slices))
         terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
+    if terminal and cluster.note and showing.kept and not attaching:
+        terminal.say(cluster.note)
     if terminal and spec.kind is Kind.SETUP:
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
@@ -169,6 +171,10 @@ def launch(
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
             passwords.close()
+    if cluster.tpu:
+        from mesh.api.discovering import forget_if_wrong
+
+        forget_if_wrong(cluster, outcome)
     verdict = store.finish(outcome) if store else None
     if terminal:
         _conclude(spec, cluster, placement, outcome, verdict, terminal, store, attaching.told if attaching else None)

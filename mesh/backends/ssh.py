@@ -185,7 +185,8 @@ class SshBackend:
 
     def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
         files = (Path(host.identity_file),) if host.identity_file else ()
-        return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=gateway)
+        way = host.proxy_command or gateway
+        return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=way)
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
@@ -204,7 +205,7 @@ class SshBackend:
             except HostUnreachable as error:
                 text = f"cannot connect to {_target(connection)}: {error}"
                 raise HostUnreachable(
-                    text, hint=error.hint or self._by_hand(host, connection), step=error.step
+                    text, hint=error.hint or self._advice(host, connection, error.step), step=error.step
                 ) from error
             except socket.gaierror as error:
                 text = f"cannot connect to {_target(connection)}: {error.strerror}"
@@ -216,13 +217,18 @@ class SshBackend:
                 connection.close()
         tried = f"{tries} tries in {time.monotonic() - began:.0f} s"
         text = f"cannot connect to {_target(connection)}: {problem} ({tried})"
-        raise HostUnreachable(text, hint=self._by_hand(host, connection))
+        raise HostUnreachable(text, hint=self._advice(host, connection, "reach"))
+
+    def _advice(self, host: Host, connection: SshConnection, step: str) -> str:
+        known = f"{host.hints[step]}\n" if step in host.hints else ""
+        return known + self._by_hand(host, connection)
 
     def _by_hand(self, host: Host, connection: SshConnection) -> str:
         words = ["ssh"]
         words += ["-p", str(host.port)] if host.port else []
         words += ["-i", host.identity_file] if host.identity_file else []
         words += ["-J", self._cluster.gateway] if self._cluster.gateway else []
+        words += ["-o", f"ProxyCommand={host.proxy_command}"] if host.proxy_command else []
         words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
         return f"try by hand: {shlex.join(words)}"
 

@@ -106,7 +106,7 @@ def _values(flag: str, last: str) -> list[str]:
 
 def _clusters(last: str) -> list[str]:
     try:
-        return _starting(last, [line.name for line in api.list_clusters() if not line.problem])
+        return _starting(last, api.cluster_names())
     except MeshError:
         return []
 

@@ -27,6 +27,10 @@ EXAMPLES = {
   mesh exec pod nvidia-smi                    on every host, whatever runs there
   mesh exec pod 'df -h / | tail -1'           one word with spaces is for bash
 """,
+    "multihost": """\
+  mesh multihost --TPU_PREFIX=pod --COMMAND="bash setup.sh"
+  mesh multihost --TPU_PREFIX=pod --COMMAND="python3 train.py run_name=r1" --RUN_NAME=r1 --SCRIPT_DIR=maxtext
+""",
     "push": """\
   mesh push pod                               the working directory on every host, and nothing started
   mesh push pod --watch                       again whenever a file changes, until Ctrl-C
@@ -194,7 +198,7 @@ class MeshProgram(Program):
         task = self.contexts[name]
         rows = []
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
-            flag = f"--{argument.name.replace('_', '-')}"
+            flag = _flag_of(str(argument.name))
             flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
             if argument not in places(task):
                 rows.append((f"{flags} {_value_of(argument)}".strip(), argument.help or ""))
@@ -203,6 +207,11 @@ class MeshProgram(Program):
         table = [f"  {flags:<{width}}  {text}" for flags, text in rows]
         examples = ["", "Examples:", *EXAMPLES[name].rstrip("\n").split("\n")] if name in EXAMPLES else []
         return [f"Usage: {_usage(name)}", "", _summary(name), "", "Options:", *table, *examples]
+
+
+def _flag_of(name: str) -> str:
+    """As people write it: MaxText's are in capitals, and keep their underscores."""
+    return f"--{name if name.isupper() else name.replace('_', '-')}"
 
 
 def _value_of(argument: Argument) -> str:

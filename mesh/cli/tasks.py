@@ -18,6 +18,7 @@ from mesh import api
 from mesh.cli.attaching import attach, detach, left, signal
 from mesh.cli.completion import script
 from mesh.cli.mad import mad
+from mesh.cli.multihost import multihost
 from mesh.cli.records import pruned, record_as_json, records_table
 from mesh.cli.reports import (
     explained,
@@ -496,19 +497,26 @@ def ssh(context: Context, cluster: str = "", clusters: str = "") -> None:
     os.execvp(argv[0], argv)
 
 
-@task(auto_shortflags=False, help={"clusters": CLUSTERS, "json": "print them as one JSON list"})
+@task(
+    auto_shortflags=False,
+    help={
+        "clusters": CLUSTERS,
+        "json": "print them as one JSON list",
+        "refresh": "ask the TPU API for the hosts of TPUs, whatever it has told lately",
+    },
+)
 @telling
-def clusters(context: Context, clusters: str = "", json: bool = False) -> None:
+def clusters(context: Context, clusters: str = "", json: bool = False, refresh: bool = False) -> None:
     """List the clusters there are."""
-    lines = api.list_clusters(clusters)
+    lines = api.list_clusters(clusters, refresh=refresh)
     if json:
         show([dumps([asdict(line) for line in lines])])
         return
     width = max(len(line.name) for line in lines)
     for line in lines:
         hosts = len(line.hosts)
-        told = line.problem.replace("\n", "\n" + " " * (width + 2)) or f"{hosts} host{'s' * (hosts != 1)}"
-        show([f"{line.name:<{width}}  {told}"])
+        told = line.problem or line.note or f"{hosts} host{'s' * (hosts != 1)}"
+        show([f"{line.name:<{width}}  {told}".replace("\n", "\n" + " " * (width + 2))])
 
 
 @task
@@ -528,6 +536,7 @@ def completion(context: Context, shell: str = "") -> None:
 namespace = Collection(
     run,
     execute,
+    multihost,
     push,
     pull,
     setup,

@@ -88,7 +88,8 @@ def places(task: ParserContext) -> list[Argument]:
 
 
 def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usage: str) -> None:
-    argument: Argument | None = task.flags.get(flag)
+    # Invoke calls --SCRIPT_DIR --SCRIPT-DIR; both are right.
+    argument: Argument | None = task.flags.get(flag) or task.flags.get(flag.replace("_", "-"))
     if argument is None:
         raise UsageError(f"unknown option {flag}{did_you_mean(flag, _long(task))}", hint=usage)
     if not argument.takes_value:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from yaml.nodes import MappingNode, Node
 
-from mesh.config import yamlfile
+from mesh.config import tpu, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
@@ -32,6 +32,7 @@ CLUSTER_KEYS = (
     "devices",
     "slices",
     "interface",
+    "tpu",
 )
 SLICE_KEYS = ("hosts",)
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
@@ -95,9 +96,14 @@ def load_clusters(path: Path, *, required: bool) -> ClusterFile:
 
 
 def find_cluster(name: str, file: ClusterFile) -> Cluster:
-    """The cluster of that name, a built-in one or one of the file. Raises UnknownCluster, and other UsageErrors."""
+    """The cluster of that name, a built-in one or one of the file. Raises UnknownCluster, and other UsageErrors.
+
+    One with ``tpu`` has no hosts yet.
+    """
     if name == LOCAL or name.startswith(f"{LOCAL}:"):
         return _local(name)
+    if name.startswith(tpu.BUILT_IN):
+        return Cluster(name=name, hosts=(), tpu=tpu.built_in(name))
     if name in file.problems:
         raise UsageError("\n".join(file.problems[name]))
     if name in file.clusters:
@@ -123,7 +129,7 @@ def _local(name: str) -> Cluster:
 def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     """One cluster, and what is wrong with it; it is to be used only if nothing is."""
     problems = Problems(path)
-    if name == LOCAL or name.startswith(f"{LOCAL}:"):
+    if name == LOCAL or name.startswith((f"{LOCAL}:", tpu.BUILT_IN)):
         problems.add(node, name, "is the name of the built-in cluster; choose another one")
     keys = yamlfile.mapping(node, name, problems, "a mapping with hosts:")
     yamlfile.known(keys, CLUSTER_KEYS, name, problems)
@@ -142,7 +148,8 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     if host_keys not in [kind.value for kind in HostKeys]:
         problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
         host_keys = HostKeys.ACCEPT_NEW.value
-    hosts, slices = _all_hosts(keys, name, node, defaults, problems)
+    of_tpu = tpu.read(keys, name, defaults, problems) if "tpu" in keys else None
+    hosts, slices = ((), ()) if of_tpu else _all_hosts(keys, name, node, defaults, problems)
     cluster = Cluster(
         name=name,
         hosts=hosts,
@@ -154,6 +161,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         host_keys=HostKeys(host_keys),
         devices=_devices(keys, name, problems),
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
+        tpu=of_tpu,
     )
     return cluster, problems
 

@@ -31,6 +31,7 @@ MOST_RANKS = 1024  # on one host
 NPROC = f"a number from 1 to {MOST_RANKS}, or auto"
 LAUNCHERS = ", ".join(launch.value for launch in Launch if launch.value)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  # absl.flags.BooleanParser, and yes, no
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
@@ -169,6 +170,15 @@ def read_number(place: str, text: str) -> int | None:
     if text and not (text.isascii() and text.isdecimal()):
         raise UsageError(f"{place}: expected a number, found {text!r}")
     return int(text) if text else None
+
+
+def read_flag(place: str, text: str) -> bool | None:
+    """true or false, as absl's flags take them; None for "". Raises UsageError that names its place."""
+    if not text:
+        return None
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise UsageError(f"{place}: expected true or false, found {text!r}")
+    return text.lower() in _TRUE
 
 
 def read_ranks(place: str, text: str) -> set[int] | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
 # TPU chips of v2 to v4, and of v5e and later; GPUs. Not /dev/nvidiactl and the like, which belong to all of them.
 DEFAULT_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*")
+
+
+# Whether we reach a TPU by its internal address; "auto": where it has no other, and where this machine is Google's.
+INTERNAL_IP = ("auto", "true", "false")
 
 
 class HostKeys(Enum):
@@ -28,6 +33,22 @@ class Host:
     identity_file: str = ""  # a path, ~ expanded; "": what ssh_config says, else the agent and default keys
     remote_dir: str = ""  # where mesh keeps what it has there; "": what the cluster says
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
+    proxy_command: str = ""  # what connections to it go through, as ssh_config has it; "": ssh_config decides
+    worker: int = -1  # its number in its TPU, as the API has it; -1: nobody knows
+    hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TpuName:
+    """TPU VMs of Google Cloud by their name: the API tells which hosts they are."""
+
+    name: str
+    is_prefix: bool = False  # where there is no TPU of that name: those called NAME-0, NAME-1, ..., one slice each
+    project: str = ""  # "": gcloud's
+    zone: str = ""  # "": gcloud's
+    internal_ip: str = "auto"  # one of INTERNAL_IP
+    iap: bool = False  # connections go through Google's Identity-Aware Proxy, by gcloud
+    like: Host = field(default_factory=lambda: Host(name="", address=""))  # user, port and key of every host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +67,8 @@ class Cluster:
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
     slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
+    tpu: TpuName | None = None  # where its hosts come from; until the API has been asked there are none
+    note: str = ""  # how its hosts were found, for people
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from mesh.core.events import CONNECTING, Answered, PrepareFailed
 from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
+from mesh.engine.workers import Numbers
 from mesh.remote.session import told_owner
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
@@ -41,6 +42,7 @@ class Wanted:
             name
             for name, looks in (
                 ("lock", self.lock),
+                ("worker", False),  # of hosts of a TPU alone
                 ("versions", self.venv is not None),
                 ("path", self.paths),
                 ("program", self.programs),
@@ -61,6 +63,7 @@ class Checkup:
         is_dead: whether the owner of a lock is known to live no more
         """
         self._placement, self._wanted, self._is_dead = placement, wanted, is_dead
+        self._numbers = Numbers(placement)
         self._network = reaching.Network(placement, key, wanted.master_port)
 
     def question(self) -> Mapping[str, Any]:
@@ -74,6 +77,7 @@ class Checkup:
             "lock": wanted.lock,
             "paths": list(wanted.paths),
             "programs": list(wanted.programs),
+            "worker": self._numbers.are_known,
         }
 
     def then(self, inquiry: Inquiry) -> Questions:
@@ -89,7 +93,13 @@ class Checkup:
         }
         facts = {node: inquiry.answers[node].answer for node in found}
         names = [host.name for host in self._placement.hosts]
-        for more in (comparing.versions(facts), comparing.paths(facts, names), self._network.findings(inquiry)):
+        numbers = self._numbers.judge({node: told["worker"] for node, told in facts.items()})
+        for more in (
+            numbers,
+            comparing.versions(facts),
+            comparing.paths(facts, names),
+            self._network.findings(inquiry),
+        ):
             for node, findings in more.items():
                 found[node] += findings
         listed = []

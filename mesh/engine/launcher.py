@@ -442,6 +442,7 @@ class Launcher:
             owner=self._local.owner if self._spec.lock else None,
             node=node,
             share=self._spec.share,
+            existing=self._spec.existing,
             devices=self._cluster.devices,
             device_patience=DEVICES_FREE,
             spool=self._spec.spool,

@@ -48,7 +48,7 @@ from mesh.core.outcome import (
 from mesh.core.run import Kind, RunSpec
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
-from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
+from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.skips import Skips
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
@@ -306,6 +306,8 @@ class Supervisor:
         if self._cause is None and (not self._spec.wait or self._all(Phase.LOCKED)):
             for other in [other for other, phase in self._phase.items() if phase is Phase.LOCKED]:
                 if self._spec.sync:
+                    if self._spec.sync_timeout:
+                        self._deadlines.setdefault("sync", self._now + self._spec.sync_timeout)
                     orders += [Sync(node=other), *self._move(other, Phase.SYNCING)]
                 else:
                     orders += self._move(other, Phase.SYNCED)
@@ -342,6 +344,8 @@ class Supervisor:
         if self._phase[node] >= Phase.FINISHING:
             return []
         self._phase[node] = phase
+        if self._all(Phase.SYNCED):
+            self._deadlines.pop("sync", None)
         if self._cause is not None:
             return self._finish([node]) if self._ending >= Ending.STOPPING else []
         # The environment names every host, so that prerun waits until all have answered.
@@ -360,6 +364,16 @@ class Supervisor:
             self._phase = dict.fromkeys(self._phase, Phase.RUNNING)
             return [Start(node=node) for node in self._phase]
         return []
+
+    def _give_up_syncing(self) -> list[Order]:
+        orders: list[Order] = []
+        late = [node for node, phase in self._phase.items() if phase is Phase.SYNCING]
+        for node in late if self._cause is None else ():
+            message = f"the workspace is not there after {self._spec.sync_timeout:g} s"
+            hint = "`mesh push --list` shows what is sent, the biggest first; give it more time, or less to send"
+            failure = PrepareFailed(time=self._time, node=node, step="sync", message=message, hint=hint)
+            orders += [Tell(event=failure), *self._fail(failure, Cause.PREPARE)]
+        return orders
 
     def _all(self, phase: Phase) -> bool:
         return all(reached >= phase for reached in self._phase.values())
@@ -503,6 +517,8 @@ class Supervisor:
         if self._passed("again"):
             self._is_backing_off = False
             orders += self._lock()
+        if self._passed("sync"):
+            orders += self._give_up_syncing()
         if self._passed("timeout"):
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
             orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)

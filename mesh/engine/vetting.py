@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
 from mesh.core.cluster import Placement
 from mesh.core.events import (
     CONNECTING,
@@ -17,13 +20,25 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.outcome import Outcome
-from mesh.engine.checkup import Checkup
-from mesh.engine.findings import Verdict
+from mesh.engine.findings import Finding, Verdict
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.engine.orders import Order, Tell
 from mesh.engine.supervisor import Supervisor
 
 STEP = "check"
+
+
+class Examination(Protocol):
+    """Questions to the hosts, and what the answers mean: a Checkup, or Numbers."""
+
+    def question(self) -> Mapping[str, Any]:
+        """The first one."""
+
+    def then(self, inquiry: Inquiry) -> Questions:
+        """What to ask after the answers so far; {}: nothing."""
+
+    def findings(self, inquiry: Inquiry) -> Sequence[Sequence[Finding]]:
+        """Of each host, in their order."""
 
 
 class Vetted:
@@ -33,7 +48,7 @@ class Vetted:
     the supervisor's at once.
     """
 
-    def __init__(self, supervisor: Supervisor, checkup: Checkup, placement: Placement) -> None:
+    def __init__(self, supervisor: Supervisor, checkup: Examination, placement: Placement) -> None:
         self._supervisor, self._checkup = supervisor, checkup
         self._inquiry = Inquiry(placement, checkup.question(), then=self._then)
         self._kept: list[Event] = []  # what the supervisor has yet to hear

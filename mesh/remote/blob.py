@@ -53,6 +53,7 @@ MODULES = (
     "reach",
     "versions",
     "paths",
+    "tpu",
     "checks",
     "kernel",
     "spying",

@@ -74,6 +74,7 @@ class Begin:
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
     node: int  # index of the host in the run
     share: bool  # work in a copy of the workspace, and remove it afterwards
+    existing: bool = False  # fail unless the workspace is there
     devices: Sequence[str]  # shell patterns of device files
     device_patience: float  # seconds in which they must be free again after the run
     spool: int  # bytes of output that may wait on the host's disk
@@ -163,6 +164,7 @@ class Session:
             "run": begin.run,
             "node": begin.node,
             "share": begin.share,
+            "existing": begin.existing,
             "devices": list(begin.devices),
             "device_patience": begin.device_patience,
             "spool": begin.spool,

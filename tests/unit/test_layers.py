@@ -13,7 +13,7 @@ ROOT = Path(mesh.__file__).parent
 # From the bottom; parts of one line are beside each other and do not import each other.
 LAYERS = [
     {"core"},
-    {"config", "workspace", "remote", "backends", "sinks"},
+    {"config", "discovery", "workspace", "remote", "backends", "sinks"},
     {"engine"},
     {"api"},
     {"cli"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"__main__", "__init__"},
 ]
 # What the pure and concrete parts must not know, beyond the order of the layers.
-FORBIDDEN = {"engine": {"config", "workspace", "backends", "sinks"}}
+FORBIDDEN = {"engine": {"config", "discovery", "workspace", "backends", "sinks"}}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 

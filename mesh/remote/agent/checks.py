@@ -29,7 +29,8 @@ def facts(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
     """Python, shell, user, time, the place where mesh keeps its files, memory, names, addresses, and what is asked for.
 
     question: "project", "env" and "venv" of the ranks ("venv": the directory, "" for none, None: do not look for
-    versions), "paths" and "programs" to look for, "devices", patterns, and "lock", whether to look at it
+    versions), "paths" and "programs" to look for, "devices", patterns, "lock", whether to look at it, and "worker",
+    whether the host has a number in a TPU
     ``problem`` is why nothing can be written in ``place``, or ""; sizes are in bytes, for users without privileges.
     """
     place = os.path.expanduser(remote_dir)
@@ -67,6 +68,10 @@ def _slow_facts(question: dict[str, Any], workspace: str) -> dict[str, Any]:
     works = {"name": _own_name}
     if venv is not None:
         works["versions"] = partial(versions, environment, venv)
+    if question["worker"]:
+        from .tpu import worker_number
+
+        works["worker"] = worker_number
     for path in question["paths"]:
         works[f"path {path}"] = partial(describe, _expanded(path, workspace))
     for name in question["programs"]:
@@ -75,6 +80,7 @@ def _slow_facts(question: dict[str, Any], workspace: str) -> dict[str, Any]:
     return {
         "name": {"name": socket.gethostname(), **answers["name"]},
         "versions": answers.get("versions"),
+        "worker": answers.get("worker"),
         "paths": {path: answers[f"path {path}"] for path in question["paths"]},
         "programs": {name: answers[f"program {name}"] for name in question["programs"]},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 import socket
 import time
 
@@ -44,6 +45,12 @@ class Locking:
         """
         agent = self._agent
         if agent.is_over():
+            return
+        if agent.begin["existing"] and not os.path.isdir(agent.state.workspace):
+            told = "there is no " + agent.state.workspace
+            agent.fail(
+                "workspace", told, "a run that sends the workspace makes it: leave out what has it there already"
+            )
             return
         try:
             agent.state.make()

@@ -31,7 +31,8 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str, Any]:
-    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "gpus", "tapes", "detach" with
+    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "gpus", "worker" (tpu.py), "tapes",
+    "detach" with
     "run", "pass" with "run", "signal", "ranks" (None: all) and "id", "stop" with "run" ("" for all) and "grace",
     "clean" with "dry_run", or "stacks" with "run" and "tool" (stacks.py).
 
@@ -40,6 +41,10 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
     """
     if question["question"] == "check":
         return facts(question, remote_dir)
+    if question["question"] == "worker":
+        from .tpu import worker_number
+
+        return worker_number()
     if question["question"] == "gpus":
         return {"gpus": count_gpus()}
     if question["question"] == "listen":

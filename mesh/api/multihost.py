@@ -1,0 +1,104 @@
+"""What MaxText's multihost_runner.py does, by mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from mesh.api.choosing import cluster_file, hosted, make_spec
+from mesh.api.running import run_on
+from mesh.api.wiring import Showing
+from mesh.config.clusters import find_cluster
+from mesh.config.project import FILE, Project, check_workspace, load_project
+from mesh.config.settings import Options
+from mesh.config.tpu import BUILT_IN, checked
+from mesh.core.cluster import Cluster, TpuName
+from mesh.core.errors import UsageError
+from mesh.core.run import SHELL
+from mesh.sinks.results import RunResult
+
+SCP_TIMEOUT_SECS = 600  # as there
+LEFT_OUT = "tmp"  # of what it copies
+_RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def multihost(
+    command: str,
+    *,
+    tpu_prefix: str,
+    script_dir: str = "",
+    run_name: str = "",
+    use_existing_folder: bool = False,
+    internal_ip: bool | None = None,
+    project: str = "",
+    zone: str = "",
+    scp_timeout_secs: float = SCP_TIMEOUT_SECS,
+    clusters_file: str = "",
+    output: str = "all",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Run shell text on every worker of the TPU of that name, or of PREFIX-0, PREFIX-1, ..., in a copy of a directory.
+
+    script_dir: what every host gets a copy of; "": the working directory
+    run_name: the copy's name on the hosts; "": mesh's own for the directory, always the same
+    use_existing_folder: take the copy that is there, and send nothing
+    internal_ip: whether this machine is in the TPUs' network; None: as can be seen
+    project, zone: where the TPUs are; "": as gcloud is set
+    scp_timeout_secs: in which the directory must be on all hosts; 0: whatever it takes
+    clusters_file, output, json, quiet: as with run; a cluster that has the TPU's name, and is it, has its settings here
+    stdout and stderr of a rank are one stream, as they are there. Raises UsageError and MeshError.
+    """
+    if not command or "\0" in command:
+        raise UsageError("expected a command as text for bash, without zero bytes")
+    if run_name and not _RUN_NAME.fullmatch(run_name):
+        raise UsageError(f"--RUN_NAME: expected letters, digits and any of ._- , found {run_name!r}")
+    here = _project(script_dir)
+    found = hosted(_cluster(tpu_prefix, project, zone, internal_ip, clusters_file))
+    # The runner writes both to one file, and to the terminal's stdout.
+    spec = make_spec(here, Options(evict=True), (*SHELL, f"exec 2>&1\n{command}"))
+    spec = dataclasses.replace(
+        spec,
+        project=run_name or spec.project,
+        sync=not use_existing_folder,
+        existing=use_existing_folder,
+        sync_timeout=scp_timeout_secs,
+        claim=True,
+    )
+    return run_on(found, spec, Showing(output=output, json=json, quiet=quiet))
+
+
+def _project(script_dir: str) -> Project:
+    """The directory that was named, with its own mesh.yaml if it has one."""
+    directory = Path(script_dir or ".").expanduser()
+    if not directory.is_dir():
+        raise UsageError(f"--SCRIPT_DIR: there is no directory {directory}")
+    directory = directory.resolve()
+    named = (directory / FILE).exists()
+    found = load_project(directory) if named else Project(workspace=directory, named=bool(script_dir))
+    check_workspace(found, Path.home())
+    return dataclasses.replace(found, ignore=(LEFT_OUT, *found.ignore))
+
+
+def _cluster(prefix: str, project: str, zone: str, internal_ip: bool | None, clusters_file: str) -> Cluster:
+    """The TPU, with the settings of a cluster that is the same one. Raises UsageError."""
+    given = checked("--TPU_PREFIX", TpuName(name=prefix, is_prefix=True, project=project, zone=zone))
+    file = cluster_file(clusters_file)
+    same = [one for one in file.clusters.values() if one.tpu and one.tpu.name == prefix and one.name == prefix]
+    if bool(project) != bool(zone) and not same:  # a run is found again by the name of its cluster
+        from mesh.api.discovering import zone_here
+
+        there = zone_here(given)
+        given = dataclasses.replace(given, project=there.project, zone=there.zone)
+    place = f"{given.project}/{given.zone}/" if given.project else ""
+    cluster = same[0] if same else find_cluster(f"{BUILT_IN}{place}{prefix}", file)
+    assert cluster.tpu is not None
+    tpu = dataclasses.replace(
+        cluster.tpu,
+        is_prefix=True,
+        project=project or cluster.tpu.project,
+        zone=zone or cluster.tpu.zone,
+        internal_ip=cluster.tpu.internal_ip if internal_ip is None else str(internal_ip).lower(),
+    )
+    return dataclasses.replace(cluster, tpu=tpu)

@@ -1,0 +1,27 @@
+"""A run from its start to its result."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mesh.api.checking import numbered, vetted
+from mesh.api.inquiries import count_gpus
+from mesh.api.wiring import Showing, launch
+from mesh.core.cluster import Cluster
+from mesh.core.events import Stream
+from mesh.core.run import AUTO, Kind, RunSpec
+from mesh.sinks.results import RunResult, run_result
+
+
+def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bool = False) -> RunResult:
+    """Run it to its end, in a run directory.
+
+    check_first: see before whether every host is fit for it
+    """
+    if spec.nproc == AUTO:
+        spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
+    decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
+    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider)
+    assert store is not None  # runs are kept
+    outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
+    return run_result(outcome, placement, store, outputs)

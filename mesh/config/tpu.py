@@ -1,0 +1,97 @@
+"""Clusters that are TPUs of Google Cloud: ``tpu:`` in cluster.yaml, and ``tpu:NAME`` in a cluster's place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from yaml.nodes import Node
+
+from mesh.config import yamlfile
+from mesh.config.yamlfile import Problems
+from mesh.core.cluster import INTERNAL_IP, Host, TpuName
+from mesh.core.errors import UsageError
+
+BUILT_IN = "tpu:"
+KEYS = ("name", "prefix", "project", "zone", "internal_ip", "iap")
+# What else tells where hosts are, or how they are reached.
+INSTEAD = ("hosts", "slices")
+
+# As Google Cloud has them; a project may belong to a domain.
+_NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]*[a-z0-9]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_SHAPES = {
+    "name": (_NAME, "the name of a TPU: lower-case letters, digits and dashes"),
+    "project": (_PROJECT, "the id of a project, as my-project"),
+    "zone": (_ZONE, "a zone, as us-central2-b"),
+}
+
+
+def built_in(name: str) -> TpuName:
+    """What ``tpu:[PROJECT/ZONE/]PREFIX`` means. Raises UsageError.
+
+    >>> built_in("tpu:pod").name, built_in("tpu:lab/us-central2-b/pod").zone
+    ('pod', 'us-central2-b')
+    """
+    parts = name.removeprefix(BUILT_IN).split("/")
+    if len(parts) not in (1, 3):
+        raise UsageError(f"{name!r}: expected tpu:PREFIX or tpu:PROJECT/ZONE/PREFIX")
+    project, zone = parts[:-1] or ("", "")
+    return checked(name, TpuName(name=parts[-1], is_prefix=True, project=project, zone=zone))
+
+
+def checked(where: str, tpu: TpuName) -> TpuName:
+    """The same, if its name, project and zone can be some. Raises UsageError that names where they were given."""
+    for kind, text in (("name", tpu.name), ("project", tpu.project), ("zone", tpu.zone)):
+        shape, expected = _SHAPES[kind]
+        if (text or kind == "name") and not shape.fullmatch(text):
+            raise UsageError(f"{where}: expected {expected}, found {text!r}")
+    return tpu
+
+
+def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> TpuName:
+    """``tpu:`` of a cluster, whose keys are given; it is to be used only if there is no problem.
+
+    like: user, port and key of every host
+    """
+    node, where = cluster["tpu"][1], f"{name}.tpu"
+    for other in INSTEAD:
+        if other in cluster:
+            problems.add(node, where, f"has {other}: beside it; the hosts of a TPU are asked of its API")
+    keys = yamlfile.mapping(node, where, problems, "a mapping with name: or prefix:")
+    yamlfile.known(keys, KEYS, where, problems)
+
+    def text(key: str, kind: str) -> str:
+        if key not in keys:
+            return ""
+        shape, expected = _SHAPES[kind]
+        found = yamlfile.text(keys[key][1], f"{where}.{key}", problems, expected)
+        if found and not shape.fullmatch(found):
+            problems.unexpected(keys[key][1], f"{where}.{key}", expected)
+        return found
+
+    if keys and ("name" in keys) == ("prefix" in keys):
+        problems.add(node, where, "expected either name: or prefix:")
+    iap = "iap" in keys and yamlfile.flag(keys["iap"][1], f"{where}.iap", problems)
+    if iap and "gateway" in cluster:
+        problems.add(cluster["gateway"][1], f"{name}.gateway", "has tpu.iap: true beside it; connections go one way")
+    return TpuName(
+        name=text("name", "name") or text("prefix", "name"),
+        is_prefix="prefix" in keys,
+        project=text("project", "project"),
+        zone=text("zone", "zone"),
+        internal_ip=_internal_ip(keys, where, problems),
+        iap=iap,
+        like=like,
+    )
+
+
+def _internal_ip(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:
+    if "internal_ip" not in keys:
+        return INTERNAL_IP[0]
+    node, place = keys["internal_ip"][1], f"{where}.internal_ip"
+    written = yamlfile.scalar(node, place, problems, "auto, true or false").lower()
+    if written and written not in INTERNAL_IP:
+        problems.unexpected(node, place, "auto, true or false")
+    return written
