@@ -86,13 +86,13 @@ def _cluster(prefix: str, project: str, zone: str, internal_ip: bool | None, clu
     given = checked("--TPU_PREFIX", TpuName(name=prefix, is_prefix=True, project=project, zone=zone))
     file = cluster_file(clusters_file)
     same = [one for one in file.clusters.values() if one.tpu and one.tpu.name == prefix and one.name == prefix]
-    if bool(project) != bool(zone) and not same:  # a run is found again by the name of its cluster
+    if same:
+        cluster = same[0]
+    else:  # whoever looks for the run later finds it by its cluster's name, however gcloud is set then
         from mesh.api.discovering import zone_here
 
         there = zone_here(given)
-        given = dataclasses.replace(given, project=there.project, zone=there.zone)
-    place = f"{given.project}/{given.zone}/" if given.project else ""
-    cluster = same[0] if same else find_cluster(f"{BUILT_IN}{place}{prefix}", file)
+        cluster = find_cluster(f"{BUILT_IN}{there.project}/{there.zone}/{prefix}", file)
     assert cluster.tpu is not None
     tpu = dataclasses.replace(
         cluster.tpu,

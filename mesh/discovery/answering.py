@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 
 SSH = 22
+GREETING = b"SSH-"  # RFC 4253, 4.2: the server's first words
 
 
 def all_answer(addresses: Sequence[tuple[str, int]], within: float) -> bool:
-    """Whether every (IP address, port) takes a connection in time; all are tried at once, and nothing is said.
+    """Whether an SSH server is behind every (IP address, port); all are tried at once, and nothing is said to them.
 
     within: seconds
     """
@@ -25,16 +26,22 @@ def all_answer(addresses: Sequence[tuple[str, int]], within: float) -> bool:
             sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             sock.setblocking(False)
             try:
-                code = sock.connect_ex((address, port or SSH))
+                if sock.connect_ex((address, port or SSH)) not in (0, errno.EINPROGRESS):
+                    return False
             except OSError:  # no IP address
                 return False
-            if code not in (0, errno.EINPROGRESS):
-                return False
             open_[sock.fileno()] = sock
-            poll.register(sock, select.POLLOUT)
+            poll.register(sock, select.POLLIN)
         while open_ and time.monotonic() < deadline:
             for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000 + 0.5):
                 poll.unregister(descriptor)
-                if open_.pop(descriptor).getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                if not _greets(open_.pop(descriptor)):
                     return False
     return not open_
+
+
+def _greets(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(len(GREETING)) == GREETING
+    except OSError:
+        return False

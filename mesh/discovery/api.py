@@ -18,7 +18,7 @@ from mesh.discovery.gcloud import Zone, directory, is_google
 from mesh.discovery.nodes import TpuNode, Worker, matching
 
 DEADLINE = 20.0  # seconds for everything that is asked at a time
-INSIST = 5.0  # seconds in which a service that says that it is not there is asked again
+INSIST = 3.0  # seconds in which a service that says that it is not there is asked again
 PAGE = 500  # nodes; a zone may have more
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOG_IN = "gcloud auth application-default login"

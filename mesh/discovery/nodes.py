@@ -17,13 +17,13 @@ from mesh.discovery.gcloud import Zone
 READY = "READY"
 MOST_NAMED = 8
 # What to do about a node, by its state (google.cloud.tpu_v2.Node.State).
-_LATER = "wait until it is READY: `gcloud compute tpus tpu-vm list --zone {zone} --project {project}` shows it"
-_GONE = "it does not come back by itself: delete it and create it anew, or have its queued resource do so"
+_LATER = "wait until {name} is READY: `gcloud compute tpus tpu-vm list --zone {zone} --project {project}` shows it"
+_GONE = "{name} does not come back by itself: delete it and create it anew, or have its queued resource do so"
 _ADVICE = {
     "PREEMPTED": _GONE,
     "TERMINATED": _GONE,
     "DELETING": _GONE,
-    "STOPPED": "start it: gcloud compute tpus tpu-vm start {name} --zone {zone} --project {project}",
+    "STOPPED": "start {name}: gcloud compute tpus tpu-vm start {name} --zone {zone} --project {project}",
 }
 
 

@@ -31,10 +31,9 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 
 
 def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str, Any]:
-    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "gpus", "worker" (tpu.py), "tapes",
-    "detach" with
-    "run", "pass" with "run", "signal", "ranks" (None: all) and "id", "stop" with "run" ("" for all) and "grace",
-    "clean" with "dry_run", or "stacks" with "run" and "tool" (stacks.py).
+    """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "gpus", "worker" (tpu.py),
+    "tapes", "detach" with "run", "pass" with "run", "signal", "ranks" (None: all) and "id", "stop" with "run" ("" for
+    all) and "grace", "clean" with "dry_run", or "stacks" with "run" and "tool" (stacks.py).
 
     given: what came with it
     May block. Raises OSError.
