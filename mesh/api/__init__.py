@@ -329,8 +329,10 @@ def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[Clu
     """
     file = cluster_file(clusters_file)
     listed = []
-    for name in (LOCAL, *file.names):
+    for name, lines in ((LOCAL, ()), *((name, file.problems.get(name, ())) for name in file.names)):
         try:
+            if lines:
+                raise UsageError("\n".join(lines))
             found = hosted(find_cluster(name, file), refresh=refresh)
         except MeshError as error:
             problem = f"{error}\n{error.hint}".strip()

@@ -9,11 +9,11 @@ from pathlib import Path
 from mesh.api.choosing import cluster_file, hosted, make_spec
 from mesh.api.running import run_on
 from mesh.api.wiring import Showing
+from mesh.config import tpu
 from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project
 from mesh.config.settings import Options
-from mesh.config.tpu import BUILT_IN, checked
-from mesh.core.cluster import Cluster, TpuName
+from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import SHELL
 from mesh.sinks.results import RunResult
@@ -81,24 +81,23 @@ def _project(script_dir: str) -> Project:
     return dataclasses.replace(found, ignore=(LEFT_OUT, *found.ignore))
 
 
-def _cluster(prefix: str, project: str, zone: str, internal_ip: bool | None, clusters_file: str) -> Cluster:
+def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clusters_file: str) -> Cluster:
     """The TPU, with the settings of a cluster that is the same one. Raises UsageError."""
-    given = checked("--TPU_PREFIX", TpuName(name=prefix, is_prefix=True, project=project, zone=zone))
+    given = tpu.prefix(name, project, zone, ("--TPU_PREFIX", "--PROJECT", "--ZONE"))
     file = cluster_file(clusters_file)
-    same = [one for one in file.clusters.values() if one.tpu and one.tpu.name == prefix and one.name == prefix]
-    if same:
-        cluster = same[0]
-    else:  # whoever looks for the run later finds it by its cluster's name, however gcloud is set then
+    cluster = file.clusters.get(name)
+    if cluster is None or cluster.tpu is None or cluster.tpu.name != name:
         from mesh.api.discovering import zone_here
 
+        # Whoever looks for the run later finds it by its cluster's name, however gcloud is set then.
         there = zone_here(given)
-        cluster = find_cluster(f"{BUILT_IN}{there.project}/{there.zone}/{prefix}", file)
+        cluster = find_cluster(f"{tpu.BUILT_IN}{there.project}/{there.zone}/{name}", file)
     assert cluster.tpu is not None
-    tpu = dataclasses.replace(
+    named = dataclasses.replace(
         cluster.tpu,
         is_prefix=True,
         project=project or cluster.tpu.project,
         zone=zone or cluster.tpu.zone,
         internal_ip=cluster.tpu.internal_ip if internal_ip is None else str(internal_ip).lower(),
     )
-    return dataclasses.replace(cluster, tpu=tpu)
+    return dataclasses.replace(cluster, tpu=named)

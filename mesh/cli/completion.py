@@ -9,7 +9,7 @@ from invoke.parser.context import ParserContext
 from mesh import api
 from mesh.api.attaching import FROM
 from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
-from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS
+from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS, written
 from mesh.core.errors import MeshError, UsageError
 
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
@@ -81,7 +81,7 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
                 return []  # the cluster is named: the rest is the user's
             is_named = True
     if last.startswith("-"):
-        return _starting(last, [*sorted(flag for flag in task.flags if flag.startswith("--")), "--help"])
+        return _starting(last, [*sorted(written(flag) for flag in task.flags if flag.startswith("--")), "--help"])
     if is_named:
         return []
     if name == "completion":

@@ -17,7 +17,7 @@ from mesh import __version__
 from mesh.cli.completion import ASK, candidates
 from mesh.cli.speech import complain, show
 from mesh.cli.tasks import namespace
-from mesh.cli.words import CONFIG_KEY, SHORT, TAKES_WORDS, fill_in, places
+from mesh.cli.words import CONFIG_KEY, SHORT, TAKES_WORDS, fill_in, places, written
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
 
@@ -84,6 +84,7 @@ WORDS = {
     "ssh": "CLUSTER[:RANK] [-- COMMAND ...]",
     "push": "CLUSTER [--watch] | --list | --explain PATH",
     "pull": "CLUSTER PATH ...",
+    "multihost": "--TPU_PREFIX=NAME --COMMAND=TEXT",
     "setup": "CLUSTER",
     "check": "CLUSTER",
     "ps": "[CLUSTER]",
@@ -198,7 +199,7 @@ class MeshProgram(Program):
         task = self.contexts[name]
         rows = []
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
-            flag = _flag_of(str(argument.name))
+            flag = written(f"--{argument.name.replace('_', '-')}")
             flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
             if argument not in places(task):
                 rows.append((f"{flags} {_value_of(argument)}".strip(), argument.help or ""))
@@ -207,11 +208,6 @@ class MeshProgram(Program):
         table = [f"  {flags:<{width}}  {text}" for flags, text in rows]
         examples = ["", "Examples:", *EXAMPLES[name].rstrip("\n").split("\n")] if name in EXAMPLES else []
         return [f"Usage: {_usage(name)}", "", _summary(name), "", "Options:", *table, *examples]
-
-
-def _flag_of(name: str) -> str:
-    """As people write it: MaxText's are in capitals, and keep their underscores."""
-    return f"--{name if name.isupper() else name.replace('_', '-')}"
 
 
 def _value_of(argument: Argument) -> str:

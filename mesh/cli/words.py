@@ -117,4 +117,13 @@ def _is_value(task: ParserContext, flag: str, word: str) -> bool:
 
 
 def _long(task: ParserContext) -> list[str]:
-    return [flag for flag in task.flags if flag.startswith("--") and flag != CLUSTER]
+    return [written(flag) for flag in task.flags if flag.startswith("--") and flag != CLUSTER]
+
+
+def written(flag: str) -> str:
+    """A flag of Invoke's as people write it: those of MaxText are in capitals, and keep their underscores.
+
+    >>> written("--SCRIPT-DIR"), written("--host-grace")
+    ('--SCRIPT_DIR', '--host-grace')
+    """
+    return flag.replace("-", "_").replace("__", "--", 1) if flag.isupper() else flag

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
@@ -38,16 +38,20 @@ def built_in(name: str) -> TpuName:
     if len(parts) not in (1, 3):
         raise UsageError(f"{name!r}: expected tpu:PREFIX or tpu:PROJECT/ZONE/PREFIX")
     project, zone = parts[:-1] or ("", "")
-    return checked(name, TpuName(name=parts[-1], is_prefix=True, project=project, zone=zone))
+    return prefix(parts[-1], project, zone, (name, name, name))
 
 
-def checked(where: str, tpu: TpuName) -> TpuName:
-    """The same, if its name, project and zone can be some. Raises UsageError that names where they were given."""
-    for kind, text in (("name", tpu.name), ("project", tpu.project), ("zone", tpu.zone)):
+def prefix(name: str, project: str, zone: str, places: tuple[str, str, str]) -> TpuName:
+    """The TPU of a name, or those that it begins; project and zone "" are gcloud's.
+
+    places: where the three were given
+    Raises UsageError that names the place of what cannot be one.
+    """
+    for kind, text, place in zip(("name", "project", "zone"), (name, project, zone), places, strict=True):
         shape, expected = _SHAPES[kind]
         if (text or kind == "name") and not shape.fullmatch(text):
-            raise UsageError(f"{where}: expected {expected}, found {text!r}")
-    return tpu
+            raise UsageError(f"{place}: expected {expected}, found {text!r}")
+    return TpuName(name=name, is_prefix=True, project=project, zone=zone)
 
 
 def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> TpuName:
@@ -71,7 +75,7 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
             problems.unexpected(keys[key][1], f"{where}.{key}", expected)
         return found
 
-    if keys and ("name" in keys) == ("prefix" in keys):
+    if isinstance(node, MappingNode) and ("name" in keys) == ("prefix" in keys):
         problems.add(node, where, "expected either name: or prefix:")
     iap = "iap" in keys and yamlfile.flag(keys["iap"][1], f"{where}.iap", problems)
     if iap and "gateway" in cluster:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.core.cluster import TpuName
-from mesh.core.errors import MeshError
+from mesh.core.errors import UsageError
 
 KEY = "~/.ssh/google_compute_engine"  # that gcloud makes, and logs in with
 PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -33,7 +33,7 @@ class Zone:
 
 
 def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
-    """The zone that the user has named, or the one that gcloud is set to. Raises MeshError if there is none."""
+    """The zone that the user has named, or the one that gcloud is set to. Raises UsageError if there is none."""
     found = {name: _property(*place, environ) for name, place in _PROPERTIES.items()}
     zone = Zone(
         project=tpu.project or found["project"], zone=tpu.zone or found["zone"], endpoint=found["endpoint"].rstrip("/")
@@ -44,7 +44,7 @@ def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
     ):
         if not value:
             hint = f"{command}; or {what}: below tpu: in cluster.yaml, or --{what.upper()} of mesh multihost"
-            raise MeshError(f"in which {what} is TPU {tpu.name}?", hint=hint)
+            raise UsageError(f"in which {what} is TPU {tpu.name}?", hint=hint)
     return zone
 
 

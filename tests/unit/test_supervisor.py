@@ -35,7 +35,7 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
-from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Unlock
+from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 
 GRACE, DRAIN = 10.0, 2.0
@@ -679,3 +679,24 @@ def test_a_host_may_ask_for_time() -> None:
     assert not replay.supervisor.done
     replay.handle(Gone(time=33, node=0, left=("/dev/accel0 cannot be opened",)))
     assert replay.outcome().unverified == ("h0: /dev/accel0 cannot be opened",)
+
+
+def test_a_sync_that_takes_too_long() -> None:
+    replay = Replay(sync_timeout=60.0)
+    replay.tick(10.0)
+    for node in range(2):
+        replay.handle(connected(node), Locked(time=1, node=node))
+    replay.handle(synced(0))
+    assert replay.tick(69.9) == []
+    late = replay.tick(70.0)
+    assert [order.event.node for order in late if isinstance(order, Tell)] == [1]
+    assert replay.tick(70.0 + DRAIN) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.failures[0].message) == (125, "the workspace is not there after 60 s")
+
+
+def test_a_sync_in_time_is_not_ended_by_its_limit() -> None:
+    replay = Replay(sync_timeout=60.0)
+    replay.ready()
+    assert replay.tick(1000.0) == []
