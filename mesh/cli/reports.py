@@ -87,7 +87,8 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
         state = f"{line.state}, detached" if line.detached else state
         since = age(now - line.since) if line.since else "-"
         counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
-        rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, line.command[:MOST_COMMAND]])
+        command = " ".join(line.command.split())[:MOST_COMMAND]  # a text may have several lines
+        rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, command])
     yield from aligned(rows)
 
 

@@ -53,7 +53,7 @@ def finding(name: str, /, clock: float = 0.0, **facts: object) -> Finding:
 def test_a_good_host() -> None:
     findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
-    of_others = {"versions", "network", "master port", "path"}
+    of_others = {"worker", "versions", "network", "master port", "path"}
     assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {
         "login": "me",

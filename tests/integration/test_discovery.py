@@ -234,7 +234,6 @@ def test_every_flag_of_the_runner_and_its_status(user: Home, lab: Lab, tpus: Emu
     used = shell(user, f"{runner} --USE_EXISTING_FOLDER=True --SCRIPT_DIR=script --COMMAND='bash runner.sh'")
     assert used.status == 4
     assert logs(used)["output_slice_0000_worker_0001.txt"] == "/root/.mesh/workspaces/run1 on 1\n"
-    assert shell(user, f"{runner} --INTERNAL_IP=maybe --COMMAND=true").status == 2
     # The run is found again by its record, though gcloud knows of no project here.
     stopped = user.mesh("stop", "last")
     assert (stopped.status, stopped.out) == (0, b"nothing to stop: last has ended already\n"), stopped.err

@@ -152,6 +152,7 @@ FACTS = {
     "name": {"name": "h"},
     "devices": {},
     "versions": None,
+    "worker": None,
     "driver": "",
     "paths": {},
     "programs": {},
