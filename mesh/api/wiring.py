@@ -76,6 +76,7 @@ class Attaching:
     hide: Place  # bytes that come, and are not shown
     told: Path  # where the logs are said to be
     begin: str  # "now": nothing of what was there when we came is shown
+    only_reads: bool = False  # end nothing there, not even what a lost agent has left
 
 
 def new_run_id() -> str:
@@ -163,6 +164,7 @@ def launch(
             choose=lambda is_over: _choose(spec, terminal, is_over),
             plan=plan_of(spec, cluster),
             have=attaching.fetch if attaching else None,
+            only_reads=attaching.only_reads if attaching else False,
         )
         backend = BACKENDS[cluster.backend](cluster, passwords, reach)
         try:

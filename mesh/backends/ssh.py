@@ -189,6 +189,9 @@ class SshBackend:
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
+        if not host.address:  # a run has had it once
+            hint = "the host of the run must stand there under the name that it had"
+            raise HostUnreachable(f"cluster {self._cluster.name!r} has no such host", hint=hint)
         began = time.monotonic()
         problem = ""
         for attempt in range(tries):

@@ -124,6 +124,34 @@ def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_pa
     assert home.mesh("clean", "local").out.count(b"tape-") == 2
 
 
+def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Home, tmp_path: Path) -> None:
+    other = elsewhere(home, tmp_path / "state")
+    enough = tmp_path / "enough"
+    run = left(home, "local:2", "sh", "-c", f"echo up; while ! [ -e {enough} ]; do sleep 0.05; done; echo down; exit 3")
+    assert (home.mesh("logs").lines, home.mesh("logs", "--local").lines) == (["[0] up", "[1] up"],) * 2
+    unknown = other.mesh("logs", "--local", run)
+    assert (unknown.status, "was started on this machine" in unknown.err) == (2, True)
+    done = other.mesh("logs", "--rank", "1", run[:-2])
+    assert (done.lines, done.err) == (["[1] up"], f"==> {run} goes on by itself: `mesh logs -f {run}` follows it\n")
+    followers = [home.popen("logs", "-f"), other.popen("logs", "--follow", "--cluster", "local:2")]
+    for follower in followers:
+        assert follower.stdout is not None
+        assert {follower.stdout.readline() for _ in range(2)} == {b"[0] up\n", b"[1] up\n"}
+    followers[1].send_signal(signal.SIGINT)
+    followers[1].communicate(timeout=30)
+    assert followers[1].returncode == 130
+    enough.touch()
+    out, err = followers[0].communicate(timeout=30)
+    assert (sorted(out.splitlines()), followers[0].returncode) == ([b"[0] down", b"[1] down"], 0)
+    assert f"==> {run} has ended: exit 3\n" in err.decode()
+    late = other.mesh("logs", run)
+    assert (sorted(late.lines), late.err) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
+    for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
+        assert problems(state) == []
+        about = json.loads((state / "run.json").read_text())
+        assert (about["exit_code"], about["cause"], about["stopped"]) == (3, "rank", [])
+
+
 def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     run = left(home, "local:1", "sh", "-c", f"echo old; while ! [ -e {enough} ]; do sleep 0.05; done; echo new")
@@ -218,7 +246,10 @@ def test_a_detached_run_holds_its_hosts_and_loses_those_that_are_gone(plain_pod:
     # The same run, where one of its hosts is no more.
     text = (plain_pod.path / ".config/mesh/cluster.yaml").read_text()
     plain_pod.clusters(re.sub(r'("127\.0\.0\.3):[0-9]+', r"\1:1", text))
-    looking = plain_pod.popen("attach", run)
+    shown = plain_pod.mesh("logs", run)
+    assert (shown.status, shown.lines) == (0, ["[0] up"]), shown.err
+    assert "127.0.0.3 cannot be reached: " in shown.err
+    looking = plain_pod.popen("attach", run, "--from", "start")
     assert looking.stdout is not None
     looking.stdout.readline()
     enough.touch()
