@@ -114,6 +114,7 @@ def launch(
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.gate import Gate
     from mesh.sinks.jsonl import JsonSink
+    from mesh.sinks.ranks import counted
     from mesh.sinks.terminal import TerminalSink
 
     _allow_descriptors()
@@ -151,9 +152,13 @@ def launch(
         sizes = ", ".join(map(str, cluster.slices))
         terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
     if terminal and spec.kind is Kind.SETUP:
-        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+        terminal.say(f"Setting up cluster '{cluster.name}' ({counted(len(cluster.hosts), 'host')})")  # MESH's own words
         if not spec.commands:
-            terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
+            file = spec.workspace / PROJECT_FILE
+            lacks = (
+                f"there are no commands: in {file}" if file.exists() else f"there is no {file}; `mesh init` writes one"
+            )
+            terminal.say(f"nothing to run: {lacks}")
     with contextlib.ExitStack() as files:
         local = Local(
             owner=owner_of(spec, cluster),
