@@ -53,6 +53,7 @@ MODULES = (
     "reach",
     "versions",
     "paths",
+    "logins",
     "checks",
     "kernel",
     "spying",
