@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import re
 import signal
@@ -68,27 +69,36 @@ def elsewhere(home: Home, place: Path) -> Home:
     return dataclasses.replace(home, environ={**home.environ, "XDG_STATE_HOME": str(place)})
 
 
+# How clients come back, and how they are made to leave.
+COMING: list[list[str]] = [["attach"], ["attach", "--from", "start"], ["logs", "-f"], ["attach", "--from", "now"]]
+LEAVING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
 def test_every_byte_arrives_once_however_often_clients_are_killed_detached_and_attached(
     home: Home, tmp_path: Path
 ) -> None:
-    enough = tmp_path / "enough"
+    """8 ranks. MESH_TEST_ROUNDS: how many clients come and go, at random moments; also while they are coming."""
+    enough, chance = tmp_path / "enough", random.Random(1)
     home.files(noise__py=NOISE)
-    client = home.popen("run", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
+    client = home.popen("run", "--nproc", "4", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
     assert eventually(lambda: any(file.stat().st_size > 9000 for file in runs(home).glob("*/logs/rank-*")))
     (directory,) = runs(home).iterdir()
     assert home.mesh("detach").status == 0
     client.communicate(timeout=30)
     assert client.returncode == 0
-    moments = random.Random(1)
-    for number, words in ((signal.SIGKILL, []), (signal.SIGTERM, ["--from", "start"]), (signal.SIGKILL, [])):
-        least = size(directory) + moments.randrange(100_000)
-        looking = home.popen("attach", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert eventually(lambda least=least: size(directory) > least, 20.0)
-        looking.send_signal(number)
+    for number in range(int(os.environ.get("MESH_TEST_ROUNDS", "4"))):
+        least = size(directory) + chance.choice((0, chance.randrange(300_000)))
+        come = COMING[number % len(COMING)]
+        looking = home.popen(*come, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if least > size(directory):
+            assert eventually(lambda least=least: size(directory) > least, 20.0)
+        else:
+            assert eventually(lambda looking=looking: len(os.listdir(f"/proc/{looking.pid}/task")) > 1, 20.0)
+        looking.send_signal(chance.choice(LEAVING))
         looking.wait(30)
     enough.touch()
     assert home.mesh("attach", "--output", "none").status == 0
-    for rank in range(2):
+    for rank in range(8):
         (told,) = (home.path / ".mesh").rglob(f"count-{rank}")
         printed = noise(rank, int(told.read_text()))
         assert (directory / f"logs/rank-{rank:04d}.out").read_bytes() == printed[1]
