@@ -16,6 +16,7 @@ from mesh.api.wiring import Showing
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
 from mesh.core.run import Kind
+from mesh.sinks.amounts import told_bytes
 from mesh.sinks.grep import LineFilter
 from mesh.sinks.layout import LOGS
 from mesh.sinks.ranks import told_ranks
@@ -132,7 +133,7 @@ def _show(
         terminal.handle(_as_own(shown))
     terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=record.run))
     hosts.close()
-    for line in hosts.news():
+    for line in (*hosts.news(), *_left_out(read_record(record.directory), replay)):
         terminal.say(line)
     _conclude(terminal.say, record, hosts, follow=follow, is_empty=is_empty and not has_since)
 
@@ -213,6 +214,19 @@ def _conclude(say: Callable[[str], None], record: Record, hosts: _Hosts, *, foll
         say(f"nothing was printed; what there is lies in {record.directory / LOGS}")
         if any(Path(record.directory / LOGS).glob(f"{Stream.PRERUN.value}-*")):
             say(f"`mesh logs {record.run} --prerun` shows what prerun printed")
+
+
+def _left_out(record: Record, replay: Replay) -> Iterator[str]:
+    """What never came from the hosts, and has no line of its own in the logs."""
+    items = record.about.get("left_out")
+    missing: dict[int, int] = {}
+    for item in items if isinstance(items, list) else ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            if "log" not in item and replay.shows(int(item["rank"]), Stream(item["stream"])):
+                missing[int(item["rank"])] = missing.get(int(item["rank"]), 0) + int(item["bytes"])
+    if missing:
+        size = told_bytes(sum(missing.values()))
+        yield f"left out on the hosts: {size} of {told_ranks(missing)}, beyond `spool:` or for want of room there"
 
 
 def _as_own(output: Output) -> Output:

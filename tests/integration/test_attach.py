@@ -186,6 +186,26 @@ def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path)
     assert first.communicate(timeout=30)[0] == b"[0] new\n"
 
 
+def test_what_hosts_had_no_room_for_is_told_to_all_who_come(home: Home, tmp_path: Path) -> None:
+    home.files(mesh__yaml="spool: 1 MB\n")
+    run = left(home, "local:1", "sh", "-c", "printf begin; head -c 9000000 /dev/zero; printf end; exit 3")
+    assert eventually(lambda: b"no run is there" in home.mesh("ps", "local").out)
+    other = elsewhere(home, tmp_path / "state")
+    for of, words, status in (
+        (home, ["attach"], 3),
+        (other, ["logs", "--cluster", "local:1"], 0),
+        (other, ["logs"], 0),
+    ):
+        done = of.mesh(*words, "--output", "rank0", run)
+        assert (done.status, done.out[:5], done.out[-3:]) == (status, b"begin", b"end")
+        assert len(done.out) < 4_000_000
+        assert "left out" in done.err
+    assert "left out" not in other.mesh("logs", "--stderr").err
+    for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
+        missing = sum(item["bytes"] for item in json.loads((state / "run.json").read_text())["left_out"])
+        assert missing + (state / "logs/rank-0000.out").stat().st_size == 9_000_000 + len("begin" + "end")
+
+
 def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path) -> None:
     script = "trap 'echo once; sleep 0.3; exit 9' INT; echo up; while :; do sleep 0.05; done"
     run = left(home, "local:1", "bash", "-c", script)
