@@ -64,7 +64,8 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     if not found:
         where = f"on {cluster}" if cluster else "here, or on any cluster"
         unasked = "".join(f"\n{line}" for line in failures)
-        raise UsageError(f"no detached run {name!r} is known {where}{unasked}", hint="`mesh ps` lists what runs")
+        what = "detached run" if name == LAST else f"detached run {name!r}"
+        raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
     if name != LAST and len(found) > 1:
         raise ambiguous(name, sorted(found))
     return found[max(found)]

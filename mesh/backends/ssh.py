@@ -24,6 +24,7 @@ from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Farewell, Opened
 
+NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
 TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
@@ -185,7 +186,8 @@ class SshBackend:
 
     def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
         files = (Path(host.identity_file),) if host.identity_file else ()
-        return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=gateway)
+        address = host.address or NOWHERE
+        return SshConnection(address, port=host.port, user=host.user, shared=shared, files=files, gateway=gateway)
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""

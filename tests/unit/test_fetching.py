@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from mesh.api.detached import _is_plan, with_hosts
+from mesh.backends.passwords import Passwords
+from mesh.backends.ssh import SshBackend
 from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.errors import HostUnreachable
 from mesh.core.events import CaughtUp, Connected, Event, Exited, Gone, Lost, PrepareFailed, Started, Tick
 from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
@@ -116,3 +119,8 @@ def test_a_host_that_a_cluster_does_not_name_has_no_address() -> None:
     """Whatever a host says that the run's hosts are: nobody is asked for a login who is not in cluster.yaml."""
     found = with_hosts(Cluster(name="c", hosts=HOSTS), ["h1", "elsewhere.example"])
     assert [host.address for host in found.hosts] == ["h1", ""]
+    backend = SshBackend(found, environ={}, passwords=Passwords("", {}))
+    (opened,) = backend.open(found.hosts[1:], ["true"])
+    backend.close()
+    assert isinstance(opened.result, HostUnreachable)
+    assert str(opened.result) == "cluster 'c' has no such host"
