@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mesh.api.attaching import attach, detach, signal
 from mesh.api.checking import HostReport, check
@@ -41,6 +42,9 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.sinks.records import Record
 from mesh.sinks.results import PullResult, RankResult, RunResult, SyncResult, failures
+
+if TYPE_CHECKING:
+    from mesh.workspace.ignore import Decision
 
 __all__ = [
     "AUTO",
@@ -121,6 +125,9 @@ class Explanation:
     above: str  # the directory above it that is left out, relative to the workspace; "": none is
     rule: str  # the pattern that decides; "": none is about it
     place: str  # its file and line
+    emptied: bool = (
+        False  # the path is a directory that is sent without anything in it, for which ``rule`` is the reason
+    )
 
 
 def run(
@@ -250,23 +257,35 @@ def explain(path: str) -> Explanation:
 
     project = project_here()
     inside = _inside(project.workspace, path)
-    decision = decide(
-        project.workspace,
-        inside,
-        project.ignore,
-        include_git=project.include_git,
-        places=project.ignore_places,
-    )
-    rule = decision.rule
+
+    def decided(path: bytes) -> Decision:
+        ignore, places = project.ignore, project.ignore_places
+        return decide(project.workspace, path, ignore, include_git=project.include_git, places=places)
+
+    decision = decided(inside)
     in_the_way = obstacle(project.workspace, inside) if decision.belongs else ""
+    belongs = decision.belongs and not in_the_way
+    below = [decided(child) for child in _children(project.workspace, inside)] if belongs else []
+    emptied = bool(below) and not any(child.belongs for child in below)
+    rule = below[0].rule if emptied else decision.rule
     return Explanation(
-        belongs=decision.belongs and not in_the_way,
+        belongs=belongs,
         path=os.fsdecode(inside),
         obstacle=in_the_way,
         above="" if decision.path == inside.strip(b"/") else os.fsdecode(decision.path),
         rule=os.fsdecode(rule.text) if rule else "",
         place=rule.place if rule else "",
+        emptied=emptied,
     )
+
+
+def _children(workspace: Path, path: bytes) -> list[bytes]:
+    """What is in a directory of the workspace, in order; nothing if it is none, or cannot be read."""
+    place = os.path.join(os.fsencode(workspace), path.strip(b"/"))
+    try:
+        return [] if os.path.islink(place) else [os.path.join(path, name) for name in sorted(os.listdir(place))]
+    except OSError:
+        return []
 
 
 def _inside(workspace: Path, path: str) -> bytes:

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
-import shutil
 import signal as signals
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mesh.api.choosing import choose_cluster
-from mesh.api.inquiries import ask, clusters_of, find_run, told_failures
+from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
+from mesh.api.inquiries import ask, find_run, told_failures
 from mesh.api.logs import logs
-from mesh.api.records import LAST, find_record, list_records, runs_directory
-from mesh.api.wiring import Attaching, Showing, launch, placed
+from mesh.api.records import LAST, find_record, list_records
+from mesh.api.wiring import Showing, launch, placed
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
-from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
 from mesh.sinks.layout import LOGS
 from mesh.sinks.ranks import told_ranks
-from mesh.sinks.records import Record, State, read_record
+from mesh.sinks.records import Record, State
 from mesh.sinks.results import RankResult, RunResult, run_result
-from mesh.sinks.resuming import read_left
 
 DEFAULTS = Options()
 FROM = ("here", "start", "now")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    """A run that there is somewhere."""
-
-    run: str  # its id
-    cluster: str
-    about: Mapping[str, Any]  # as run.json has it: hosts, nproc, command, workspace, rules
 
 
 def attach(
@@ -73,9 +56,9 @@ def attach(
     if record is not None and record.state is State.ENDED:
         return _ended(record, showing, begin)
     if record is not None and record.about.get("hosts"):
-        found = _Run(run=record.run, cluster=cluster or record.cluster, about=record.about)
+        found = known(record, cluster)
     else:
-        found = _find(record.run if record else run, cluster, clusters_file)
+        found = find_detached(record.run if record else run, cluster, clusters_file)
     return _attach(found, showing, begin, clusters_file)
 
 
@@ -139,7 +122,7 @@ def _tell(
     troubles: list[str] = []
     for found in where.clusters:
         if where.record and where.record.hosts:
-            found = _with_hosts(found, where.record.hosts)
+            found = with_hosts(found, where.record.hosts)
         inquiry = ask(found, {**question, "run": where.run})
         troubles += told_failures(found, inquiry)
         for answered in inquiry.answers.values():
@@ -163,65 +146,13 @@ def _record(name: str) -> Record | None:
     return next(iter([*detached, *was, *records]), None)
 
 
-def _find(name: str, cluster: str, clusters_file: str) -> _Run:
-    """A run that this machine does not know, by what hosts keep of it."""
-    found: dict[str, _Run] = {}
-    for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
-        for answered in ask(asked, {"question": "tapes"}).answers.values():
-            for tape in answered.answer["tapes"]:
-                if "plan" in tape and (name == LAST or str(tape["run"]).startswith(name)):
-                    where = _cluster_of(tape["plan"], asked, clusters_file)
-                    found.setdefault(tape["run"], _Run(run=tape["run"], cluster=where, about=tape["plan"]))
-    if not found:
-        where = f"on {cluster}" if cluster else "here, or on any cluster"
-        raise UsageError(f"no detached run {name!r} is known {where}", hint="`mesh ps` lists what runs")
-    if name != LAST and len(found) > 1:
-        raise UsageError(f"{name!r} is the beginning of several runs: {', '.join(sorted(found)[-5:])}")
-    return found[max(found)]
-
-
-def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
-    """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
-    try:
-        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, all_ready=False)
-    except MeshError:  # another machine may have other names
-        return asked.name
-    has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
-    return named.name if has_all and named.backend == asked.backend else asked.name
-
-
-def _with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = ()) -> Cluster:
-    """The cluster with the hosts of a run; one that it has no more is named, and not found."""
-    known = {host.name: host for host in cluster.hosts}
-    hosts = tuple(known.get(name) or Host(name=name, address=name) for name in names)
-    return dataclasses.replace(cluster, hosts=hosts, slices=tuple(slices))
-
-
-def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> RunResult:
+def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str) -> RunResult:
     from mesh.engine.attachment import Attachment
 
-    about = found.about
-    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, all_ready=False)
-    cluster = _with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
-    rules = about.get("rules") or {}
-    spec = RunSpec(
-        run=found.run,
-        project="",
-        workspace=Path(str(about.get("workspace", "/"))),
-        command=tuple(about["command"]),
-        nproc=int(about.get("nproc", 1)),
-        grace=float(rules.get("grace", DEFAULT_GRACE)),
-        drain=float(rules.get("drain", DEFAULT_DRAIN)),
-        host_grace=float(rules.get("host_grace", DEFAULT_HOST_GRACE)),
-        keep_going=bool(rules.get("keep_going", False)),
-        logs=int(rules.get("logs", DEFAULT_LOGS)),
-        sync=False,
-        lock=False,
-    )
-    placement = placed(spec, cluster)
+    spec, cluster = prepared(found, clusters_file)
     can_ask = sys.stdin is not None and sys.stdin.isatty() and os.isatty(2) and not showing.quiet
-    attachment = Attachment(spec, placement, can_ask=can_ask)
-    place = _Place(found, begin)
+    attachment = Attachment(spec, placed(spec, cluster), can_ask=can_ask)
+    place = Place(found, begin)
     try:
         outcome, placement, store = launch(spec, cluster, showing, supervisor=attachment, attaching=place.attaching)
         assert store is not None
@@ -232,62 +163,6 @@ def _attach(found: _Run, showing: Showing, begin: str, clusters_file: str) -> Ru
         return place.told(run_result(outcome, placement, store, (Stream.STDOUT, Stream.STDERR)))
     finally:
         place.close()
-
-
-class _Place:
-    """The directory that an attached run is written to, and what is fetched for it."""
-
-    def __init__(self, found: _Run, begin: str) -> None:
-        from mesh.sinks.store import open_events
-
-        directory = runs_directory(os.environ) / found.run
-        self._is_new = not directory.exists()
-        self._temporary = ""
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            lock = open_events(directory)
-        except BlockingIOError:  # another client of this machine is at it: we write for ourselves alone
-            known = read_left(read_record(directory), -1).have
-            self._temporary = tempfile.mkdtemp(prefix="mesh-attach-")
-            self._directory = Path(self._temporary) / found.run
-            self._directory.mkdir(mode=0o700)
-            left = read_left(read_record(self._directory), open_events(self._directory))
-            self.attaching = Attaching(
-                directory=self._directory,
-                left=left,
-                fetch={},
-                skip={},
-                hide=known if begin == "here" else {},
-                told=directory / LOGS,
-                begin=begin,
-            )
-        else:
-            self._directory = directory
-            left = read_left(read_record(directory), lock)
-            left = dataclasses.replace(left, about={**found.about, **left.about})
-            fetch = {} if begin == "start" else left.have
-            skip = left.have if begin == "start" else {}
-            self.attaching = Attaching(
-                directory=directory, left=left, fetch=fetch, skip=skip, hide={}, told=directory / LOGS, begin=begin
-            )
-
-    def told(self, result: RunResult) -> RunResult:
-        """What we had for ourselves goes: the other client has it."""
-        logs = self.attaching.told
-        ranks = [
-            dataclasses.replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)
-            for one in result.ranks
-        ]
-        return dataclasses.replace(result, ranks=tuple(ranks), directory=logs.parent)
-
-    def forget(self) -> None:
-        """There is no such run: what we have made for it goes."""
-        if self._is_new:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-    def close(self) -> None:
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
@@ -304,11 +179,11 @@ def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
             f"logs: {record.directory / LOGS}",
         ]
         terminal.conclude(lines, failed=bool(record.exit_code))
-    known = {item.get("rank"): item for item in record.about.get("ranks", ()) if isinstance(item, dict)}
+    exits = {item.get("rank"): item for item in record.about.get("ranks", ()) if isinstance(item, dict)}
     placement, place = record.placement, record.directory / LOGS
     ranks = []
     for rank in range(placement.world_size):
-        about = known.get(rank, {})
+        about = exits.get(rank, {})
         ranks.append(
             RankResult(
                 rank=rank,

@@ -122,7 +122,7 @@ def stop(
         raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
     if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
-        raise UsageError(f"no run {run!r} is known here, and none is on {names}", hint="`mesh ps` lists what runs")
+        raise UsageError(f"no run {run!r} is on {names}, and none is known here", hint="`mesh ps` lists what runs")
     return tuple(sorted(stopped))
 
 
@@ -291,5 +291,6 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         raise ambiguous(name, matching)
     if not matching:
         where = ", ".join(cluster.name for cluster in clusters)
-        raise UsageError(f"no run {name!r} on {where}", hint="`mesh ps` lists the runs on a cluster's hosts")
+        runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
+        raise UsageError(f"no run {name!r} is on {where}", hint=runs)
     return matching[0]

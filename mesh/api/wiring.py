@@ -76,6 +76,7 @@ class Attaching:
     hide: Place  # bytes that come, and are not shown
     told: Path  # where the logs are said to be
     begin: str  # "now": nothing of what was there when we came is shown
+    only_reads: bool = False  # end nothing there, not even what a lost agent has left
 
 
 def new_run_id() -> str:
@@ -113,6 +114,7 @@ def launch(
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.gate import Gate
     from mesh.sinks.jsonl import JsonSink
+    from mesh.sinks.ranks import counted
     from mesh.sinks.terminal import TerminalSink
 
     _allow_descriptors()
@@ -152,9 +154,13 @@ def launch(
     if terminal and cluster.note and showing.kept and not attaching:
         terminal.say(cluster.note)
     if terminal and spec.kind is Kind.SETUP:
-        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+        terminal.say(f"Setting up cluster '{cluster.name}' ({counted(len(cluster.hosts), 'host')})")  # MESH's own words
         if not spec.commands:
-            terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
+            file = spec.workspace / PROJECT_FILE
+            lacks = (
+                f"there are no commands: in {file}" if file.exists() else f"there is no {file}; `mesh init` writes one"
+            )
+            terminal.say(f"nothing to run: {lacks}")
     with contextlib.ExitStack() as files:
         local = Local(
             owner=owner_of(spec, cluster),
@@ -165,6 +171,7 @@ def launch(
             choose=lambda is_over: _choose(spec, terminal, is_over),
             plan=plan_of(spec, cluster),
             have=attaching.fetch if attaching else None,
+            only_reads=attaching.only_reads if attaching else False,
         )
         backend = BACKENDS[cluster.backend](cluster, passwords, reach)
         try:

@@ -24,6 +24,7 @@ from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Farewell, Opened
 
+NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
 TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
@@ -186,10 +187,14 @@ class SshBackend:
     def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
         files = (Path(host.identity_file),) if host.identity_file else ()
         way = host.proxy_command or gateway
-        return SshConnection(host.address, port=host.port, user=host.user, shared=shared, files=files, gateway=way)
+        address = host.address or NOWHERE
+        return SshConnection(address, port=host.port, user=host.user, shared=shared, files=files, gateway=way)
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
+        if not host.address:  # a run has had it once
+            hint = "the host of the run must stand there under the name that it had"
+            raise HostUnreachable(f"cluster {self._cluster.name!r} has no such host", hint=hint)
         began = time.monotonic()
         problem = ""
         for attempt in range(tries):

@@ -115,7 +115,9 @@ def listed(files: Sequence[Listed]) -> Iterator[str]:
 def explained(path: str, found: Explanation) -> Iterator[str]:
     """Why a path is sent or not, in one line."""
     rule = f"{_text(found.rule)} ({_text(found.place)})"
-    if found.belongs:
+    if found.emptied:
+        yield f"{path} is sent as an empty directory: all that is in it is left out, by {rule}"
+    elif found.belongs:
         yield f"{path} is sent: {rule if found.rule else 'no rule leaves it out'}"
     elif found.obstacle:
         yield f"{path} is not sent: {found.obstacle}"

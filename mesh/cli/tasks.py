@@ -369,6 +369,9 @@ def stop(
         "since": "only what came within this time before now: 10m, 2h, 30s, 1d",
         "grep": "only lines in which this regular expression (Python's) matches",
         "follow": "go on until the run has ended",
+        "cluster": "where it is, if this machine does not know",
+        "clusters": CLUSTERS,
+        "local": "only what this machine has: ask no host, as when they are out of reach",
         **{name: OPTIONS[name] for name in ("output", "fold", "label")},
     },
 )
@@ -385,8 +388,11 @@ def logs(
     output: str = "",
     fold: str = "numbers",
     label: str = "rank",
+    cluster: str = "",
+    clusters: str = "",
+    local: bool = False,
 ) -> None:
-    """Show what the ranks of a run have printed, from this machine's record of it."""
+    """Show what the ranks of a run have printed, with what the hosts of a detached one have more."""
     api.logs(
         run or "last",
         ranks=read_ranks("--rank", rank),
@@ -398,6 +404,9 @@ def logs(
         output=output,
         fold=fold,
         label=label,
+        cluster=cluster,
+        clusters_file=clusters,
+        local=local,
     )
 
 

@@ -27,7 +27,7 @@ class Host:
     """One machine of a cluster."""
 
     name: str  # how the user calls it: unique in its cluster, used in labels and file names
-    address: str  # a name, an ssh_config alias or an IP address (IPv6 without brackets)
+    address: str  # a name, an ssh_config alias or an IP address (IPv6 without brackets); "": there is none to go by
     port: int = 0  # 1 .. 65535; 0: what ssh_config says, else 22
     user: str = ""  # "": what ssh_config says, else the local user
     identity_file: str = ""  # a path, ~ expanded; "": what ssh_config says, else the agent and default keys

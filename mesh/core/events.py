@@ -349,6 +349,8 @@ class Gone(HostEvent):
 class Detached(HostEvent):
     """The host keeps the run without us from now on."""
 
+    ends_with: str = ""  # its system ends it with the end of "login", ours there, or "logins", the user's last one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Introduced(HostEvent):

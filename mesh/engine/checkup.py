@@ -135,6 +135,7 @@ def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any
         _clock(answered.clock),
         _name(facts["name"]),
         _devices(facts["devices"]),
+        _logout(str(facts["ends_with"]), str(facts["user"])),
     ]
     if wanted.lock:
         found.append(_lock(facts["lock"], is_dead))
@@ -209,6 +210,24 @@ def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]]
 
 def _devices(told: Mapping[str, Any]) -> Finding:
     return failed("devices", told["error"], told["hint"]) if "error" in told else ok("devices")
+
+
+def _logout(what: str, user: str) -> Finding:
+    """what: as the agent's logins.py has it."""
+    if not what:
+        return ok("logout")
+    if what == "logins":
+        hint = f"`loginctl enable-linger {user}` there lets it go on"
+        return warning("logout", f"a detached run ends with the last login of {user}, who does not linger", hint)
+    users = " ".join(dict.fromkeys(("root", user)))  # what is excluded by default is not, once anybody is
+    hint = (
+        f"have root write `[Login]` and `KillExcludeUsers={users}` to /etc/systemd/logind.conf.d/mesh.conf there,\n"
+        "then `systemctl restart systemd-logind`"
+    )
+    told = (
+        "systemd-logind ends what a login leaves behind (KillUserProcesses): a detached run ends as its client leaves"
+    )
+    return warning("logout", told, hint)
 
 
 def _program(name: str, told: Mapping[str, Any], hint: str) -> Finding:

@@ -93,6 +93,7 @@ class Local:
     choose: Callable[[Callable[[], bool]], str] = lambda is_over: "leave"
     plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back to the run must know
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
+    only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
@@ -458,7 +459,7 @@ class Launcher:
 
         def serve() -> None:
             if isinstance(session, Following):
-                session.follow(begin, self._local.have or {})
+                session.follow(begin, self._local.have or {}, only_reads=self._local.only_reads)
             else:
                 session.begin(begin)
             try:

@@ -46,6 +46,7 @@ from mesh.core.outcome import (
     Outcome,
 )
 from mesh.core.run import Kind, RunSpec
+from mesh.engine.findings import few
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
@@ -56,6 +57,10 @@ AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
 CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
 STACKS = 7.0  # seconds for the hosts to tell their stacks; an agent gives itself 5
+AT_LOGOUT = {
+    "login": "systemd-logind ends the run now, as it ends all that a login leaves there; `mesh check` tells what to do",
+    "logins": "systemd ends the run with your last login there; `mesh check` tells what to do",
+}
 PATIENCE = 10.0  # seconds beyond grace for an agent's answer; it names what SIGKILL did not end after 5
 
 
@@ -122,6 +127,7 @@ class Supervisor:
         self._not_started = set(range(placement.world_size)) if spec.detach else set()
         self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
         self._introduction = Introduction(spec, placement)
+        self._at_logout: dict[str, set[int]] = {}  # hosts whose system would end it then, by what ends it
 
     @property
     def done(self) -> bool:
@@ -163,7 +169,9 @@ class Supervisor:
                 return self._fail(failure, Cause.PREPARE)
             case Started(rank=rank):
                 return self._has_started(rank)
-            case Detached(node=node):
+            case Detached(node=node, ends_with=what):
+                if what:
+                    self._at_logout.setdefault(what, set()).add(node)
                 return self._detach(node)
             case Introduced():
                 return self._introduction.take(event)
@@ -268,8 +276,14 @@ class Supervisor:
         self._detached |= {node} if node is not None else set()
         if len(self._detached) == len(self._phase):
             self._deadlines.setdefault("introduction", self._now + INTRODUCTION)
-            return self._introduction.begin()
+            return [*self._warnings(), *self._introduction.begin()]
         return [Detach(node=other) for other in others]
+
+    def _warnings(self) -> list[Order]:
+        """Where it does not go on for long: once."""
+        at_logout, self._at_logout = self._at_logout, {}
+        names = {what: few([self._name(node) for node in sorted(nodes)]) for what, nodes in at_logout.items()}
+        return [Say(text=f"{names[what]}: {AT_LOGOUT[what]}") for what in names]
 
     def _left(self, ended: float, cause: Cause, exit_code: int) -> Outcome:
         """The outcome of a run that goes on without us."""

@@ -54,6 +54,7 @@ MODULES = (
     "versions",
     "paths",
     "tpu",
+    "logins",
     "checks",
     "kernel",
     "spying",

@@ -30,10 +30,13 @@ Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
 class Following(Session):
     """Reads the run's tape through a process of our own there; orders go through it to the run's agent."""
 
-    def follow(self, begin: Begin, have: Place) -> None:
-        """Ship the program and its only request. have: what need not come again."""
+    def follow(self, begin: Begin, have: Place, *, only_reads: bool = False) -> None:
+        """Ship the program and its only request.
+
+        have: what need not come again; only_reads: what an agent that is gone has left there is left alone
+        """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
-        self._have = dict(have)
+        self._have, self._only_reads = dict(have), only_reads
         self._client = secrets.token_hex(8)
         self._told: set[str] = set()  # all but output comes again through each channel
         self._marker = secrets.token_hex(16)
@@ -53,6 +56,7 @@ class Following(Session):
             "node": self._agent,
             "client": self._client,
             "have": ranks,
+            "only_reads": self._only_reads,
             "place": self.place,
             "remote_dir": self._remote_dir,
         }

@@ -559,7 +559,7 @@ class Session:
                 yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
             case "detached":
                 self._is_detached = True
-                yield Detached(time=now, node=node)
+                yield Detached(time=now, node=node, ends_with=header["ends_with"])
             case "introduced":
                 yield Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
             case "left-out":

@@ -68,6 +68,10 @@ class Replay:
         """Whether it is known what came when. Valid after ``advance``."""
         return self._files.changed(INDEX) > 0
 
+    def shows(self, rank: int, stream: Stream) -> bool:
+        """Whether it is one of the logs that are read."""
+        return log_number(rank, stream) in self._logs
+
     def advance(self) -> Iterator[Output]:
         """What the index tells of and was not yielded yet, in its order. Raises OSError."""
         self._files.look()

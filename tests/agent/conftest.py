@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.local import LocalBackend
+from mesh.backends.local import LocalBackend, LocalChannel
 from mesh.core.cluster import Host
 from mesh.core.events import (
     Connected,
@@ -186,6 +186,9 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     yield start
     for channel in channels:
         channel.close()
+        # An agent that was let go is no child that ``close`` waits for; it may be on its way out.
+        assert isinstance(channel, LocalChannel)
+        assert not channel._is_let_go or eventually(lambda channel=channel: channel._process.poll() is not None, 5.0)
     backend.close()
     assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 10.0), left_of(f"run-{os.getpid()}")
 

@@ -30,7 +30,7 @@ from mesh.remote.blob import start_command
 from mesh.remote.following import Following
 from mesh.remote.session import Begin
 from tests.agent.conftest import HOST, PYTHONS, Open, Run
-from tests.lab import eventually
+from tests.lab import eventually, state_of
 
 RUN = f"run-{os.getpid()}"
 
@@ -44,10 +44,11 @@ class Look(Run):
         begin: Begin,
         have: Mapping[tuple[int, Stream], int],
         reopen: Callable[[], Channel | None],
+        only_reads: bool,
     ) -> None:
         self.session = Following(0, 0, channel, self.take, reopen)
         self.events, self.taken = [], []
-        self.session.follow(begin, have)
+        self.session.follow(begin, have, only_reads=only_reads)
         self._coming = self.session.events()
 
 
@@ -59,14 +60,17 @@ def come(remote_dir: Path, any_python: str) -> Iterator[Come]:
     backend = LocalBackend()
     channels: list[Channel] = []
 
-    def start(have: Mapping[tuple[int, Stream], int] | None = None, python: str = any_python) -> Look:
+    def start(
+        have: Mapping[tuple[int, Stream], int] | None = None, python: str = any_python, only_reads: bool = False
+    ) -> Look:
         about = {"run": RUN, "project": "p", "remote_dir": str(remote_dir), "about": {}, "owner": None, "node": 0}
         more = {"share": False, "devices": (), "device_patience": 5.0, "spool": 10**9, "lease": 60.0, "grace": 5.0}
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception)
         channels.append(opened.result)
         again = lambda: backend.reopen(0, start_command(python))  # noqa: E731
-        return Look(opened.result, Begin(**about, **more), have or {}, again)  # type: ignore[arg-type]
+        begin = Begin(**about, **more)  # type: ignore[arg-type]
+        return Look(opened.result, begin, have or {}, again, only_reads)
 
     yield start
     for channel in channels:
@@ -181,6 +185,25 @@ def test_an_agent_that_is_gone_without_a_word_is_lost_after_all_that_it_has_kept
     assert (lost.is_known, lost.is_clear) == (True, True)
     assert ("anew" in lost.reason) == is_anew
     assert look.printed(Stream.STDERR) == b"up\n"
+
+
+def test_who_only_reads_leaves_alone_what_a_killed_agent_has_left(agent: Run, come: Come) -> None:
+    agent.prepare(env={"MESH_RUN_ID": RUN})
+    agent.start("sh", "-c", "sleep 1000 & echo $PPID $!; wait")
+    printed = agent.until(Output)
+    assert isinstance(printed, Output)
+    pid, rank = (int(word) for word in printed.data.split())
+    guardian = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    leave(agent)
+    os.kill(guardian, signal.SIGSTOP)  # so that it does not end what the agent leaves
+    os.kill(pid, signal.SIGKILL)
+    os.kill(guardian, signal.SIGKILL)
+    look = come(only_reads=True)
+    assert isinstance(look.until(Lost), Lost)
+    assert look.printed() == printed.data
+    assert state_of(Path(f"/proc/{rank}")) != "Z"
+    come().until(Lost)
+    assert eventually(lambda: not Path(f"/proc/{rank}").exists() or state_of(Path(f"/proc/{rank}")) == "Z")
 
 
 def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, come: Come, any_python: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mesh.backends.local import LocalBackend
-from mesh.core.events import Lost, Output
+from mesh.core.events import Detached, Gone, Lost, Output
 from mesh.core.interfaces import Channel
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.doors import sweep
@@ -103,3 +103,24 @@ def test_what_belongs_to_the_connection_is_spared(scope: Path) -> None:
         for process in (sleeper, connection):
             process.kill()
             process.communicate()
+
+
+LOGIND = Path("/etc/systemd/logind.conf")
+
+
+@pytest.mark.skipif(not LOGIND.exists(), reason=f"no {LOGIND} to put another one in the place of")
+def test_a_client_that_leaves_is_told_that_its_logout_ends_the_run(
+    scope: Path, agent: Run, any_python: str, opener: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "logind.conf").write_text("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n")
+    ours = ["unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path}/logind.conf {LOGIND} && exec "$@"', "sh"]
+    monkeypatch.setattr(conftest, "start_command", lambda python: within(scope, [*ours, *start_command(python)]))
+    for run, what in ((agent, ""), (opener(any_python, node=1), "login")):
+        run.prepare()
+        run.start("sh", "-c", "read x", stdin=True)
+        run.session.detach()
+        detached = run.until(Detached)
+        assert isinstance(detached, Detached)
+        assert detached.ends_with == what
+        run.session.stdin(0, b"\n")
+        run.until(Gone)

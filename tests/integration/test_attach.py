@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import re
 import signal
@@ -68,27 +69,36 @@ def elsewhere(home: Home, place: Path) -> Home:
     return dataclasses.replace(home, environ={**home.environ, "XDG_STATE_HOME": str(place)})
 
 
+# How clients come back, and how they are made to leave.
+COMING: list[list[str]] = [["attach"], ["attach", "--from", "start"], ["logs", "-f"], ["attach", "--from", "now"]]
+LEAVING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
 def test_every_byte_arrives_once_however_often_clients_are_killed_detached_and_attached(
     home: Home, tmp_path: Path
 ) -> None:
-    enough = tmp_path / "enough"
+    """8 ranks. MESH_TEST_ROUNDS: how many clients come and go, at random moments; also while they are coming."""
+    enough, chance = tmp_path / "enough", random.Random(1)
     home.files(noise__py=NOISE)
-    client = home.popen("run", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
+    client = home.popen("run", "--nproc", "4", "--env", f"ENOUGH={enough}", "local:2", "python3", "noise.py")
     assert eventually(lambda: any(file.stat().st_size > 9000 for file in runs(home).glob("*/logs/rank-*")))
     (directory,) = runs(home).iterdir()
     assert home.mesh("detach").status == 0
     client.communicate(timeout=30)
     assert client.returncode == 0
-    moments = random.Random(1)
-    for number, words in ((signal.SIGKILL, []), (signal.SIGTERM, ["--from", "start"]), (signal.SIGKILL, [])):
-        least = size(directory) + moments.randrange(100_000)
-        looking = home.popen("attach", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert eventually(lambda least=least: size(directory) > least, 20.0)
-        looking.send_signal(number)
+    for number in range(int(os.environ.get("MESH_TEST_ROUNDS", "4"))):
+        least = size(directory) + chance.choice((0, chance.randrange(300_000)))
+        come = COMING[number % len(COMING)]
+        looking = home.popen(*come, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if least > size(directory):
+            assert eventually(lambda least=least: size(directory) > least, 20.0)
+        else:
+            assert eventually(lambda looking=looking: len(os.listdir(f"/proc/{looking.pid}/task")) > 1, 20.0)
+        looking.send_signal(chance.choice(LEAVING))
         looking.wait(30)
     enough.touch()
     assert home.mesh("attach", "--output", "none").status == 0
-    for rank in range(2):
+    for rank in range(8):
         (told,) = (home.path / ".mesh").rglob(f"count-{rank}")
         printed = noise(rank, int(told.read_text()))
         assert (directory / f"logs/rank-{rank:04d}.out").read_bytes() == printed[1]
@@ -124,6 +134,34 @@ def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_pa
     assert home.mesh("clean", "local").out.count(b"tape-") == 2
 
 
+def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Home, tmp_path: Path) -> None:
+    other = elsewhere(home, tmp_path / "state")
+    enough = tmp_path / "enough"
+    run = left(home, "local:2", "sh", "-c", f"echo up; while ! [ -e {enough} ]; do sleep 0.05; done; echo down; exit 3")
+    assert (home.mesh("logs").lines, home.mesh("logs", "--local").lines) == (["[0] up", "[1] up"],) * 2
+    unknown = other.mesh("logs", "--local", run)
+    assert (unknown.status, "was started on this machine" in unknown.err) == (2, True)
+    done = other.mesh("logs", "--rank", "1", run[:-2])
+    assert (done.lines, done.err) == (["[1] up"], f"==> {run} goes on by itself: `mesh logs -f {run}` follows it\n")
+    followers = [home.popen("logs", "-f"), other.popen("logs", "--follow", "--cluster", "local:2")]
+    for follower in followers:
+        assert follower.stdout is not None
+        assert {follower.stdout.readline() for _ in range(2)} == {b"[0] up\n", b"[1] up\n"}
+    followers[1].send_signal(signal.SIGINT)
+    followers[1].communicate(timeout=30)
+    assert followers[1].returncode == 130
+    enough.touch()
+    out, err = followers[0].communicate(timeout=30)
+    assert (sorted(out.splitlines()), followers[0].returncode) == ([b"[0] down", b"[1] down"], 0)
+    assert f"==> {run} has ended: exit 3\n" in err.decode()
+    late = other.mesh("logs", run)
+    assert (sorted(late.lines), late.err) == (["[0] down", "[0] up", "[1] down", "[1] up"], "")
+    for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
+        assert problems(state) == []
+        about = json.loads((state / "run.json").read_text())
+        assert (about["exit_code"], about["cause"], about["stopped"]) == (3, "rank", [])
+
+
 def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path) -> None:
     enough = tmp_path / "enough"
     run = left(home, "local:1", "sh", "-c", f"echo old; while ! [ -e {enough} ]; do sleep 0.05; done; echo new")
@@ -146,6 +184,26 @@ def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path)
         shown[begin] += [event["text"] for event in events if event["event"] == "line"]
     assert shown == {"here": ["new"], "now": ["new"], "start": ["old", "new"]}
     assert first.communicate(timeout=30)[0] == b"[0] new\n"
+
+
+def test_what_hosts_had_no_room_for_is_told_to_all_who_come(home: Home, tmp_path: Path) -> None:
+    home.files(mesh__yaml="spool: 1 MB\n")
+    run = left(home, "local:1", "sh", "-c", "printf begin; head -c 9000000 /dev/zero; printf end; exit 3")
+    assert eventually(lambda: b"no run is there" in home.mesh("ps", "local").out)
+    other = elsewhere(home, tmp_path / "state")
+    for of, words, status in (
+        (home, ["attach"], 3),
+        (other, ["logs", "--cluster", "local:1"], 0),
+        (other, ["logs"], 0),
+    ):
+        done = of.mesh(*words, "--output", "rank0", run)
+        assert (done.status, done.out[:5], done.out[-3:]) == (status, b"begin", b"end")
+        assert len(done.out) < 4_000_000
+        assert "left out" in done.err
+    assert "left out" not in other.mesh("logs", "--stderr").err
+    for state in (runs(home) / run, tmp_path / "state/mesh/runs" / run):
+        missing = sum(item["bytes"] for item in json.loads((state / "run.json").read_text())["left_out"])
+        assert missing + (state / "logs/rank-0000.out").stat().st_size == 9_000_000 + len("begin" + "end")
 
 
 def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path) -> None:
@@ -218,7 +276,10 @@ def test_a_detached_run_holds_its_hosts_and_loses_those_that_are_gone(plain_pod:
     # The same run, where one of its hosts is no more.
     text = (plain_pod.path / ".config/mesh/cluster.yaml").read_text()
     plain_pod.clusters(re.sub(r'("127\.0\.0\.3):[0-9]+', r"\1:1", text))
-    looking = plain_pod.popen("attach", run)
+    shown = plain_pod.mesh("logs", run)
+    assert (shown.status, shown.lines) == (0, ["[0] up"]), shown.err
+    assert "127.0.0.3 cannot be reached: " in shown.err
+    looking = plain_pod.popen("attach", run, "--from", "start")
     assert looking.stdout is not None
     looking.stdout.readline()
     enough.touch()

@@ -34,8 +34,10 @@ GOOD = {
     "name": {"name": "h00"},
     "lock": None,
     "devices": {},
+    "ends_with": "",
     "programs": {},
 }
+LEAVES = "systemd-logind ends what a login leaves behind (KillUserProcesses): a detached run ends as its client leaves"
 WANTED = Wanted(env={}, programs=("nvcc",))
 OWNER = {"run": "20200101-000000-abcdef", "user": "me", "machine": "laptop", "command": "train", "watch": False}
 
@@ -99,6 +101,12 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
             Verdict.WARNING,
             "it cannot resolve its own name, x: unknown",
         ),
+        (finding("logout", ends_with="login"), Verdict.WARNING, LEAVES),
+        (
+            finding("logout", ends_with="logins"),
+            Verdict.WARNING,
+            "a detached run ends with the last login of me, who does not linger",
+        ),
         (finding("devices", devices={"error": "accel0 is held", "hint": "wait"}), Verdict.FAILED, "accel0 is held"),
         (
             finding("program", programs={"nvcc": {"place": ""}}),
@@ -145,7 +153,7 @@ def test_a_healthy_cluster(pod: Home, lab: Lab) -> None:
     assert done.status == 0, done.err
     head, *rows, rest = done.out.decode().splitlines()
     assert head.split() == ["host", "login", "python3", "disk", "memory", "clock", "network"]
-    ordinary = "reachable, host key, bash, home, name, lock, devices, versions, master port"
+    ordinary = "reachable, host key, bash, home, name, lock, devices, logout, versions, master port"
     assert rest == f"ok everywhere: {ordinary}"
     assert [row.split()[0] for row in rows] == [host.address for host in lab.hosts]
     assert all("FAILED" not in row and " root " in row for row in rows)

@@ -130,11 +130,13 @@ def test_a_setup_whose_own_process_is_killed_names_the_command(home: Home) -> No
 def test_nothing_to_do(home: Home) -> None:
     done = home.mesh("setup", "local")
     assert done.status == 0
-    assert f"==> nothing to run: there are no commands: in {home.project}/mesh.yaml\n" in done.err
+    assert f"==> nothing to run: there is no {home.project}/mesh.yaml; `mesh init` writes one\n" in done.err
     commands(home)
-    done = home.mesh("setup", "local")
+    done = home.mesh("setup", "local:1")
     assert done.status == 0
-    assert "==> Cluster 'local' setup complete\n" in done.err
+    assert "==> Setting up cluster 'local:1' (1 host)\n" in done.err
+    assert f"==> nothing to run: there are no commands: in {home.project}/mesh.yaml\n" in done.err
+    assert "==> Cluster 'local:1' setup complete\n" in done.err
 
 
 def test_json(home: Home) -> None:

@@ -22,6 +22,8 @@ def project(home: Home) -> Home:
     (home.project / "keep/x.log").write_text("")
     (home.project / "keep/keep.log").write_text("1" * 2000)
     (home.project / "link").symlink_to("data")
+    (home.project / "pulled/rank-0000").mkdir(parents=True)
+    (home.project / "pulled/.gitignore").write_text("*\n")
     os.mkfifo(home.project / "fifo")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(home.project / "socket"))
@@ -55,6 +57,10 @@ def test_what_would_be_sent(project: Home) -> None:
         ("a.py/below", "a.py/below is not sent: there is no such file"),
         ("link", "link is sent: no rule leaves it out"),
         ("keep", "keep is sent: no rule leaves it out"),
+        (
+            "pulled",
+            "pulled is sent as an empty directory: all that is in it is left out, by * (PROJECT/pulled/.gitignore:1)",
+        ),
         ("fifo", "fifo is not sent: it is a FIFO"),
         ("socket", "socket is not sent: it is a socket"),
         ("link/deep", "link/deep is not sent: link is a symbolic link, which is sent as one"),

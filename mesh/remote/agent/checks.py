@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import sys
 import time
@@ -11,6 +10,7 @@ from functools import partial
 
 from . import devices
 from .errand import side_by_side
+from .logins import ends_with, user_name
 from .paths import describe
 from .processes import find_program, first_environment
 from .ranks import rank_environment
@@ -53,6 +53,7 @@ def facts(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
         "lock": lock_owner(remote_dir) if question["lock"] else None,
         "devices": devices.in_the_way(question["devices"]),
         "driver": driver(),
+        "ends_with": ends_with(user_name()),
         **_slow_facts(question, State(remote_dir, question["project"]).workspace),
     }
 
@@ -98,14 +99,6 @@ def _own_name() -> dict[str, Any]:
 
 def _program(name: str, path: bytes) -> dict[str, Any]:
     return {"place": find(name, path)}
-
-
-def user_name() -> str:
-    """Who we are; a number where the host has no name for it."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _memory() -> dict[str, int]:

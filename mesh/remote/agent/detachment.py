@@ -54,6 +54,8 @@ class Detachment:
 
     def detach(self) -> None:
         """Let the client go, if there is something to go on with."""
+        from .logins import ends_with, user_name
+
         agent = self._agent
         if self.is_on or self._alone is None or not agent.ranks or agent.is_over():
             return
@@ -69,7 +71,7 @@ class Detachment:
             agent.out.send_urgently({"type": "notice", "text": text, "seconds": 0})
         else:
             agent.client.is_detached = True
-            agent.out.send_urgently({"type": "detached"})
+            agent.out.send_urgently({"type": "detached", "ends_with": ends_with(user_name())})
         agent.flush()
 
     def _make_tape(self) -> Tape:

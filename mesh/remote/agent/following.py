@@ -12,7 +12,7 @@ import select
 import socket
 import time
 
-from .doors import containers_of, door_of, is_on, knock, sweep
+from .doors import containers_of, door_of, is_on, knock, remove_door, sweep
 from .frames import Decoder
 from .outbox import Outbox
 from .playback import Nothing, Playback
@@ -33,7 +33,7 @@ def follow(request: dict[str, Any], decoder: Decoder, rest: list[Frame]) -> None
     """Serve one client until it leaves or has everything.
 
     request: "run", "node", "remote_dir"; "client": the same through all channels of a client; "have": bytes of each
-    stream that it has; "place": bytes that have come to it through earlier channels
+    stream that it has; "place": bytes that have come to it through earlier channels; "only_reads": end nothing here
     """
     _Following(request, decoder).serve(rest)
 
@@ -184,16 +184,21 @@ class _Following:
 
     def _bury(self) -> dict[str, Any]:
         """The agent is gone without its last words: end what is left, and say when and why, as far as we know."""
-        request = self._request
-        # Other agents of the run may be on this machine: theirs carries the same id.
-        run = "" if is_on(request["run"]) else request["run"]
-        left = [process.told() for process in sweep(run, self._about.get("cgroup", ""))]
-        left += containers_of(request["remote_dir"], request["run"], request["node"]).stop(0.0)
+        left = [] if self._request["only_reads"] else self._sweep()
         if self._about.get("boot") != boot_id():
             return {"type": "no-agent", "left": left, "why": "the machine was started anew", "time": _boot_time()}
         changed = os.stat(os.path.join(self._directory, FACTS)).st_mtime
         last = max([changed, *(os.stat(path).st_mtime for path in self._last_piece())])
         return {"type": "no-agent", "left": left, "why": "", "time": last}
+
+    def _sweep(self) -> list[str]:
+        """End what is left of the run here; return what stays."""
+        request = self._request
+        # Other agents of the run may be on this machine: theirs carries the same id.
+        run = "" if is_on(request["run"]) else request["run"]
+        left = [process.told() for process in sweep(run, self._about.get("cgroup", ""))]
+        remove_door(request["run"], request["node"])
+        return left + containers_of(request["remote_dir"], request["run"], request["node"]).stop(0.0)
 
     def _last_piece(self) -> list[str]:
         numbers = sorted(int(name) for name in os.listdir(self._directory) if name.isdigit())

@@ -449,7 +449,7 @@ class Agent:
     def listen_to_setup(self, setup: Setup) -> None:
         for word in setup.hear():
             if word == "password":
-                from .checks import user_name
+                from .logins import user_name
 
                 self.out.send({"type": "asks-password", "user": user_name()})
             else:

@@ -1,0 +1,190 @@
+"""Runs that go on without a client: finding one, and the directory here that it is written to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mesh.api.checking import REACH
+from mesh.api.choosing import choose_cluster
+from mesh.api.inquiries import ask, clusters_of, told_failures
+from mesh.api.records import LAST, ambiguous, runs_directory
+from mesh.api.wiring import Attaching
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster, Host
+from mesh.core.errors import UsageError
+from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
+from mesh.sinks.layout import LOGS
+from mesh.sinks.records import RUN_ID, Record, read_record
+from mesh.sinks.results import RunResult
+from mesh.sinks.resuming import read_left
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetachedRun:
+    """A run that there is somewhere."""
+
+    run: str  # its id
+    cluster: str
+    about: Mapping[str, Any]  # as run.json has it: hosts, nproc, command, workspace, rules
+
+
+def known(record: Record, cluster: str = "") -> DetachedRun:
+    """The run that this machine has a directory of. cluster: where it is; "": as the directory says."""
+    return DetachedRun(run=record.run, cluster=cluster or record.cluster, about=record.about)
+
+
+def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
+    """A run that this machine does not know, by what hosts keep of it.
+
+    name: its id, the beginning of it, or "last": the newest one
+    cluster: where it is; "": every cluster of cluster.yaml is asked
+    Raises UsageError if there is none, also with the hosts that could not be asked.
+    """
+    found: dict[str, DetachedRun] = {}
+    failures: list[str] = []
+    for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
+        inquiry = ask(asked, {"question": "tapes"}, reach=REACH)
+        failures += told_failures(asked, inquiry)
+        for answered in inquiry.answers.values():
+            for tape in answered.answer["tapes"]:
+                run, plan = str(tape["run"]), tape.get("plan")
+                # It names a directory here, whatever a host says.
+                if RUN_ID.fullmatch(run) and _is_plan(plan) and (name == LAST or run.startswith(name)):
+                    where = _cluster_of(plan, asked, clusters_file)
+                    found.setdefault(run, DetachedRun(run=run, cluster=where, about=plan))
+    if not found:
+        where = f"on {cluster}" if cluster else "here, or on any cluster"
+        unasked = "".join(f"\n{line}" for line in failures)
+        what = "detached run" if name == LAST else f"detached run {name!r}"
+        raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
+    if name != LAST and len(found) > 1:
+        raise ambiguous(name, sorted(found))
+    return found[max(found)]
+
+
+def _is_plan(plan: object) -> bool:
+    """Whether it tells what we must know of a run; other versions of mesh may tell something else."""
+    if not isinstance(plan, dict):
+        return False
+    texts, nproc = (plan.get("hosts"), plan.get("command")), plan.get("nproc")
+    slices, rules = plan.get("slices", []), plan.get("rules", {})
+    if not isinstance(slices, list) or not isinstance(rules, dict):
+        return False
+    numbers = [*slices, *rules.values()]
+    return (
+        all(isinstance(one, list) and one and all(isinstance(text, str) for text in one) for one in texts)
+        and all(isinstance(number, int | float) and number >= 0 for number in numbers)
+        and isinstance(nproc, int)
+        and nproc > 0
+    )
+
+
+def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
+    """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
+    try:
+        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, all_ready=False)
+    except MeshError:  # another machine may have other names
+        return asked.name
+    has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
+    return named.name if has_all and named.backend == asked.backend else asked.name
+
+
+def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = ()) -> Cluster:
+    """The cluster with the hosts of a run; one that it has no more is named, and not looked for."""
+    hosts = {host.name: host for host in cluster.hosts}
+    chosen = tuple(hosts.get(name) or Host(name=name, address="") for name in names)
+    return dataclasses.replace(cluster, hosts=chosen, slices=tuple(slices))
+
+
+def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
+    """What there is to be said of a run in order to follow it, and where it is. Raises UsageError."""
+    about = found.about
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, all_ready=False)
+    rules = about.get("rules") or {}
+    spec = RunSpec(
+        run=found.run,
+        project="",
+        workspace=Path(str(about.get("workspace", "/"))),
+        command=tuple(about["command"]),
+        nproc=int(about.get("nproc", 1)),
+        grace=float(rules.get("grace", DEFAULT_GRACE)),
+        drain=float(rules.get("drain", DEFAULT_DRAIN)),
+        host_grace=float(rules.get("host_grace", DEFAULT_HOST_GRACE)),
+        keep_going=bool(rules.get("keep_going", False)),
+        logs=int(rules.get("logs", DEFAULT_LOGS)),
+        sync=False,
+        lock=False,
+    )
+    return spec, with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
+
+
+class Place:
+    """The directory that a detached run is written to, and what is fetched for it."""
+
+    def __init__(self, found: DetachedRun, begin: str, *, shared: bool = True) -> None:
+        """begin: as Attaching has it, or "start": all of it comes again
+
+        shared: where another client of this machine writes it, we write for ourselves alone
+        Raises BlockingIOError if that may not be, and OSError.
+        """
+        from mesh.sinks.store import open_events
+
+        directory = runs_directory(os.environ) / found.run
+        self._is_new = not directory.exists()
+        self._temporary = ""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            lock = open_events(directory)
+        except BlockingIOError:
+            if not shared:
+                raise
+            have = read_left(read_record(directory), -1).have
+            self._temporary = tempfile.mkdtemp(prefix="mesh-attach-")
+            self._directory = Path(self._temporary) / found.run
+            self._directory.mkdir(mode=0o700)
+            left = read_left(read_record(self._directory), open_events(self._directory))
+            self.attaching = Attaching(
+                directory=self._directory,
+                left=left,
+                fetch={},
+                skip={},
+                hide=have if begin == "here" else {},
+                told=directory / LOGS,
+                begin=begin,
+            )
+        else:
+            self._directory = directory
+            left = read_left(read_record(directory), lock)
+            left = dataclasses.replace(left, about={**found.about, **left.about})
+            fetch = {} if begin == "start" else left.have
+            skip = left.have if begin == "start" else {}
+            self.attaching = Attaching(
+                directory=directory, left=left, fetch=fetch, skip=skip, hide={}, told=directory / LOGS, begin=begin
+            )
+
+    def told(self, result: RunResult) -> RunResult:
+        """What we had for ourselves goes: the other client has it."""
+        logs = self.attaching.told
+        ranks = [
+            dataclasses.replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)
+            for one in result.ranks
+        ]
+        return dataclasses.replace(result, ranks=tuple(ranks), directory=logs.parent)
+
+    def forget(self) -> None:
+        """There is no such run: what we have made for it goes."""
+        if self._is_new:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)

@@ -1,0 +1,103 @@
+"""What the hosts of a detached run have that is not here: fetched into its directory, beside whoever reads that."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+from mesh.api.checking import REACH
+from mesh.api.detached import DetachedRun, Place, prepared
+from mesh.api.wiring import Showing, launch, placed
+from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError
+from mesh.core.outcome import Cause
+from mesh.core.run import RunSpec
+from mesh.engine.findings import few
+
+LOOK = 0.05  # seconds between two looks whether the hosts have told what there is
+SILENT = 20.0  # seconds after which a host that says nothing is not waited for
+
+
+class Fetch:
+    """In a thread of its own, quietly, and without any effect on the run."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, place: Place, *, lasting: bool) -> None:
+        """place: nobody else writes it; lasting: go on until the run has ended."""
+        from mesh.engine.fetching import Fetching
+
+        self._spec = spec if lasting else dataclasses.replace(spec, host_grace=min(spec.host_grace, SILENT))
+        self._cluster, self._place, self._lasting = cluster, place, lasting
+        self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
+        self._error: BaseException | None = None
+        self._problem = ""  # why not all of it is here
+        self._told: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name="mesh-fetch", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until each host has told what there is, or is known to be out of reach."""
+        while self._thread.is_alive() and not (self._lasting and self._decider.has_told):
+            self._thread.join(LOOK)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that there was has come, as far as hosts keep it. Valid after ``wait``."""
+        return not self._problem and not self._decider.troubles
+
+    def news(self) -> Iterator[str]:
+        """What is missing and why, a line each: once. Raises what went wrong in mesh itself."""
+        if self._error is not None:
+            raise self._error
+        by_trouble: dict[str, list[str]] = {}
+        for node, trouble in sorted(self._decider.troubles.copy().items()):
+            by_trouble.setdefault(trouble, []).append(self._cluster.hosts[node].name)
+        lines = [f"{few(hosts)} {trouble}" for trouble, hosts in by_trouble.items()]
+        for line in [*lines, *([self._problem] if self._problem else [])]:
+            if line not in self._told:
+                self._told.add(line)
+                yield line
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._decider.leave()
+        self._thread.join()
+
+    def _work(self) -> None:
+        attaching = dataclasses.replace(self._place.attaching, only_reads=True)
+        try:
+            outcome, _, store = launch(
+                self._spec,
+                self._cluster,
+                Showing(quiet=True),
+                supervisor=self._decider,
+                attaching=attaching,
+                reach=REACH,
+            )
+        except MeshError as error:
+            self._problem = str(error)
+            return
+        except BaseException as error:  # it is raised in the thread of whoever waits
+            self._error = error
+            return
+        if store is not None and store.problem:
+            self._problem = f"the run directory is incomplete: {store.problem}"
+        if outcome.cause is Cause.PREPARE:
+            (failure, *_) = outcome.failures
+            self._problem = f"{self._cluster.hosts[failure.node].name}: {failure.message}"
+            self._place.forget()
+
+
+def fetch(found: DetachedRun, clusters_file: str, *, lasting: bool) -> Fetch | None:
+    """Begin to fetch what hosts have more of a run; None if another client of this machine does it already.
+
+    lasting: what comes later too. Raises UsageError, and MeshError if its directory cannot be written.
+    """
+    spec, cluster = prepared(found, clusters_file)
+    try:
+        place = Place(found, "here", shared=False)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise MeshError(f"cannot write the directory of run {found.run}: {error.strerror}") from error
+    return Fetch(spec, cluster, place, lasting=lasting)
