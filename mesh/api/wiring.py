@@ -281,10 +281,7 @@ def _allow_descriptors(hosts: int, each: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(65536, needed) if hard == resource.RLIM_INFINITY else hard
     if needed > most:
-        hint = f"`ulimit -n {needed}` in the shell before; where that is refused, root raises the limit (limits.conf: "
-        hint += (
-            f"nofile; a service: LimitNOFILE=), or name fewer hosts: --hosts 0-{max(1, (most - BESIDES) // each) - 1}"
-        )
+        hint = f"`ulimit -n {needed}` before; where that is refused, root raises the limit (nofile in limits.conf)"
         raise UsageError(f"{hosts} hosts need {needed} open files, and this process may have {most}", hint=hint)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,5 @@
+from benchmarks.rows import Chosen
+
+
+def scale(chosen: Chosen) -> str:
+    return ""

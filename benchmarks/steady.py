@@ -1,0 +1,5 @@
+from benchmarks.rows import Chosen
+
+
+def steady(chosen: Chosen) -> str:
+    return ""
