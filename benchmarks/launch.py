@@ -11,9 +11,9 @@ HEAD = """\
 ## A command on every host
 
 `echo ready` on all hosts, from Enter until the last host's line. `mesh exec` is what the other tools do; `mesh run`
-also locks every host, brings the workspace ({files} small files), waits until all are ready and sees that nothing is left.
-What the hosts compute is paid on the machine that runs the client as well: the floor is what it takes to start python3
-as often as there are hosts, here and without any network. ControlMaster's connections are open already.
+also locks every host, brings the workspace ({files} small files), waits until all are ready and sees that nothing is
+left. What the hosts compute is paid on the machine that runs the client as well: the floor is what it takes to start
+python3 as often as there are hosts, here and without any network. ControlMaster's connections are open already.
 """
 FILES = 20
 

@@ -242,8 +242,9 @@ class Stage:
                     process.stdout.close()
 
     def settle(self) -> None:
-        """Wait until nothing runs on the hosts that did not at the beginning, so that its CPU time is counted."""
-        eventually(lambda: self._processes() <= self._quiet, SETTLE)
+        """Wait until nothing runs on the hosts that did not before, so that its CPU time is counted."""
+        if not eventually(lambda: self._processes() <= self._quiet, SETTLE):
+            self._quiet = self._processes()  # connections that a tool keeps
 
     def ranks(self, command: str) -> int:
         """How many processes with exactly this command run on the hosts, counted from outside."""

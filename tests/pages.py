@@ -19,7 +19,7 @@ class Page:
     """One page; its sections follow the introduction in this order."""
 
     path: Path
-    introduction: str
+    introduction: str  # "": what stands there before the first section
     sections: Sequence[str]
 
     def write(self, section: str, text: str) -> None:
@@ -30,7 +30,8 @@ class Page:
             found = re.search(_mark(name) + r"\n(.*?)(?=\n<!-- |\Z)", old, re.S)
             body = text if name == section else found.group(1) if found else ""
             parts.append(f"{_mark(name)}\n{body.strip()}\n")
-        self.path.write_text("\n".join([self.introduction, *parts]))
+        introduction = self.introduction or re.split(r"^<!-- ", old, maxsplit=1, flags=re.M)[0].rstrip("\n") + "\n"
+        self.path.write_text("\n".join([introduction, *parts]))
 
 
 def _mark(name: str) -> str:
