@@ -155,7 +155,7 @@ class Stage:
         for words in ("up0 nomaster", "slow0 master br0", "slow0 up", "slow1 up"):
             switch("ip", "link", "set", *words.split())
         enter = ["nsenter", "-t", str(self.lab.switch), "-n"]
-        relay = [*enter, sys.executable, "-m", "benchmarks.delay", "up0", "slow1", str(seconds)]
+        relay = [*enter, "nice", "-n", "-10", sys.executable, "-m", "benchmarks.delay", "up0", "slow1", str(seconds)]
         process = subprocess.Popen(relay, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None

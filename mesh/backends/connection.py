@@ -35,7 +35,7 @@ class QuickSocket(socket.socket):
     """A TCP socket that neither gathers small packets nor delays its acknowledgements.
 
     Nagle's algorithm and the delayed ACK together cost 40 ms in every round trip of a login. The kernel forgets
-    TCP_QUICKACK, so that it is set again after each receive.
+    TCP_QUICKACK, so that it is set again after each receive. Closing it wakes who waits for it to be readable.
     """
 
     def recv(self, size: int, flags: int = 0) -> bytes:
@@ -44,6 +44,17 @@ class QuickSocket(socket.socket):
             with contextlib.suppress(OSError):
                 self.setsockopt(socket.IPPROTO_TCP, TCP_QUICKACK, 1)
         return data
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+        super().close()
+
+
+class QuietTransport(paramiko.Transport):
+    """Its thread looks once a second whether it is to end, not ten times: closing the socket wakes it."""
+
+    _active_check_timeout = 1.0
 
 
 class GivenUp(Exception):
@@ -111,7 +122,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         kinds = self._checker().known_kinds()
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
-            made = paramiko.Transport(sock, **options)
+            made = QuietTransport(sock, **options)
             _prefer(made, kinds)
             return made
 
@@ -320,6 +331,8 @@ class ProxySocket:
 
     def close(self) -> None:
         """End it; paramiko's thread may be faster than we, who want to know what it said."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         if self._process.poll() is None:
             self._process.terminate()
