@@ -5,7 +5,6 @@ from __future__ import annotations
 from mesh.__main__ import main
 from mesh.engine import launcher
 
-launcher.BEAT = 0.005
-
 if __name__ == "__main__":
+    launcher.BEAT = 0.005
     main()
