@@ -106,7 +106,7 @@ class ScriptedChannel:
         self._tell("locked", tree="", cgroup="", ports=[29500, 29501][: 2 if self._node == 0 else 0])
 
     def _on_prepare(self, header: Mapping[str, Any]) -> None:
-        self._tell("ready")
+        self._tell("ready", interfaces={})
 
     def _on_start(self, header: Mapping[str, Any]) -> None:
         ranks = [rank["rank"] for rank in header["ranks"]]
