@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from sys import executable
 
 from invoke.collection import Collection
@@ -46,5 +47,31 @@ def chaos(
     context.run(f"{executable} -m tests.chaos {what} --minutes {minutes}{more}", pty=False)
 
 
+@task(
+    help={
+        "rows": "which, as launch,loop; else all",
+        "hosts": "how many, as 8,32,128; else what each row has",
+        "rounds": "how often; else what each row has",
+        "against": "a revision to be compared with, in one run; no other tool is measured then",
+        "peers": "a virtual environment with more tools",
+        "write": "write the pages of docs/",
+    }
+)
+def bench(
+    context: Context,
+    rows: str = "",
+    hosts: str = "",
+    rounds: int = 0,
+    against: str = "",
+    peers: str = "",
+    write: bool = False,
+) -> None:
+    """How fast mesh is, beside other tools. Needs root."""
+    given = {"hosts": hosts, "rounds": str(rounds or ""), "against": against, "peers": peers}
+    words = [*rows.replace(",", " ").split(), *(f"--{name}={value}" for name, value in given.items() if value)]
+    words += ["--write"] if write else []
+    context.run(shlex.join([executable, "-m", "benchmarks", *words]), pty=False)
+
+
 namespace = Collection.from_module(commands, name="mesh")
-namespace.add_collection(Collection("dev", check, test, chaos))
+namespace.add_collection(Collection("dev", check, test, chaos, bench))

@@ -237,7 +237,7 @@ class Lab:
         self.down()
 
     def in_switch(self, *argv: str, text: str | None = None) -> None:
-        sh("nsenter", "-t", str(self._switch), "-n", *argv, text=text)
+        sh("nsenter", "-t", str(self.switch), "-n", *argv, text=text)
 
     def cluster_yaml(self, name: str = "pod", *more: str, hosts: Sequence[TestHost] | None = None) -> str:
         """A cluster of all hosts (or some), with more lines of settings."""
@@ -283,7 +283,7 @@ class Lab:
         net = self._free_network()
         make_key(self.identity, "lab")
         switch = self._spawn("unshare", "-n", "--kill-child", "-f", "sleep", "2147483647")
-        self._switch = self._child_of(switch)
+        self.switch = self._child_of(switch)
         for index in range(self._count):
             address = f"{net}.{1 + index // 250}.{1 + index % 250}"
             self.hosts.append(TestHost(self, index, f"h{index:02d}", address))
@@ -325,11 +325,11 @@ class Lab:
 
     def _connect_all(self, net: str) -> None:
         mine = os.readlink("/proc/self/ns/net")
-        if not eventually(lambda: os.readlink(f"/proc/{self._switch}/ns/net") != mine):
+        if not eventually(lambda: os.readlink(f"/proc/{self.switch}/ns/net") != mine):
             raise LabError("unshare -n did not start")
         sh(
             *("ip", "-batch", "-"),
-            text=f"link add {self.link} type veth peer name up0 netns {self._switch}\n"
+            text=f"link add {self.link} type veth peer name up0 netns {self.switch}\n"
             f"addr add {net}.0.1/16 dev {self.link}\nlink set {self.link} up\n",
         )
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]

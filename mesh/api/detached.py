@@ -18,7 +18,7 @@ from mesh.api.records import LAST, ambiguous, runs_directory
 from mesh.api.wiring import Attaching
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
 from mesh.sinks.layout import LOGS
 from mesh.sinks.records import RUN_ID, Record, read_record

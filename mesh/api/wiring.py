@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from mesh.sinks.terminal import TerminalSink
     from mesh.sinks.verdict import Verdict
 
+# Descriptors: of each host, by backend, and of all else (64 logs, what is packed, terminal, ...).
+PER_HOST, BESIDES = {"local": 3, "ssh": 1}, 128
+
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
 
 
@@ -109,6 +112,7 @@ def launch(
     landing: where what is pulled from the host of a rank is put
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
+    Raises UsageError if this process may not have a descriptor for every host.
     """
     from mesh.backends.passwords import Passwords
     from mesh.engine.launcher import Launcher, Local
@@ -117,7 +121,7 @@ def launch(
     from mesh.sinks.ranks import counted
     from mesh.sinks.terminal import TerminalSink
 
-    _allow_descriptors()
+    _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
     placement = placed(spec, cluster)
     mode = "none" if showing.json else showing.mode
     terminal = (
@@ -284,10 +288,14 @@ def _luggage(spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event],
     return WorkspaceLuggage(spec, files, tell)
 
 
-def _allow_descriptors() -> None:
-    """Take as many descriptors as we may have: a host needs two or three, and macOS begins with 256."""
+def _allow_descriptors(hosts: int, each: int) -> None:
+    """Take as many descriptors as we may have: macOS begins with 256. Raises UsageError if those are too few."""
+    needed = hosts * each + BESIDES
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 65536 if hard == resource.RLIM_INFINITY else hard
+    most = max(65536, needed) if hard == resource.RLIM_INFINITY else hard
+    if needed > most:
+        hint = f"`ulimit -n {needed}` before; where that is refused, root raises the limit (nofile in limits.conf)"
+        raise UsageError(f"{hosts} hosts need {needed} open files, and this process may have {most}", hint=hint)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

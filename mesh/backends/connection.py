@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from mesh.backends.sshconfig import SshConfig
 from mesh.core.errors import HostUnreachable
 
 LOOK = 0.1  # seconds between two looks whether we are to give up
+LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_config(5), MaxStartups 10:30:100)
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
 # Not in Python's socket module on every system.
 TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
@@ -34,7 +35,7 @@ class QuickSocket(socket.socket):
     """A TCP socket that neither gathers small packets nor delays its acknowledgements.
 
     Nagle's algorithm and the delayed ACK together cost 40 ms in every round trip of a login. The kernel forgets
-    TCP_QUICKACK, so that it is set again after each receive.
+    TCP_QUICKACK, so that it is set again after each receive. Closing it wakes who waits for it to be readable.
     """
 
     def recv(self, size: int, flags: int = 0) -> bytes:
@@ -43,6 +44,17 @@ class QuickSocket(socket.socket):
             with contextlib.suppress(OSError):
                 self.setsockopt(socket.IPPROTO_TCP, TCP_QUICKACK, 1)
         return data
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+        super().close()
+
+
+class QuietTransport(paramiko.Transport):
+    """Its thread looks once a second whether it is to end, not ten times: closing the socket wakes it."""
+
+    _active_check_timeout = 1.0
 
 
 class GivenUp(Exception):
@@ -85,10 +97,12 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         return gateway
 
     def open(self) -> None:
-        """Connect and log in, if that has not been done."""
+        """Connect and log in, if that has not been done. Raises GivenUp, HostUnreachable, OSError and SSHException."""
         with self._opening:
             if not self.is_connected:
-                self._open()
+                # Hosts with one ProxyCommand are, as a rule, behind one gateway, and each logs in there.
+                with self._shared.turn(self.gateway if isinstance(self.gateway, str) else (self.host, self.port)):
+                    self._open()
 
     def close(self) -> None:
         """End it; what it went through may have ended already."""
@@ -108,7 +122,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         kinds = self._checker().known_kinds()
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
-            made = paramiko.Transport(sock, **options)
+            made = QuietTransport(sock, **options)
             _prefer(made, kinds)
             return made
 
@@ -191,9 +205,23 @@ class Shared:
         self.given_up = threading.Event()
         self.gateways: dict[tuple[str, object], SshConnection] = {}
         self._lock = threading.RLock()
+        self._turns: dict[object, threading.Semaphore] = {}
 
     def is_given_up(self) -> bool:
         return self.given_up.is_set()
+
+    @contextlib.contextmanager
+    def turn(self, place: object) -> Iterator[None]:
+        """Within: one of the few who may log in at a place just now. Raises GivenUp."""
+        with self._lock:
+            turns = self._turns.setdefault(place, threading.Semaphore(LOGINS))
+        while not turns.acquire(timeout=LOOK):
+            if self.is_given_up():
+                raise GivenUp
+        try:
+            yield
+        finally:
+            turns.release()
 
     def gateway(self, text: str, before: SshConnection | None) -> SshConnection:
         """The connection to a jump host, [user@]host[:port], reached through another one or directly."""
@@ -303,6 +331,8 @@ class ProxySocket:
 
     def close(self) -> None:
         """End it; paramiko's thread may be faster than we, who want to know what it said."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         if self._process.poll() is None:
             self._process.terminate()

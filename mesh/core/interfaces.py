@@ -72,7 +72,7 @@ class Sink(Protocol):
         """Take note of it. May block; may raise OutputClosed."""
 
     def idle(self) -> None:
-        """Called some 20 times a second while no event comes. May raise OutputClosed."""
+        """Called some 20 times a second while no event comes, and then 5 times. May raise OutputClosed."""
 
     def close(self) -> None:
         """Called once, after the last event."""

@@ -24,7 +24,8 @@ from mesh.core.events import (
 from mesh.core.outcome import EXIT_OUTPUT_CLOSED, EXIT_PREPARE, Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.orders import AskUser, Order, Say, Signal
-from mesh.engine.supervisor import Ending, Phase, Supervisor
+from mesh.engine.phases import Phase
+from mesh.engine.supervisor import Ending, Supervisor
 
 UNKNOWN = 1e-9  # when the ranks have started: they have, and each tells when
 
@@ -47,7 +48,7 @@ class Attachment(Supervisor):
         self._refused: PrepareFailed | None = None  # there is no detached run to attach to
         self._ends: list[EndOrdered] = []
         self._started = UNKNOWN
-        self._waiting = set(self._phase)  # hosts that have not told what happened before
+        self._waiting = set(range(len(placement.hosts)))  # hosts that have not told what happened before
 
     @property
     def done(self) -> bool:
@@ -80,7 +81,7 @@ class Attachment(Supervisor):
             case Lost(node=node):
                 # Another host may have told it already, with the time at which somebody took note of it.
                 self._lost = [lost for lost in self._lost if lost.node != node]
-                self._suspects = [one for one in self._suspects if not (isinstance(one, Lost) and one.node == node)]
+                self._suspects.pop(("host", node), None)
                 return [*super().handle(event), *self._told(node)]
             case Interrupted(signal=number):
                 return self._asked_to_end(number)
@@ -100,7 +101,7 @@ class Attachment(Supervisor):
             cause, code = self._leaves
             return dataclasses.replace(self._left(ended, cause, code), signal=self._signal)
         why = min(self._ends, key=lambda end: end.time, default=None)
-        first = min(self._suspects, key=lambda suspect: suspect.time, default=None)
+        first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
         if why and why.cause in (Cause.TIMEOUT.value, Cause.SIGNAL.value) and (not first or why.time <= first.time):
             self._cause, self._signal = Cause(why.cause), why.signal
         last = max((exited.time for exited in self._exits.values()), default=ended)
@@ -140,12 +141,12 @@ class Attachment(Supervisor):
         if event.cause == Cause.LOST.value and event.lost >= 0 and event.lost not in known:
             lost = Lost(time=event.time, node=event.lost, reason=event.reason, is_known=True)
             self._lost.append(lost)
-            self._suspects.append(lost)
+            self._suspects.setdefault(("host", event.lost), lost)
         return self._complete()
 
     @property
     def _settled(self) -> bool:
-        return all(self._ended(node) for node in self._phase)
+        return not self._running
 
     def _knows_nothing(self, event: PrepareFailed) -> list[Order]:
         """A host has lost what it had of the run; if all have, there is no such run."""
@@ -164,8 +165,8 @@ class Attachment(Supervisor):
         if not self._ended(node):
             self._unreached.add(node)
             self._lost.append(event)
-            self._suspects.append(event)
-        self._no_ranks.add(node)
+            self._suspects.setdefault(("host", node), event)
+        self._running.pop(node, None)
         name = self._name(node)
         self._not_seen[node] = f"{name}: cannot be reached: the run may go on there"
         said = [Say(text=f"{name} cannot be reached: {event.reason}; the others go on")]
@@ -198,7 +199,8 @@ class Attachment(Supervisor):
     def _explained(self, orders: list[Order]) -> list[Order]:
         """With the reason, for whoever comes after us."""
         cause = self._cause or Cause.RANK
-        lost = next((one for one in self._suspects if isinstance(one, Lost)), None) if cause is Cause.LOST else None
+        hosts = (one for one in self._suspects.values() if isinstance(one, Lost))
+        lost = next(hosts, None) if cause is Cause.LOST else None
         why = EndOrdered(
             time=self._time,
             node=0,

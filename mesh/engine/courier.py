@@ -69,9 +69,25 @@ class _Tree:
     pack: int  # descriptor
     size: int
     nodes: list[int] = field(default_factory=list)  # as they came
+    places: dict[int, int] = field(default_factory=dict)  # of the nodes
     ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
     barren: set[int] = field(default_factory=set)  # that cannot hand it on
     waiting: set[int] = field(default_factory=set)  # that have not been told where to fetch
+
+    def add(self, node: int) -> None:
+        """One more, at the last place."""
+        self.places[node] = len(self.nodes)
+        self.nodes.append(node)
+
+    def parent(self, node: int) -> int:
+        """Where a node fetches; -1: nowhere, it is the first."""
+        place = self.places[node]
+        return self.nodes[(place - 1) // 2] if place else -1
+
+    def children(self, node: int) -> list[int]:
+        """Who fetches from a node, as far as they have come."""
+        first = 2 * self.places[node] + 1
+        return self.nodes[first : first + 2]
 
 
 class Courier:
@@ -236,11 +252,11 @@ class Courier:
     def _plant(self, node: int, tree: _Tree) -> None:
         """Put a host into a tree, as the last one."""
         self._credentials = self._credentials or make_credentials()
-        tree.nodes.append(node)
+        tree.add(node)
         if len(tree.nodes) > 1:
             tree.waiting.add(node)
         self._sessions[node].serve(tree.number, tree.size, self._credentials)
-        self._tell_where(tree)
+        self._tell_where(tree, [node])
 
     def _serving(self, node: int, number: int, port: int) -> None:
         for tree in self._trees.values():
@@ -248,11 +264,12 @@ class Courier:
                 tree.ports[node] = port
                 if node == tree.nodes[0]:
                     self._send_pack(node, tree.pack)
-                self._tell_where(tree)
+                self._tell_where(tree, [node, *tree.children(node)])
 
-    def _tell_where(self, tree: _Tree) -> None:
-        for place, node in enumerate(tree.nodes):
-            parent = tree.nodes[(place - 1) // 2] if place else -1
+    def _tell_where(self, tree: _Tree, nodes: Sequence[int]) -> None:
+        """Of these, send those to their parents that can go there now."""
+        for node in nodes:
+            parent = tree.parent(node)
             if node in tree.waiting and node in tree.ports and parent in tree.ports:
                 tree.waiting.discard(node)
                 given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
@@ -269,7 +286,7 @@ class Courier:
                 self._send_pack(node, tree.pack)
                 if node not in tree.ports:
                     tree.barren.add(node)
-                self._tell_where(tree)
+                self._tell_where(tree, tree.children(node))
 
     def _synced(self, node: int) -> None:
         if not self._synced_nodes:

@@ -66,6 +66,7 @@ from mesh.remote.following import Following, Place
 from mesh.remote.session import Begin, Rank, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
+SHORTEST = 0.01  # seconds between two looks at the clock while much happens
 PROGRESS = 0.2  # seconds between two Sending
 BEAT = 5.0  # seconds between two beats
 SILENT = 15.0  # seconds without a byte after which a host is called silent
@@ -146,6 +147,7 @@ class Launcher:
         self._interfaces: dict[int, Mapping[str, str]] = {}  # variables of NCCL and gloo, as the hosts have told them
         self._ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
         self._credentials = ""  # by which the agents of a detached run know each other
+        self._rendezvous: Rendezvous | None = None  # None: not all hosts have answered
         self._luggage: Future[Luggage] = Future()
         self._courier = Courier(
             self._luggage,
@@ -161,6 +163,7 @@ class Launcher:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         self._interrupted = False
+        self._ticked_at = 0.0  # monotonic: the last Tick
         self._progress_at = 0.0  # monotonic: when progress is told next
 
     def run(self) -> Outcome:
@@ -207,7 +210,10 @@ class Launcher:
 
     def _pass_time(self) -> None:
         """Look at the clock and at what passes the queue."""
-        self._decide(Tick(time=time.time(), monotonic=time.monotonic()))
+        now = time.monotonic()
+        if now >= self._ticked_at + SHORTEST:
+            self._ticked_at = now
+            self._decide(Tick(time=time.time(), monotonic=now))
         while self._urgent:
             item = self._urgent.popleft()
             if isinstance(item, BaseException):
@@ -337,9 +343,10 @@ class Launcher:
         )
 
     def _environment(self, node: int) -> dict[str, str]:
-        addresses = [self._address_of(node) for node in range(len(self._placement.hosts))]
-        rendezvous = Rendezvous(addresses=addresses, ports=self._ports)
-        found = host_environment(self._spec, self._placement, rendezvous, node)
+        if self._rendezvous is None:  # once for all hosts: all have answered
+            addresses = [self._address_of(node) for node in range(len(self._placement.hosts))]
+            self._rendezvous = Rendezvous(addresses=addresses, ports=self._ports)
+        found = host_environment(self._spec, self._placement, self._rendezvous, node)
         return {**self._luggage.result().env, **found} if self._spec.sync else found
 
     def _address_of(self, node: int) -> str:

@@ -12,6 +12,7 @@ from mesh.core.interfaces import Sink
 
 QUEUED = 256  # events, of up to 64 KiB each, that wait for one sink; beyond it output waits on the hosts
 IDLE = 0.05  # seconds without an event after which a sink may look around
+IDLES, LONG_IDLE = 20, 0.2  # after so many of them in a row it looks around less often, with so many seconds in between
 
 
 class Shower:
@@ -46,13 +47,16 @@ class Shower:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
+        idles = 0
         try:
             while True:
                 try:
-                    event = self._events.get(timeout=IDLE)
+                    event = self._events.get(timeout=IDLE if idles < IDLES else LONG_IDLE)
                 except queue.Empty:
+                    idles += 1
                     self._sink.idle()
                     continue
+                idles = 0
                 if event is None:
                     break
                 self._sink.handle(event)

@@ -24,8 +24,10 @@ class Skips:
         """Take note of what one host has decided; the last one has it told, if any of them skips the entry."""
         of_entry = self._told.setdefault(event.entry, {})
         of_entry[event.node] = event
+        if len(of_entry) < len(self._names):
+            return []
         skipped = [one for one in of_entry.values() if not one.why]
-        if len(of_entry) < len(self._names) or not skipped:
+        if not skipped:
             return []
         count = f"{len(skipped)} host{'s' * (len(skipped) != 1)}"
         missing = list(dict.fromkeys(path for one in skipped for path in one.missing))

@@ -50,6 +50,7 @@ from mesh.engine.findings import few
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
+from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
@@ -62,22 +63,6 @@ AT_LOGOUT = {
     "logins": "systemd ends the run with your last login there; `mesh check` tells what to do",
 }
 PATIENCE = 10.0  # seconds beyond grace for an agent's answer; it names what SIGKILL did not end after 5
-
-
-class Phase(IntEnum):
-    """How far a host is."""
-
-    CONNECTING = 0
-    CONNECTED = 1
-    LOCKING = 2
-    LOCKED = 3
-    SYNCING = 4
-    SYNCED = 5
-    PREPARING = 6
-    READY = 7
-    RUNNING = 8
-    FINISHING = 9
-    OVER = 10  # its agent has left, or never was
 
 
 class Ending(IntEnum):
@@ -95,7 +80,7 @@ class Supervisor:
     def __init__(self, spec: RunSpec, placement: Placement) -> None:
         self._spec = spec
         self._placement = placement
-        self._phase = dict.fromkeys(range(len(placement.hosts)), Phase.CONNECTING)
+        self._phase = Phases(len(placement.hosts))
         self._now = 0.0  # seconds, monotonic
         self._time = 0.0  # seconds since the epoch
         self._cause: Cause | None = None  # what decided that the run ends; the first one holds
@@ -108,11 +93,13 @@ class Supervisor:
         # When the ranks of each host were told to end, seconds since the epoch.
         self._ordered_ends = dict.fromkeys(range(len(placement.hosts)), float("inf"))
         self._exits: dict[int, Exited] = {}
-        self._suspects: list[Exited | Lost] = []  # what failed by itself; the earliest one decides
+        self._suspects: dict[tuple[str, int], Exited | Lost] = {}  # what failed by itself; the earliest one decides
         self._stopped: set[int] = set()
         self._lost: list[Lost] = []
         self._failures: list[PrepareFailed] = []
-        self._no_ranks: set[int] = set()  # hosts whose ranks will never end: lost, or they never started
+        # How many ranks of each host have not ended; a host that is not in it has none, or they will never end.
+        self._running = dict.fromkeys(range(len(placement.hosts)), placement.nproc)
+        self._homeless = False  # the first host has no place for a lock
         self._unverified: list[str] = []
         self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
         self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
@@ -134,7 +121,7 @@ class Supervisor:
         """True once every agent has left, or is not waited for."""
         if self._goes_on:
             return True
-        return self._ending is Ending.LEAVING or all(phase is Phase.OVER for phase in self._phase.values())
+        return self._ending is Ending.LEAVING or self._all(Phase.OVER)
 
     def handle(self, event: Event) -> list[Order]:
         """Take note of an event; return what is to be done now, in this order."""
@@ -183,7 +170,8 @@ class Supervisor:
                 if (
                     event.status
                     and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR
-                    and rank not in self._known | self._exits.keys()
+                    and rank not in self._known
+                    and rank not in self._exits
                 ):
                     self._known.add(rank)
                     return self._suspect(event)
@@ -216,7 +204,7 @@ class Supervisor:
         """How it all ended; ended is in seconds since the epoch. Valid once ``done``."""
         if self._goes_on:
             return self._left(ended, Cause.DETACHED, 0)
-        first = min(self._suspects, key=lambda suspect: suspect.time, default=None)
+        first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
         cause = self._cause
         if cause is None:
             cause = Cause.COMPLETED if first is None else Cause.RANK
@@ -224,7 +212,7 @@ class Supervisor:
             cause = Cause.LOST if isinstance(first, Lost) else Cause.RANK
         else:
             first = None
-        waited_for = [node for node, phase in self._phase.items() if phase is not Phase.OVER]
+        waited_for = [node for node in range(len(self._phase)) if self._phase[node] is not Phase.OVER]
         left_alone = [f"{self._name(node)}: not waited for; its agent ends the run there" for node in waited_for]
         return Outcome(
             run=self._spec.run,
@@ -297,15 +285,14 @@ class Supervisor:
         """The first host's lock comes before all others: of two clients that start at once, one has all hosts."""
         if self._is_backing_off:
             return []
-        first_failed = any(failure.node == 0 and failure.step == "home" for failure in self._failures)
-        if self._cause is not None and not first_failed:
+        if self._cause is not None and not self._homeless:
             return []
         # What keeps the first host from having a lock at all may be wrong on the others as well: they are to tell.
-        if self._phase[0] > Phase.LOCKING or first_failed:
-            nodes = [node for node, phase in self._phase.items() if phase is Phase.CONNECTED]
+        if self._phase[0] > Phase.LOCKING or self._homeless:
+            nodes = self._phase.of(Phase.CONNECTED)
         else:
             nodes = [0] if self._phase[0] is Phase.CONNECTED else []
-        self._phase.update(dict.fromkeys(nodes, Phase.LOCKING))
+        self._phase.put(nodes, Phase.LOCKING)
         return [Lock(node=node) for node in nodes]
 
     def _locked(self, node: int) -> list[Order]:
@@ -318,7 +305,7 @@ class Supervisor:
             return [*moved, *self._lock()]
         orders: list[Order] = []
         if self._cause is None and (not self._spec.wait or self._all(Phase.LOCKED)):
-            for other in [other for other, phase in self._phase.items() if phase is Phase.LOCKED]:
+            for other in self._phase.of(Phase.LOCKED):
                 if self._spec.sync:
                     if self._spec.sync_timeout:
                         self._deadlines.setdefault("sync", self._now + self._spec.sync_timeout)
@@ -347,9 +334,9 @@ class Supervisor:
 
     def _back_off(self) -> list[Order]:
         """Let go of every host; once no answer is awaited any more, another attempt has its time."""
-        ours = [node for node, phase in self._phase.items() if phase is Phase.LOCKED]
-        self._phase.update(dict.fromkeys(ours, Phase.CONNECTED))
-        if Phase.LOCKING not in self._phase.values():
+        ours = self._phase.of(Phase.LOCKED)
+        self._phase.put(ours, Phase.CONNECTED)
+        if not self._phase.of(Phase.LOCKING):
             self._deadlines["again"] = self._now + self._pause
         return [Unlock(node=node) for node in ours]
 
@@ -364,8 +351,8 @@ class Supervisor:
             return self._finish([node]) if self._ending >= Ending.STOPPING else []
         # The environment names every host, so that prerun waits until all have answered.
         if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING) and self._has_ranks:
-            synced = [node for node, phase in self._phase.items() if phase is Phase.SYNCED]
-            self._phase.update(dict.fromkeys(synced, Phase.PREPARING))
+            synced = self._phase.of(Phase.SYNCED)
+            self._phase.put(synced, Phase.PREPARING)
             return [Prepare(node=node) for node in synced]
         if self._all(Phase.SYNCED) and not self._has_ranks:
             self._cause = Cause.COMPLETED
@@ -375,14 +362,14 @@ class Supervisor:
             self._last_output = self._now
             if self._spec.timeout:
                 self._deadlines["timeout"] = self._now + self._spec.timeout
-            self._phase = dict.fromkeys(self._phase, Phase.RUNNING)
-            return [Start(node=node) for node in self._phase]
+            nodes = range(len(self._phase))
+            self._phase.put(nodes, Phase.RUNNING)
+            return [Start(node=node) for node in nodes]
         return []
 
     def _give_up_syncing(self) -> list[Order]:
         orders: list[Order] = []
-        late = [node for node, phase in self._phase.items() if phase is Phase.SYNCING]
-        for node in late if self._cause is None else ():
+        for node in self._phase.of(Phase.SYNCING) if self._cause is None else ():
             message = f"the workspace is not there after {self._spec.sync_timeout:g} s"
             hint = "`mesh push --list` shows what is sent, the biggest first; give it more time, or less to send"
             failure = PrepareFailed(time=self._time, node=node, step="sync", message=message, hint=hint)
@@ -390,15 +377,16 @@ class Supervisor:
         return orders
 
     def _all(self, phase: Phase) -> bool:
-        return all(reached >= phase for reached in self._phase.values())
+        return self._phase.have_all(phase)
 
     def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
         """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
         self._failures.append(failure)
         if failure.step in CONNECTING:
             self._phase[failure.node] = Phase.OVER
+        self._homeless = self._homeless or (failure.node == 0 and failure.step == "home")
         if failure.step == "start":
-            self._no_ranks.add(failure.node)
+            self._running.pop(failure.node, None)
         if self._cause is None:
             self._cause = cause
             self._deadlines["drain"] = self._now + self._spec.drain
@@ -407,9 +395,13 @@ class Supervisor:
     # ---- towards the end
 
     def _exit(self, event: Exited) -> list[Order]:
+        if event.rank not in self._exits and event.node in self._running:
+            self._running[event.node] -= 1
+            if not self._running[event.node]:
+                del self._running[event.node]
         self._exits[event.rank] = event
-        if event.rank in self._known:
-            self._suspects = [event if _is_of(suspect, event.rank) else suspect for suspect in self._suspects]
+        if ("rank", event.rank) in self._suspects:
+            self._suspects["rank", event.rank] = event
         done = f"[{self._name(event.node)}] setup completed"
         said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
         if event.time > self._ordered_ends[event.node] - CLOCK_ERROR:
@@ -429,17 +421,17 @@ class Supervisor:
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_ends[node]:
             if not event.is_clear and node not in self._cleared:
                 self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"
-            self._no_ranks.add(node)
+            self._running.pop(node, None)
             return self._settle()
         self._lost.append(event)
         if not event.is_clear:
             self._not_seen[node] = f"{name}: lost; its agent ends the run there as soon as it notices"
-        self._no_ranks.add(node)
+        self._running.pop(node, None)
         return [*self._suspect(event), *self._settle()]
 
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
-        self._suspects.append(event)
+        self._suspects[("rank", event.rank) if isinstance(event, Exited) else ("host", event.node)] = event
         if self._detached is not None and isinstance(event, Exited):
             return []  # the hosts decide
         if self._cause is None and not self._spec.keep_going:
@@ -482,9 +474,8 @@ class Supervisor:
         self._deadlines.pop("drain", None)
         self._deadlines.pop("timeout", None)
         if not self._started:
-            for node, phase in self._phase.items():
-                if phase is Phase.CONNECTING:  # nothing is there yet; the launcher gives up opening it
-                    self._phase[node] = Phase.OVER
+            # Nothing is there yet; the launcher gives up opening it.
+            self._phase.put(self._phase.of(Phase.CONNECTING), Phase.OVER)
             return self._finish(self._answering(), number)
         self._ordered_ends = {node: min(ordered, self._time) for node, ordered in self._ordered_ends.items()}
         self._deadlines["stop"] = self._now + self._grace + PATIENCE
@@ -501,18 +492,18 @@ class Supervisor:
     def _settle(self) -> list[Order]:
         """See whether the ranks of all hosts have ended, or none will ever start."""
         if self._started:
-            if all(self._ended(node) for node in self._phase):
+            if not self._running:
                 return self._finish(self._answering())
-        elif self._cause is not None and all(phase is Phase.OVER for phase in self._phase.values()):
+        elif self._cause is not None and self._all(Phase.OVER):
             self._ending = max(self._ending, Ending.STOPPING)
         return []
 
     def _ended(self, node: int) -> bool:
-        return node in self._no_ranks or all(rank in self._exits for rank in self._placement.ranks(node))
+        return node not in self._running
 
     def _answering(self) -> list[int]:
         """Hosts that have an agent."""
-        return [node for node, phase in self._phase.items() if Phase.CONNECTING < phase < Phase.OVER]
+        return self._phase.between(Phase.CONNECTING, Phase.OVER)
 
     def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
         orders: list[Order] = []
@@ -564,9 +555,9 @@ class Supervisor:
         late = self._now >= self._deadlines["drain"]
         if not self._started:  # connecting has its own deadline, and each host that fails is to be named
             told = {failure.node for failure in self._failures}
-            open_phases = {phase for node, phase in self._phase.items() if node not in told}
-            at_work = open_phases & {Phase.LOCKING, Phase.SYNCING, Phase.PREPARING}
-            return Phase.CONNECTING not in open_phases and (late or not at_work)
+            at_work = (Phase.LOCKING, Phase.SYNCING, Phase.PREPARING)
+            open_phases = (Phase.CONNECTING, *(() if late else at_work))
+            return all(self._phase.seen_in(phase) <= told for phase in open_phases)
         return late or self._now - self._last_output >= QUIET
 
     def _passed(self, name: str) -> bool:
@@ -578,7 +569,3 @@ class Supervisor:
 
     def _name(self, node: int) -> str:
         return self._placement.hosts[node].name
-
-
-def _is_of(suspect: Exited | Lost, rank: int) -> bool:
-    return isinstance(suspect, Exited) and suspect.rank == rank

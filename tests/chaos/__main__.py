@@ -45,7 +45,7 @@ def run_matrix(chosen: argparse.Namespace) -> int:
         told = "; ".join(result.problems) or "as promised"
         print(f"{len(results)}/{len(cells)} {cell.fault}, {cell.ranks}: {result.seconds:.1f} s: {told}", flush=True)
     if chosen.write:
-        page.write("matrix", page.matrix(results, time.monotonic() - began))
+        page.PAGE.write("matrix", page.matrix(results, time.monotonic() - began))
     return len(cells) - sum(not result.problems for result in results.values())
 
 
@@ -60,7 +60,7 @@ def run_schedules(chosen: argparse.Namespace) -> int:
     done = [(plan, verdicts[plan.seed]) for plan in plans if plan.seed in verdicts]
     print(f"{len(done)} runs, {sum(bool(verdict.problems) for _, verdict in done)} not as promised")
     if chosen.write:
-        page.write("schedules", page.schedules(chosen.seed, done, time.monotonic() - began))
+        page.PAGE.write("schedules", page.schedules(chosen.seed, done, time.monotonic() - began))
     return len(plans) - sum(not verdict.problems for _, verdict in done)
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tests.chaos.faults import BEHAVIOURS, FAULTS
 from tests.chaos.schedule import Schedule, Verdict
 from tests.chaos.trial import Cell, Result
+from tests.pages import DOCS, Page, machine, today
 
-PAGE = Path(__file__).parent.parent.parent / "docs/reliability.md"
 INTRODUCTION = """\
 # What is left when something dies
 
@@ -39,30 +34,7 @@ Two clients that start at once on the same 8 hosts (`tests/integration/test_lock
 2026-11-21): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
 another order, both may have given way.
 """
-SECTIONS = ("matrix", "schedules", "orphans")
-
-
-def today() -> str:
-    return time.strftime("%Y-%m-%d")
-
-
-def machine() -> str:
-    return f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
-
-
-def write(section: str, text: str) -> None:
-    """Put one section in its place; the others stay."""
-    old = PAGE.read_text() if PAGE.exists() else ""
-    parts = []
-    for name in SECTIONS:
-        found = re.search(_mark(name) + r"\n(.*?)(?=\n<!-- |\Z)", old, re.S)
-        body = text if name == section else found.group(1) if found else ""
-        parts.append(f"{_mark(name)}\n{body.strip()}\n")
-    PAGE.write_text("\n".join([INTRODUCTION, *parts]))
-
-
-def _mark(name: str) -> str:
-    return f"<!-- {name} -->"
+PAGE = Page(DOCS / "reliability.md", INTRODUCTION, ("matrix", "schedules", "orphans"))
 
 
 def matrix(results: Mapping[Cell, Result], seconds: float) -> str:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import page
 from tests.chaos.faults import ALL, BEGINNING, COUNTED
 from tests.chaos.rank import LINE, lines
 from tests.chaos.schedule import carry_out, schedule
 from tests.chaos.stage import Log, is_right
 from tests.chaos.trial import judge_output
 from tests.lab import Lab
+from tests.pages import Page
 
 
 @pytest.mark.root
@@ -59,11 +59,11 @@ def test_output_is_judged() -> None:
     assert judged(WRONG["a line is torn"]) == "wrong"
 
 
-def test_a_section_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+def test_a_section_leaves_the_others(tmp_path: Path) -> None:
+    page = Page(tmp_path / "page.md", "# Title\n", ("matrix", "schedules", "orphans"))
     page.write("orphans", "## Third\n\ntext\n")
     page.write("matrix", "## First\n\n| a |\n")
     page.write("matrix", "## First again\n")
-    text = page.PAGE.read_text()
+    text = page.path.read_text()
     assert text.index("## First again") < text.index("<!-- schedules -->") < text.index("## Third")
     assert "| a |" not in text

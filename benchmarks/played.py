@@ -1,0 +1,89 @@
+"""One run over agents that are played here, in a process of its own: what does a client cost?
+
+    python -m benchmarks.played HOSTS [--lines N] [--mode all|fold] [--equal]
+
+Says as one line of JSON what it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from mesh.api import wiring
+from mesh.core.cluster import Cluster, Host
+from mesh.core.run import RunSpec
+from tests.scripted import ScriptedBackend, prints
+
+
+class _Watch:
+    """The most threads and descriptors that there are at a time."""
+
+    def __init__(self) -> None:
+        self.threads = self.descriptors = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.wait(0.05):
+            self.threads = max(self.threads, threading.active_count() - 1)
+            self.descriptors = max(self.descriptors, len(os.listdir("/proc/self/fd")))
+
+
+def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float]:
+    """Seconds, CPU seconds, MB and the like of one run, with a rank on each host that prints so many lines."""
+    cluster = Cluster(
+        name="played",
+        hosts=tuple(Host(name=f"host-{number:05d}", address=f"host-{number:05d}") for number in range(hosts)),
+        backend="played",
+    )
+    backend = ScriptedBackend(prints(lines, lambda rank, line: b"rank %d step %d\n" % (0 if equal else rank, line)))
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
+        spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
+        wiring.BACKENDS = {"played": lambda cluster, passwords, reach: backend}
+        begin = time.monotonic()
+        with _Watch() as watch:
+            outcome, _, _ = wiring.launch(spec, cluster, wiring.Showing(output=mode))
+        seconds = time.monotonic() - begin
+    if outcome.exit_code:
+        raise SystemExit(f"exit {outcome.exit_code}")
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "memory": usage.ru_maxrss / 1000,
+        "threads": watch.threads,
+        "descriptors": watch.descriptors,
+        "sent": sum(channel.received for channel in backend.channels),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("hosts", type=int)
+    parser.add_argument("--lines", type=int, default=0)
+    parser.add_argument("--mode", default="all")
+    parser.add_argument("--equal", action="store_true")
+    chosen = parser.parse_args()
+    found = played(chosen.hosts, chosen.lines, chosen.mode, equal=chosen.equal)
+    print(json.dumps(found), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

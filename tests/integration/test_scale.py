@@ -1,0 +1,89 @@
+"""Many hosts: what grows no faster than they do, and what is said where this machine ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Sample, ratios
+from benchmarks.relays import Costs, start
+from mesh.core.cluster import Host, Placement
+from mesh.core.events import Connected, Event, Exited, Gone, Locked, PrepareFailed, Ready, Tick
+from mesh.core.run import RunSpec
+from mesh.engine.supervisor import Supervisor
+from tests.conftest import REPOSITORY, Home
+
+
+def calls_of(hosts: int, *, fail: bool) -> int:
+    """How many functions a Supervisor's run takes, from the first event to the last."""
+    placement = Placement(hosts=tuple(Host(name=f"h{node}", address="x") for node in range(hosts)))
+    spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",), sync=False)
+    supervisor = Supervisor(spec, placement)
+    nodes = range(hosts)
+    history: list[Event] = [Connected(time=1.0, node=node, address="", machine="") for node in nodes]
+    if fail:
+        history += [PrepareFailed(time=2.0, node=node, step="lock", message="no") for node in nodes]
+        history += [Tick(time=9.0, monotonic=9.0)]
+    else:
+        history += [Locked(time=2.0, node=node) for node in nodes]
+        history += [Ready(time=3.0, node=node) for node in nodes]
+        history += [Exited(time=4.0, node=node, rank=node, code=1) for node in nodes]
+        history += [Tick(time=9.0, monotonic=9.0)]
+    history += [Gone(time=10.0, node=node) for node in nodes]
+    count = 0
+
+    def note(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(note)
+    try:
+        for event in history:
+            supervisor.handle(event)
+    finally:
+        sys.setprofile(None)
+    assert supervisor.done
+    assert len(supervisor.outcome(11.0).failures if fail else supervisor.outcome(11.0).exits) == hosts
+    return count
+
+
+@pytest.mark.parametrize("fail", [False, True], ids=["all ranks fail", "no host can take part"])
+def test_no_event_walks_over_all_hosts(fail: bool) -> None:
+    assert calls_of(800, fail=fail) < 5 * calls_of(200, fail=fail)
+
+
+def test_a_thousand_ranks_take_a_thread_each_and_little_else(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "benchmarks.played", "1000", "--lines", "3"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert len(done.stdout.splitlines()) == 3000
+    assert found["threads"] < 1000 + 12
+    assert found["descriptors"] < 100
+    assert found["memory"] < 150  # MB; 63 here
+
+
+def test_too_few_descriptors_are_told_before_anything_is_tried(home: Home) -> None:
+    home.clusters('big:\n  hosts: ["h[000-999].invalid"]\n')
+    words = ["sh", "-c", 'ulimit -S -n 200; ulimit -H -n 500; exec "$@"', "sh", *home.argv("exec", "big", "true")]
+    done = subprocess.run(words, cwd=home.project, env=home.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "1000 hosts need 1128 open files, and this process may have 500" in done.stderr
+    assert "ulimit -n 1128" in done.stderr
+
+
+def test_ratios_are_of_one_round() -> None:
+    def of(*seconds: float) -> list[Sample]:
+        return [Sample(seconds=one) for one in seconds]
+
+    slow_moment = {"mesh": of(1.0, 10.0, 1.0), "other": of(2.0, 20.0, 2.0)}
+    assert ratios(slow_moment, "mesh", lambda sample: sample.seconds) == {"mesh": 1.0, "other": 2.0}
+
+
+def test_relays_grow_with_the_depth_of_their_tree() -> None:
+    costs = Costs(opening=0.01, login=0.3, agent=0.1, begin=0.0)
+    assert start(1024, 0, costs) > 1024 * costs.opening
+    assert start(1 + 32 + 32**2, 32, costs) < 3 * (32 * costs.opening + costs.login + costs.agent)
