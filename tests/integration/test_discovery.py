@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import subprocess
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -164,6 +165,9 @@ def test_a_key_that_the_project_does_not_know_and_a_tunnel(user: Home, lab: Lab,
     words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "pod", f"--zone={ZONE}", f"--project={PROJECT}"]
     assert shlex.join([*words, f"--ssh-key-file={good}", "--command=true"]) in done.err, done.err
     assert tpus.calls == ["ListNodes"]  # nothing was put anywhere
+    # Its host key is known by the TPU's id: another one may have had its address.
+    look = ["ssh-keygen", "-F", f"tpu.{zlib.crc32(b'pod')}-0", "-f", str(user.path / ".ssh/known_hosts")]
+    assert subprocess.run(look, capture_output=True).returncode == 0
 
     tools = user.path / "tools"
     tools.mkdir()
