@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -170,6 +171,7 @@ class _Api:
         return self._types.Node(
             name=f"projects/{PROJECT}/locations/{ZONE}/nodes/{told['name']}",
             state=told["state"],
+            id=zlib.crc32(told["name"].encode()),
             accelerator_type="v4-16",
             api_version="V2",
             network_endpoints=endpoints,

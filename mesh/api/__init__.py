@@ -390,6 +390,7 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
         ("-i", host.identity_file),
         ("-J", cluster.gateway),
         ("-o", f"ProxyCommand={host.proxy_command}" if host.proxy_command else ""),
+        ("-o", f"HostKeyAlias={host.key_alias}" if host.key_alias else ""),
         ("-l", host.user),
     ):
         argv += [flag, value] if value else []

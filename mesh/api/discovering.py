@@ -15,7 +15,7 @@ from mesh.discovery import gcloud
 from mesh.discovery.answering import all_answer
 from mesh.discovery.api import NotAsked, ask
 from mesh.discovery.cache import Answer, AnswerCache
-from mesh.discovery.nodes import with_nodes
+from mesh.discovery.nodes import MOST_NAMED, gaps, with_nodes
 from mesh.workspace.hashes import cache_directory
 
 FRESH = 60.0  # seconds in which what was told is taken as it is
@@ -37,17 +37,17 @@ def with_hosts(cluster: Cluster, *, all_ready: bool, refresh: bool) -> Cluster:
     found = _hosts_of(cluster, zone, known, all_ready) if known else None
     age = time.time() - known.time if known else 0.0
     if known and found and 0 <= age < OLD and (age < FRESH or _are_there(found)):
-        return _noted(found, zone, f"as told {_ago(age)}")
+        return _noted(found, known, zone, f"as told {_ago(age)}")
     try:
         answer = Answer(time=time.time(), nodes=ask(cluster.tpu, zone, os.environ))
     except NotAsked as error:
         if known and found and _are_there(found):
-            return _noted(found, zone, f"as told {_ago(age)}; now {error}")
+            return _noted(found, known, zone, f"as told {_ago(age)}; now {error}")
         if known:
             error.hint += f"\nwhat it told {_ago(age)} does not hold any more: not all of these hosts answer"
         raise
     cache.keep(answer)
-    return _noted(_with_nodes(cluster, zone, answer, all_ready), zone, "")
+    return _noted(_with_nodes(cluster, zone, answer, all_ready), answer, zone, "")
 
 
 def forget_if_wrong(cluster: Cluster, outcome: Outcome) -> None:
@@ -94,10 +94,13 @@ def _are_there(cluster: Cluster) -> bool:
     return all_answer([(host.address, host.port) for host in cluster.hosts], ANSWER)
 
 
-def _noted(cluster: Cluster, zone: gcloud.Zone, told: str) -> Cluster:
+def _noted(cluster: Cluster, answer: Answer, zone: gcloud.Zone, told: str) -> Cluster:
     slices, hosts = len(cluster.slices), len(cluster.hosts)
     counted = f"{slices} slice{'s' * (slices != 1)}, {hosts} host{'s' * (hosts != 1)}"
     assert cluster.tpu is not None
+    missing = gaps(answer.nodes)
+    if missing:
+        counted += f"; there is no {', '.join(missing[:MOST_NAMED])}{' ...' if missing[MOST_NAMED:] else ''}"
     note = f"TPU {cluster.tpu.name} in {zone.zone}: {counted}{f' ({told})' if told else ''}"
     return dataclasses.replace(cluster, note=note)
 

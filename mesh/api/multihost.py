@@ -13,7 +13,7 @@ from mesh.config import tpu
 from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster
+from mesh.core.cluster import Cluster, TpuName
 from mesh.core.errors import UsageError
 from mesh.core.run import SHELL
 from mesh.sinks.results import RunResult
@@ -86,18 +86,18 @@ def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clust
     given = tpu.prefix(name, project, zone, ("--TPU_PREFIX", "--PROJECT", "--ZONE"))
     file = cluster_file(clusters_file)
     cluster = file.clusters.get(name)
-    if cluster is None or cluster.tpu is None or cluster.tpu.name != name:
+    if cluster is None or cluster.tpu is None or not _is_same(cluster.tpu, given):
         from mesh.api.discovering import zone_here
 
         # Whoever looks for the run later finds it by its cluster's name, however gcloud is set then.
         there = zone_here(given)
         cluster = find_cluster(f"{tpu.BUILT_IN}{there.project}/{there.zone}/{name}", file)
+    if internal_ip is None:
+        return cluster
     assert cluster.tpu is not None
-    named = dataclasses.replace(
-        cluster.tpu,
-        is_prefix=True,
-        project=project or cluster.tpu.project,
-        zone=zone or cluster.tpu.zone,
-        internal_ip=cluster.tpu.internal_ip if internal_ip is None else str(internal_ip).lower(),
-    )
-    return dataclasses.replace(cluster, tpu=named)
+    return dataclasses.replace(cluster, tpu=dataclasses.replace(cluster.tpu, internal_ip=str(internal_ip).lower()))
+
+
+def _is_same(tpu: TpuName, given: TpuName) -> bool:
+    """Whether what was given is all that the cluster's TPU says as well."""
+    return (given.name, given.project or tpu.project, given.zone or tpu.zone) == (tpu.name, tpu.project, tpu.zone)

@@ -73,9 +73,14 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         shared: Shared,
         files: tuple[Path, ...] = (),
         gateway: Any = None,
+        key_alias: str = "",
     ):
-        """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names."""
+        """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names.
+
+        key_alias: the name of its host key in known_hosts; "": as ssh_config says
+        """
         self._set(_shared=shared)
+        self._set(_key_alias=key_alias)
         self._set(_files=files)
         self._set(_proxy=None)
         self._set(_opening=threading.Lock())
@@ -183,7 +188,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         option = self.ssh_config
         users = option.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
         system = option.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
-        alias = option.get("hostkeyalias", "")
+        alias = self._key_alias or option.get("hostkeyalias", "")
         return Checker(
             host=alias or self.host,
             port=22 if alias else self.port,

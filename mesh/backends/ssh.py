@@ -187,8 +187,15 @@ class SshBackend:
     def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
         files = (Path(host.identity_file),) if host.identity_file else ()
         way = host.proxy_command or gateway
-        address = host.address or NOWHERE
-        return SshConnection(address, port=host.port, user=host.user, shared=shared, files=files, gateway=way)
+        return SshConnection(
+            host.address or NOWHERE,
+            port=host.port,
+            user=host.user,
+            shared=shared,
+            files=files,
+            gateway=way,
+            key_alias=host.key_alias,
+        )
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
@@ -234,6 +241,7 @@ class SshBackend:
         words += ["-i", host.identity_file] if host.identity_file else []
         words += ["-J", self._cluster.gateway] if self._cluster.gateway else []
         words += ["-o", f"ProxyCommand={host.proxy_command}"] if host.proxy_command else []
+        words += ["-o", f"HostKeyAlias={host.key_alias}"] if host.key_alias else []
         words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
         return f"try by hand: {shlex.join(words)}"
 

@@ -34,6 +34,7 @@ class Host:
     remote_dir: str = ""  # where mesh keeps what it has there; "": what the cluster says
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
     proxy_command: str = ""  # what connections to it go through, as ssh_config has it; "": ssh_config decides
+    key_alias: str = ""  # what known_hosts calls it; "": its address, unless ssh_config says otherwise
     worker: int = -1  # its number in its TPU, as the API has it; -1: nobody knows
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 

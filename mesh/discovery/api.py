@@ -137,6 +137,7 @@ def _node(node: Any) -> TpuNode:
             for endpoint in node.network_endpoints[::networks]
             if endpoint.ip_address
         ),
+        id=str(node.id or ""),
         os_login=node.metadata.get("enable-oslogin", "").upper() == "TRUE",
     )
 

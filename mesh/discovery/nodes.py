@@ -43,6 +43,7 @@ class TpuNode:
     name: str
     state: str  # as the API calls it
     workers: tuple[Worker, ...]
+    id: str = ""  # that no other one has had; "": none
     os_login: bool = False  # who logs in is asked of OS Login, and metadata holds no keys
 
 
@@ -75,6 +76,19 @@ def _others(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> str:
         return f"it has no TPU at all; all zones: {listing}"
     more = f" and {len(names) - MOST_NAMED} more" if len(near) == len(names) > MOST_NAMED else ""
     return f"there are {', '.join(near[:MOST_NAMED])}{more}"
+
+
+def gaps(nodes: Sequence[TpuNode]) -> list[str]:
+    """The names that are missing between the first and the last number.
+
+    >>> gaps([TpuNode(name=f"pod-{number}", state=READY, workers=()) for number in (1, 2, 5)])
+    ['pod-3', 'pod-4']
+    """
+    if len(nodes) < 2:
+        return []
+    prefix = nodes[0].name.rpartition("-")[0]
+    numbers = [int(node.name.rpartition("-")[2]) for node in nodes]
+    return [f"{prefix}-{number}" for number in range(numbers[0], numbers[-1]) if number not in numbers]
 
 
 def with_nodes(
@@ -118,6 +132,8 @@ def _host(node: TpuNode, number: int, tpu: TpuName, zone: Zone, key: str, is_goo
         address=_address(node, worker, tpu, is_google),
         identity_file=identity,
         internal_ip=worker.internal,
+        # Another TPU may have had this address: it is no other key of the same host.
+        key_alias=f"tpu.{node.id}-{number}" if node.id else "",
         worker=number,
         proxy_command=_tunnel(worker.instance, zone) if tpu.iap else "",
         hints={"login": _about_keys(node, like.user, identity, zone), **_about_way(tpu, worker)},

@@ -153,6 +153,7 @@ FACTS = {
     "devices": {},
     "versions": None,
     "worker": None,
+    "ends_with": "",
     "driver": "",
     "paths": {},
     "programs": {},

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,14 @@ def test_addresses(internal_ip: str, is_google: bool, worker: Worker, address: s
 
 def test_hosts_and_slices() -> None:
     like = Host(name="", address="", user="me", port=2222)
-    found = hosts_of(TpuName(name="a", like=like), node("a-0", OUTSIDE, INSIDE), node("a-1"), key="/k")
+    found = hosts_of(TpuName(name="a", like=like), replace(node("a-0", OUTSIDE, INSIDE), id="7"), node("a-1"), key="/k")
     assert [(host.name, host.worker, host.user, host.port, host.identity_file) for host in found.hosts] == [
         ("a-0-w0", 0, "me", 2222, "/k"),
         ("a-0-w1", 1, "me", 2222, "/k"),
         ("a-1-w0", 0, "me", 2222, "/k"),
     ]
     assert found.slices == (2, 1)
+    assert [host.key_alias for host in found.hosts] == ["tpu.7-0", "tpu.7-1", ""]
     assert "ssh me@a-1 --zone=us-central2-b" in found.hosts[2].hints["login"]
     login = hosts_of(TpuName(name="a"), node("a", os_login=True), key="/k").hosts[0].hints["login"]
     assert "gcloud compute os-login ssh-keys add --key-file=/k.pub" in login
