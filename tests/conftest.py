@@ -39,10 +39,10 @@ def nothing_is_left() -> Iterator[None]:
     descriptors = set(os.listdir("/proc/self/fd"))
     yield
     # Threads and processes may be on their way out.
-    assert eventually(lambda: not own_children() - children, 5.0), f"left {own_children() - children}"
+    assert eventually(lambda: not own_children() - children, 20.0), f"left {own_children() - children}"
     left = [thread for thread in threading.enumerate() if thread not in threads]
-    assert eventually(lambda: not any(thread.is_alive() for thread in left), 5.0), f"left {left}"
-    assert eventually(lambda: not open_descriptors() - descriptors, 5.0), f"left {open_descriptors() - descriptors}"
+    assert eventually(lambda: not any(thread.is_alive() for thread in left), 20.0), f"left {left}"
+    assert eventually(lambda: not open_descriptors() - descriptors, 20.0), f"left {open_descriptors() - descriptors}"
 
 
 def own_children() -> set[str]:
@@ -73,7 +73,7 @@ def lab(session_lab: Lab, nothing_is_left: None) -> Iterator[Lab]:
     yield session_lab
     try:
         for host in session_lab.hosts:
-            assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+            assert eventually(lambda h=host: not h.processes(), 20.0), f"left on {host.name}: {host.processes()}"
     finally:
         session_lab.reset()
 

@@ -87,7 +87,7 @@ def sh(*argv: str, text: str | None = None, check: bool = True) -> str:
     return done.stdout
 
 
-def eventually(condition: object, within: float = 10.0) -> bool:
+def eventually(condition: object, within: float = 30.0) -> bool:
     """Whether a condition becomes true in time; looks every 20 ms."""
     assert callable(condition)
     deadline = time.monotonic() + within

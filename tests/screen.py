@@ -63,7 +63,7 @@ class Screen:
 
     def __exit__(self, *_: object) -> None:
         self._do("kill-server")
-        assert eventually(lambda: not Path(f"/proc/{self._server}").exists() or self._is_zombie(), 5.0)
+        assert eventually(lambda: not Path(f"/proc/{self._server}").exists() or self._is_zombie(), 20.0)
 
     def _is_zombie(self) -> bool:
         return ") Z" in Path(f"/proc/{self._server}/stat").read_text()

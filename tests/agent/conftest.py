@@ -188,9 +188,9 @@ def opener(remote_dir: Path) -> Iterator[Open]:
         channel.close()
         # An agent that was let go is no child that ``close`` waits for; it may be on its way out.
         assert isinstance(channel, LocalChannel)
-        assert not channel._is_let_go or eventually(lambda channel=channel: channel._process.poll() is not None, 5.0)
+        assert not channel._is_let_go or eventually(lambda channel=channel: channel._process.poll() is not None, 20.0)
     backend.close()
-    assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 10.0), left_of(f"run-{os.getpid()}")
+    assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 20.0), left_of(f"run-{os.getpid()}")
 
 
 def left_of(run: str) -> list[str]:

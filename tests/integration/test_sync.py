@@ -31,7 +31,7 @@ def session_eight() -> Iterator[Lab]:
 def eight(session_eight: Lab) -> Iterator[Lab]:
     yield session_eight
     for host in session_eight.hosts:
-        assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+        assert eventually(lambda h=host: not h.processes(), 20.0), f"left on {host.name}: {host.processes()}"
     session_eight.reset()
 
 

@@ -37,7 +37,7 @@ def eight(session_eight: Lab, home: Home) -> Iterator[Lab]:
     yield session_eight
     try:
         for host in session_eight.hosts:
-            assert eventually(lambda h=host: not h.processes(), 5.0), f"left on {host.name}: {host.processes()}"
+            assert eventually(lambda h=host: not h.processes(), 20.0), f"left on {host.name}: {host.processes()}"
     finally:
         session_eight.in_switch("ip", "link", "set", "up0", "up")
         session_eight.reset()

@@ -285,7 +285,7 @@ def test_stop_through_invoke(home: Home) -> None:
     argv = [sys.executable, "-m", "invoke", "--search-root", str(REPOSITORY), "stop", "--run", "nothing"]
     done = subprocess.run(argv, cwd=home.project, env=home.environ, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"error: no run 'nothing' is on local:1\n       `mesh ps` shows none at all\n" in done.stderr
+    assert b"error: no run 'nothing' is on local:1\n" in done.stderr  # others may be on this machine
 
 
 def test_help_imports_nothing_of_ssh(home: Home) -> None:
