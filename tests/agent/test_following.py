@@ -150,9 +150,9 @@ def test_a_client_that_loses_its_connections_has_every_byte_once(agent: Run, com
     assert len([event for event in look.events if isinstance(event, Exited)]) == 1
 
 
-def test_of_two_clients_that_signal_one_is_enough(agent: Run, come: Come) -> None:
+def test_of_two_clients_that_signal_one_is_enough(agent: Run, come: Come, tmp_path: Path) -> None:
     agent.prepare()
-    script = "trap 'echo -n told' INT; echo -n up; for n in 1 2 3 4 5 6 7 8; do sleep 0.1; done"
+    script = f"trap 'echo -n told' INT; echo -n up; while ! [ -e {tmp_path}/enough ]; do sleep 0.05; done"
     agent.start("bash", "-c", script)
     agent.until(Output)
     leave(agent)
@@ -160,6 +160,8 @@ def test_of_two_clients_that_signal_one_is_enough(agent: Run, come: Come) -> Non
     for look in looks:
         look.until(CaughtUp)
         look.session.signal(signal.SIGINT, 20.0)
+    looks[0].until(Output)
+    (tmp_path / "enough").touch()
     for look in looks:
         look.until(Gone)
         assert look.printed() == b"uptold"

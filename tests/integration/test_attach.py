@@ -189,7 +189,7 @@ def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path)
 def test_what_hosts_had_no_room_for_is_told_to_all_who_come(home: Home, tmp_path: Path) -> None:
     home.files(mesh__yaml="spool: 1 MB\n")
     run = left(home, "local:1", "sh", "-c", "printf begin; head -c 9000000 /dev/zero; printf end; exit 3")
-    assert eventually(lambda: b"no run is there" in home.mesh("ps", "local").out)
+    assert eventually(lambda: run not in home.mesh("ps", "local").out.decode())
     other = elsewhere(home, tmp_path / "state")
     for of, words, status in (
         (home, ["attach"], 3),
@@ -245,7 +245,7 @@ def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
 
 def test_hosts_keep_the_time_by_themselves(home: Home) -> None:
     run = left(home, "--timeout", "0.5", "local:2", "sh", "-c", "echo up; exec sleep 1000")
-    assert eventually(lambda: b"no run is there" in home.mesh("ps", "local").out, 30.0)
+    assert eventually(lambda: run not in home.mesh("ps", "local").out.decode(), 30.0)
     done = home.mesh("attach", run)
     assert (done.status, done.lines) == (124, ["[0] up", "[1] up"])
 
