@@ -11,8 +11,8 @@ from typing import Any
 
 from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
 from mesh.api.inquiries import ask, find_run, told_failures
-from mesh.api.logs import logs
 from mesh.api.records import LAST, find_record, list_records
+from mesh.api.replaying import logs
 from mesh.api.wiring import Showing, launch, placed
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError

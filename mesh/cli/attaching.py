@@ -13,8 +13,6 @@ from mesh.cli.speech import say, show
 from mesh.cli.speech import told as telling
 from mesh.config.settings import read_ranks
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.outcome import Cause
-from mesh.sinks.ranks import told_ranks
 
 RUN = "the id of a run, the beginning of one, or last; with `mesh` the first word that is no option"
 WHERE: dict[str, Any] = {
@@ -87,6 +85,8 @@ def signal(
     """Signal the ranks of a run: those of their processes that have a handler for it."""
     if not run or not name:
         raise UsageError("which run, and which signal?", hint="mesh signal RUN USR1")
+    from mesh.sinks.ranks import told_ranks
+
     went = api.signal(run, name, ranks=read_ranks("--rank", rank), cluster=cluster, clusters_file=clusters)
     reached = [one for one, count in went.items() if count]
     if reached:
@@ -97,5 +97,7 @@ def signal(
 
 def left(result: api.RunResult, *, json: bool) -> None:
     """A run that was told to go on by itself: its id, for scripts."""
+    from mesh.core.outcome import Cause
+
     if result.cause is Cause.DETACHED and not json:
         show([result.run])

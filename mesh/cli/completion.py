@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from invoke.parser.context import ParserContext
 
 from mesh import api
-from mesh.api.attaching import FROM
-from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
 from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS, written
 from mesh.core.errors import MeshError, UsageError
 
@@ -94,6 +92,9 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
 
 
 def _values(flag: str, last: str) -> list[str]:
+    from mesh.api.attaching import FROM
+    from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
+
     known: dict[str, Sequence[str]] = {
         "--output": OUTPUTS,
         "--fold": FOLDS,

@@ -16,10 +16,7 @@ from mesh import api
 from mesh.cli.reports import aligned
 from mesh.cli.speech import show
 from mesh.cli.speech import told as telling
-from mesh.config.mad import read_mad
 from mesh.config.settings import read_seconds
-from mesh.core.events import Exited
-from mesh.core.outcome import Cause
 from mesh.sinks.escapes import plain
 
 MOST_TOLD = 100  # characters of why a node could not take part
@@ -92,6 +89,9 @@ def mad(
         "additional-args": additional_args,
         "working-directory": working_directory,
     }
+    from mesh.config.mad import read_mad
+    from mesh.core.outcome import Cause
+
     job = read_mad(typed, config, os.environ)
     if dry_run:
         show(api.plan_mad(job))
@@ -112,6 +112,8 @@ def node_table(result: api.RunResult) -> Iterator[str]:
 
 
 def _end(result: api.RunResult, rank: api.RankResult) -> str:
+    from mesh.core.events import Exited
+
     if rank.code is not None or rank.signal is not None:
         return Exited(time=0, node=0, rank=rank.rank, code=rank.code or 0, signal=rank.signal or 0).told()
     lead = f"{rank.host}: "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
-from mesh.engine.findings import explain
-from mesh.sinks import stacks
 from mesh.sinks.amounts import told_bytes
-from mesh.workspace import listing
+
+if TYPE_CHECKING:
+    from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 MOST_COMMAND = 60  # characters of a command
@@ -45,6 +44,8 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     if dull:
         where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
         yield f"ok{where}: {', '.join(dull)}"
+    from mesh.engine.findings import explain
+
     for lines in explain({report.host: report.findings for report in reports}):
         yield from ("", *lines)
 
@@ -62,11 +63,15 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
     """Where the ranks are; full: with every call of every thread."""
+    from mesh.sinks import stacks
+
     return (stacks.full if full else stacks.short)(found.groups, found.ended)
 
 
 def stacks_as_dict(found: Stacks) -> dict[str, Any]:
     """``run``, ``groups``, ``ended``, ``notes`` and ``failures``."""
+    from mesh.sinks import stacks
+
     return {
         "run": found.run,
         "groups": [stacks.as_dict(group) for group in found.groups],
@@ -127,6 +132,8 @@ def explained(path: str, found: Explanation) -> Iterator[str]:
 
 
 def _text(path: str) -> str:
+    from mesh.workspace import listing
+
     return listing.told(os.fsencode(path))
 
 

@@ -19,7 +19,6 @@ from mesh.cli.attaching import attach, detach, left, signal
 from mesh.cli.completion import script
 from mesh.cli.mad import mad
 from mesh.cli.multihost import multihost
-from mesh.cli.records import pruned, record_as_json, records_table
 from mesh.cli.reports import (
     explained,
     leftovers,
@@ -80,8 +79,11 @@ OPTIONS = {
 }
 
 
-def _command(name: str, summary: str, function: Callable[..., api.RunResult]) -> Task[Any]:
-    """A task that runs the user's command; all of them take the same options."""
+def _command(name: str, summary: str, function: Callable[[], Callable[..., api.RunResult]]) -> Task[Any]:
+    """A task that runs the user's command; all of them take the same options.
+
+    function: gives the function of ``mesh.api``, which is not imported before it is needed
+    """
 
     def body(
         context: Context,
@@ -153,7 +155,7 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
             lines = api.plan(command, cluster=cluster, options=options, clusters_file=clusters)
             show(lines)
             return
-        result = function(
+        result = function()(
             command,
             cluster=cluster,
             options=options,
@@ -174,8 +176,8 @@ def _command(name: str, summary: str, function: Callable[..., api.RunResult]) ->
     return made
 
 
-run = _command("run", "Run a command on every host, with the working directory there and RANK set.", api.run)
-execute = _command("exec", "The same without sync, prerun and lock: safe while a run is on.", api.exec)
+run = _command("run", "Run a command on every host, with the working directory there and RANK set.", lambda: api.run)
+execute = _command("exec", "The same without sync, prerun and lock: safe while a run is on.", lambda: api.exec)
 
 
 @task(
@@ -431,6 +433,8 @@ def runs(
     dry_run: bool = False,
 ) -> None:
     """List the runs that this machine has started, the newest first; `runs prune` removes old ones."""
+    from mesh.cli.records import pruned, record_as_json, records_table
+
     if action not in ("", "prune"):
         raise UsageError(f"unknown word {action!r}", hint="mesh runs, or mesh runs prune")
     if action:

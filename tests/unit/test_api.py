@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +18,16 @@ from mesh.api.owner import user_name
 from mesh.config.project import Project, project_directory_name
 from mesh.core.errors import UsageError
 from tests.conftest import Home
+
+
+def test_what_is_imported_when_it_is_asked_for_is_what_types_are_checked_by() -> None:
+    tree = ast.parse(Path(api.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    declared = {one.name: line.module for line in block.body if isinstance(line, ast.ImportFrom) for one in line.names}
+    assert declared == api._PLACES
+    for name in api.__all__:
+        assert not isinstance(getattr(api, name), ModuleType)
+        assert importlib.util.find_spec(f"mesh.api.{name}") is None, "a module of that name would hide it"
 
 
 @pytest.mark.parametrize("command", ["echo hi", "", [], ()])

@@ -1,0 +1,223 @@
+"""Runs, syncs and setups."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from mesh.api.choosing import (
+    choose_cluster,
+    make_spec,
+    project_here,
+)
+from mesh.api.running import run_on
+from mesh.api.wiring import Showing, launch, placed
+from mesh.config.project import check_workspace
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.events import Event, Synced
+from mesh.core.outcome import Outcome
+from mesh.core.run import AUTO, Kind, Launch, RunSpec
+from mesh.sinks.results import RunResult, SyncResult, failures
+
+DEFAULTS = Options()
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    output: str = "all",
+    label: str = "rank",
+    fold: str = "numbers",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Run a command on every rank of a cluster, with the working directory there.
+
+    command: the words for execve, the program first; no shell reads them
+    cluster: a name from cluster.yaml, or "local", or "local:N"; clusters_file: another file than the usual one
+    output: "all", "fold", "rank0" or "none" of what ranks print, "": "fold" on a terminal, else "all"
+    label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
+    json: events as JSON lines on stdout; what is for people goes to stderr
+    quiet: print nothing at all; the run directory has everything
+    Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
+    SIGINT, SIGTERM and SIGHUP end the run as they do for the command line.
+    """
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    check_workspace(project, Path.home())
+    spec = make_spec(project, options, _words(command))
+    with_lock = found.backend != "local"
+    spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    return run_on(found, spec, showing, check_first=options.check)
+
+
+def exec(  # noqa: A001  (the command's name)
+    command: Sequence[str],
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    output: str = "all",
+    label: str = "rank",
+    fold: str = "numbers",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """The same as ``run`` without sync, prerun and lock: safe while a run is on."""
+    found = choose_cluster(cluster, options, clusters_file)
+    spec = make_spec(project_here(), options, _words(command))
+    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    return run_on(found, spec, showing, check_first=options.check)
+
+
+def sync(
+    *, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", json: bool = False, quiet: bool = False
+) -> SyncResult:
+    """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError.
+
+    json, quiet: as with run
+    """
+    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet), watch=False)[0]
+
+
+def watch(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    json: bool = False,
+    say: Callable[[str], None],
+    complain: Callable[[MeshError], None],
+) -> int:
+    """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
+
+    A busy host is waited for, unless options say how long; no sync has a run directory.
+    json: as with run; say, complain: tell the user what is no event of a sync
+    Raises UsageError, and MeshError if the workspace cannot be watched.
+    """
+    from mesh.api.watching import keep_synced
+
+    def sync_once(options: Options) -> int:
+        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False), watch=True)
+        return 128 + outcome.signal if outcome.signal else result.exit_code
+
+    return keep_synced(sync_once, options, say, complain)
+
+
+def _sync(
+    cluster: str, options: Options, clusters_file: str, showing: Showing, *, watch: bool
+) -> tuple[SyncResult, Outcome]:
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    check_workspace(project, Path.home())
+    spec = dataclasses.replace(
+        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
+    )
+    collected = _Synced()
+    outcome, placement, _ = launch(spec, found, showing, collected)
+    result = SyncResult(
+        exit_code=outcome.exit_code,
+        files=max((event.files for event in collected.events), default=0),
+        sent=sum(event.bytes for event in collected.events),
+        failures=failures(outcome, placement),
+    )
+    return result, outcome
+
+
+def setup(
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    force: bool = False,
+    clusters_file: str = "",
+    json: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Run the ``commands:`` of mesh.yaml on every host; a host stops at its first command that fails.
+
+    force: also those that ``unless`` would skip
+    Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
+    """
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    if options.nproc != 1 or options.launcher or options.stdin != "none":
+        hint = "leave out nproc, launcher and stdin"
+        raise UsageError("a setup is once for each host and has no standard input", hint=hint)
+    spec = dataclasses.replace(
+        make_spec(project, options, ()),
+        kind=Kind.SETUP,
+        commands=project.commands,
+        force=force,
+        keep_going=True,
+        sync=False,
+        lock=found.backend != "local",
+        prerun=(),
+    )
+    return run_on(found, spec, Showing(json=json, quiet=quiet))
+
+
+def plan(
+    command: Sequence[str], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
+) -> Iterator[str]:
+    """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    check_workspace(project, Path.home())
+    return _plan(make_spec(project, options, _words(command)), found)
+
+
+class _Synced:
+    """A sink that keeps what was synced."""
+
+    def __init__(self) -> None:
+        self.events: list[Synced] = []
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Synced):
+            self.events.append(event)
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _words(command: Sequence[str]) -> Sequence[str]:
+    if isinstance(command, str) or not command:
+        raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
+    return command
+
+
+def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
+    """What --dry-run tells."""
+    from mesh.workspace import listing
+
+    yield f"cluster    {cluster.name} ({cluster.backend})"
+    placement = placed(spec, cluster)
+    for node, host in enumerate(cluster.hosts):
+        ranks = placement.ranks(node)
+        login = f"{host.user}@{host.address}" if host.user else host.address
+        where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
+        number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
+        of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
+        yield f"{number} {host.name}{where}{of_slice}"
+    if spec.nproc == AUTO:
+        yield "nproc      as many as each host has GPUs: the hosts will be asked"
+    if spec.launcher is not Launch.NONE:
+        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.nproc or 'so many'} processes"
+    found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
+    files = [entry for entry in found.entries if entry.kind is not listing.Kind.DIRECTORY]
+    yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
+    places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
+    for place in places:
+        yield f"on hosts   {place}/workspaces/{spec.project}"
+    for entry in spec.prerun:
+        unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
+        yield f"prerun     {entry.run}{unless if not spec.force else ''}"
+    if spec.env:
+        yield f"env        {', '.join(sorted(spec.env))}"
+    yield f"command    {shlex.join(spec.command)}"
