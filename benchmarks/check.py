@@ -22,5 +22,7 @@ def check(chosen: Chosen) -> str:
             ]
             samples = stage.compare(found, chosen.rounds)
         columns = ["client CPU, s", "hosts' CPU, s"]
-        parts.append(told(f"{hosts} hosts", "until its end", samples, lambda sample: sample.seconds, columns) + "\n")
+        parts.append(
+            told(chosen, f"{hosts} hosts", "until its end", samples, lambda sample: sample.seconds, columns) + "\n"
+        )
     return "\n".join(parts)

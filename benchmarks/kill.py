@@ -61,5 +61,7 @@ def kill(chosen: Chosen) -> str:
             for _ in range(chosen.rounds):
                 for one in found:
                     samples[one.name].append(interrupted(stage, one))
-            parts.append(told(f"{hosts} hosts", "Ctrl-C to the end", samples, lambda sample: sample.seconds, []) + "\n")
+            parts.append(
+                told(chosen, f"{hosts} hosts", "Ctrl-C to the end", samples, lambda sample: sample.seconds, []) + "\n"
+            )
     return "\n".join(parts)

@@ -64,5 +64,7 @@ def loop(chosen: Chosen) -> str:
                     samples = stage.compare(found, chosen.rounds, lines=b"ready")
                 title = f"{hosts} hosts, round trip {milliseconds} ms"
                 columns = ["client CPU, s", "hosts' CPU, s", "MB sent"]
-                parts.append(told(title, "every host's line", samples, lambda sample: sample.first, columns) + "\n")
+                parts.append(
+                    told(chosen, title, "every host's line", samples, lambda sample: sample.first, columns) + "\n"
+                )
     return "\n".join([*parts, missing])

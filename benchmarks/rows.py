@@ -33,10 +33,20 @@ COLUMNS = {
 }
 
 
-def told(title: str, what: str, samples: Samples, of: Callable[[Sample], float], columns: Sequence[str]) -> str:
-    """One table: seconds, ratios to the first contestant, and more columns (of COLUMNS); title: of a subsection."""
-    base = next(iter(samples))
-    factors = ratios(samples, base, of)
+def told(
+    chosen: Chosen, title: str, what: str, samples: Samples, of: Callable[[Sample], float], columns: Sequence[str]
+) -> str:
+    """One table: seconds, ratios to the first contestant, and more columns (of COLUMNS); title: of a subsection.
+
+    Where two revisions are compared they stand in pairs, and each pair has its own ratio.
+    """
+    names = list(samples)
+    size = len(chosen.variants) if chosen.is_duel else len(names)
+    groups = [names[place : place + size] for place in range(0, len(names), size)]
+    factors: dict[str, float] = {}
+    for group in groups:
+        factors |= ratios({name: samples[name] for name in group}, group[0], of)
+    base = chosen.variants[0].name if chosen.is_duel else names[0]
     rows = [
         [
             name,

@@ -61,8 +61,8 @@ def forget(stage: Stage) -> None:
 class _Cases:
     """The cases with so many hosts."""
 
-    def __init__(self, stage: Stage, rounds: int) -> None:
-        self._stage, self._rounds = stage, rounds
+    def __init__(self, stage: Stage, chosen: Chosen) -> None:
+        self._stage, self._chosen = stage, chosen
         self.contestants = contestants(stage)
         self.parts: list[str] = []
 
@@ -70,10 +70,12 @@ class _Cases:
         """less: the name of one that is left out"""
         here = [one for one in self.contestants if one.name != less]
         found = [dataclasses.replace(one, before=partial(before, one)) for one in here]
-        samples = self._stage.compare(found, self._rounds, warm=warm)
+        samples = self._stage.compare(found, self._chosen.rounds, warm=warm)
         title = f"{len(self._stage.addresses)} hosts: {title}"
         columns = ["client CPU, s", "hosts' CPU, s", "MB sent"]
-        self.parts.append(told(title, "until its end", samples, lambda sample: sample.seconds, columns) + "\n")
+        self.parts.append(
+            told(self._chosen, title, "until its end", samples, lambda sample: sample.seconds, columns) + "\n"
+        )
 
     def fill(self, files: int, size: int) -> None:
         for user in self._stage.users:
@@ -87,7 +89,7 @@ def sync(chosen: Chosen) -> str:
     parts, missing = [HEAD], ""
     for hosts in chosen.hosts:
         with Stage(hosts, chosen.variants) as stage:
-            cases = _Cases(stage, chosen.rounds)
+            cases = _Cases(stage, chosen)
             cases.fill(2000, 10_000)
             cases.compare("cold, 2,000 files, 20 MB", cases.cold, warm=False)
             forget(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from benchmarks.figures import Sample, ratios
 from benchmarks.relays import Costs, start
+from benchmarks.rows import Chosen, told
+from benchmarks.stage import Variant
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import Connected, Event, Exited, Gone, Locked, PrepareFailed, Ready, Tick
 from mesh.core.run import RunSpec
@@ -87,3 +90,13 @@ def test_relays_grow_with_the_depth_of_their_tree() -> None:
     costs = Costs(opening=0.01, login=0.3, agent=0.1, begin=0.0)
     assert start(1024, 0, costs) > 1024 * costs.opening
     assert start(1 + 32 + 32**2, 32, costs) < 3 * (32 * costs.opening + costs.login + costs.agent)
+
+
+def test_revisions_are_compared_in_pairs() -> None:
+    before, now = Variant(name="mesh at x", source=REPOSITORY), Variant(name="mesh", source=REPOSITORY)
+    samples = {"old exec": 2.0, "exec": 1.0, "old run": 8.0, "run": 6.0}
+    taken = {name: [Sample(seconds=seconds)] for name, seconds in samples.items()}
+    chosen = Chosen(variants=(before, now))
+    text = told(chosen, "8 hosts", "until its end", taken, lambda sample: sample.seconds, [])
+    assert "x mesh at x |" in text
+    assert re.findall(r"([0-9.]+) \|$", text, re.M) == ["1.00", "0.50", "1.00", "0.75"]
