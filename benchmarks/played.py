@@ -20,6 +20,7 @@ from pathlib import Path
 from mesh.api import wiring
 from mesh.core.cluster import Cluster, Host
 from mesh.core.run import RunSpec
+from tests.lab import peak_memory
 from tests.scripted import ScriptedBackend, prints
 
 
@@ -67,7 +68,7 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     return {
         "seconds": seconds,
         "cpu": usage.ru_utime + usage.ru_stime,
-        "memory": usage.ru_maxrss / 1000,
+        "memory": peak_memory(),
         "threads": watch.threads,
         "descriptors": watch.descriptors,
         "sent": sum(channel.received for channel in backend.channels),

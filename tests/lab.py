@@ -132,6 +132,11 @@ def state_of(place: Path) -> str:
     return (place / "stat").read_text().rpartition(")")[2].split()[0]
 
 
+def peak_memory(pid: int | str = "self") -> float:
+    """MB that a process has had at most. getrusage would count what its parent had when it forked."""
+    return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000  # type: ignore[index]
+
+
 def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
     """(pid here, command) of what runs in a PID namespace; zombies are gone."""
     for entry in Path("/proc").iterdir():
