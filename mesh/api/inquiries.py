@@ -13,6 +13,7 @@ from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, m
 from mesh.api.records import ambiguous, find_record
 from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL
+from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Placement
@@ -193,6 +194,9 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
     problems: list[str] = []
+    if recorded == MAD and not cluster:
+        hint = "write one with these hosts, user and key into cluster.yaml, and name it with --cluster"
+        raise UsageError(f"{full} is on nodes that were named to `mesh mad` alone, and are no cluster", hint=hint)
     clusters = tuple(clusters_of(cluster or recorded, options, clusters_file, problems))
     return FoundRun(run=full or _only_one(run, clusters), clusters=clusters, problems=tuple(problems), record=record)
 

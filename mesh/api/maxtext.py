@@ -86,9 +86,9 @@ def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clust
     given = tpu.prefix(name, project, zone, ("--TPU_PREFIX", "--PROJECT", "--ZONE"))
     file = cluster_file(clusters_file)
     cluster = file.clusters.get(name)
-    if cluster is None or cluster.tpu is None or not _is_same(cluster.tpu, given):
-        from mesh.api.discovering import zone_here
+    from mesh.api.discovering import zone_here
 
+    if cluster is None or cluster.tpu is None or not _is_same(cluster.tpu, given):
         # Whoever looks for the run later finds it by its cluster's name, however gcloud is set then.
         there = zone_here(given)
         cluster = find_cluster(f"{tpu.BUILT_IN}{there.project}/{there.zone}/{name}", file)
@@ -99,5 +99,12 @@ def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clust
 
 
 def _is_same(tpu: TpuName, given: TpuName) -> bool:
-    """Whether what was given is all that the cluster's TPU says as well."""
-    return (given.name, given.project or tpu.project, given.zone or tpu.zone) == (tpu.name, tpu.project, tpu.zone)
+    """Whether what was given is all that the cluster's TPU says as well, or gcloud for it."""
+    from mesh.api.discovering import zone_here
+
+    if given.name != tpu.name:
+        return False
+    if not given.project and not given.zone:
+        return True
+    there = zone_here(tpu)
+    return (given.project or there.project, given.zone or there.zone) == (there.project, there.zone)

@@ -75,6 +75,8 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
         elif name in TAKES_PATHS:
             words.append(word)
         else:
+            if any(_is_secret(given.partition("=")[0]) for given in arguments[: len(arguments) - len(rest)]):
+                raise UsageError("unexpected word: it is not told, as it may be part of a password", hint=usage)
             before = arguments[-len(rest) - 2] if len(arguments) > len(rest) + 1 else ""
             is_open = before in task.flags and task.flags[before].optional
             more = f": {without_value(before, word)}" if is_open else ""
@@ -113,7 +115,11 @@ def _set(task: ParserContext, flag: str, value: str | None, rest: list[str], usa
 
 def _is_value(task: ParserContext, flag: str, word: str) -> bool:
     """Whether a word after a flag with an optional value is that."""
-    return word.partition("=")[0] not in task.flags if flag in SECRETS else is_time(word)
+    return word.partition("=")[0] not in task.flags if _is_secret(flag) else is_time(word)
+
+
+def _is_secret(flag: str) -> bool:
+    return flag.replace("_", "-") in SECRETS
 
 
 def _long(task: ParserContext) -> list[str]:

@@ -33,7 +33,7 @@ OTHER_NAMES = {
     ("ssh", "password"): "ssh-password",
     ("madengine", "path"): "madengine-path",
 }
-OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # of the runner's connections
+OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # of the runner's connections: mesh knows by itself
 PASSWORD = "ssh-password"
 CLUSTER = "mesh mad"
 NO_PASSWORD = UsageError(
@@ -85,6 +85,8 @@ def read_mad(typed: Mapping[str, str | bool | None], file: str, environ: Mapping
         raise NO_PASSWORD
     found = {**DEFAULTS, **(_read_file(Path(file).expanduser()) if file else {})}
     found |= {flag: value for flag, value in typed.items() if isinstance(value, str) and value}
+    if typed.get(PASSWORD) and not typed.get("password-env"):
+        found.pop("password-env", None)  # of the file
     missing = [f"--{flag}" for flag in REQUIRED if not found.get(flag)]
     if missing:
         raise UsageError(f"{', '.join(missing)} must be given", hint="on the command line, or in the file of --config")
@@ -128,6 +130,8 @@ def _read_file(path: Path) -> dict[str, str]:
             continue
         for key, value in parser[section].items():
             flag = key.replace("_", "-")
+            if (section, flag) in OF_ITS_OWN:
+                continue
             flag = OTHER_NAMES.get((section, flag), flag)
             # A key with blanks is a line without "=", which may hold a password.
             place = f"{_line(text, section, key)}: {section}.{key}" if not re.search(r"\s", key) else f": [{section}]"
@@ -139,9 +143,7 @@ def _read_file(path: Path) -> dict[str, str]:
 
 
 def _wrong(section: str, flag: str, value: str, found: Mapping[str, str]) -> Iterator[str]:
-    if (section, flag) in OF_ITS_OWN:
-        yield "leave it out: mesh knows by itself how long a host may take, and tries again"
-    elif flag not in FLAGS:
+    if flag not in FLAGS:
         yield f"unknown key{did_you_mean(flag, list(FLAGS))}" if not re.search(r"\s", flag) else "expected KEY = VALUE"
     elif flag in found:
         yield "is given twice"

@@ -72,7 +72,10 @@ def _credentials(environ: Mapping[str, str]) -> Any:
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     path = Path(named) if named else directory(environ) / "application_default_credentials.json"
     if named or path.exists():
-        return google.auth.load_credentials_from_file(str(path), scopes=SCOPES)[0]
+        try:
+            return google.auth.load_credentials_from_file(str(path), scopes=SCOPES)[0]
+        except OSError as error:
+            raise NotAsked(f"cannot read {path}: {error.strerror or error}", hint=LOG_IN) from error
     if is_google():
         return compute_engine.Credentials()
     return Credentials(_token_of_gcloud())
@@ -129,13 +132,16 @@ def _patience(until: float) -> dict[str, Any]:
 
 def _node(node: Any) -> TpuNode:
     networks = max(1, len(node.network_configs))  # the first endpoint of each machine is the one to log in by
+    name, endpoints = node.name.rpartition("/")[2], node.network_endpoints
+    first = endpoints[::networks]
+    # Without the address of one, the numbers of all others would be wrong.
+    has_hole = len(endpoints) % networks or not all(endpoint.ip_address for endpoint in first)
     return TpuNode(
-        name=node.name.rpartition("/")[2],
+        name=name,
         state=_name_of(node.state),
         workers=tuple(
             Worker(internal=endpoint.ip_address, external=endpoint.access_config.external_ip)
-            for endpoint in node.network_endpoints[::networks]
-            if endpoint.ip_address
+            for endpoint in ([] if has_hole else first)
         ),
         id=str(node.id or ""),
         os_login=node.metadata.get("enable-oslogin", "").upper() == "TRUE",

@@ -79,16 +79,17 @@ def _others(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> str:
 
 
 def gaps(nodes: Sequence[TpuNode]) -> list[str]:
-    """The names that are missing between the first and the last number.
+    """The names that are missing between the first and the last number, or as many of them as are ever told.
 
     >>> gaps([TpuNode(name=f"pod-{number}", state=READY, workers=()) for number in (1, 2, 5)])
     ['pod-3', 'pod-4']
+    >>> len(gaps([TpuNode(name=f"pod-{number}", state=READY, workers=()) for number in (0, 20240206123456)]))
+    9
     """
-    if len(nodes) < 2:
-        return []
-    prefix = nodes[0].name.rpartition("-")[0]
-    numbers = [int(node.name.rpartition("-")[2]) for node in nodes]
-    return [f"{prefix}-{number}" for number in range(numbers[0], numbers[-1]) if number not in numbers]
+    prefix = nodes[0].name.rpartition("-")[0] if nodes else ""
+    numbers = [int(node.name.rpartition("-")[2]) for node in nodes] if len(nodes) > 1 else []
+    missing = (number for low, high in itertools.pairwise(numbers) for number in range(low + 1, high))
+    return [f"{prefix}-{number}" for number in itertools.islice(missing, MOST_NAMED + 1)]
 
 
 def with_nodes(
@@ -116,7 +117,7 @@ def with_nodes(
 def _complaint(node: TpuNode) -> str:
     if node.state != READY:
         return f"TPU {node.name} is {node.state}, not {READY}"
-    return f"TPU {node.name} is {READY}, but the API tells of no machine of it"
+    return f"TPU {node.name} is {READY}, but the API does not tell the addresses of all its machines"
 
 
 def _advice(node: TpuNode, zone: Zone) -> str:

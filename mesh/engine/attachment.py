@@ -80,8 +80,7 @@ class Attachment(Supervisor):
                 return self._unreachable(event)
             case Lost(node=node):
                 # Another host may have told it already, with the time at which somebody took note of it.
-                self._lost = [lost for lost in self._lost if lost.node != node]
-                self._suspects.pop(("host", node), None)
+                self._forget_loss(node)
                 return [*super().handle(event), *self._told(node)]
             case Interrupted(signal=number):
                 return self._asked_to_end(number)
@@ -137,12 +136,18 @@ class Attachment(Supervisor):
     def _end_ordered(self, event: EndOrdered) -> list[Order]:
         self._ordered_ends[event.node] = min(self._ordered_ends[event.node], event.time)
         self._ends.append(event)
-        known = {one.node for one in self._lost}
+        known = {one.node for one in self._lost if one.node not in self._unreached}
         if event.cause == Cause.LOST.value and event.lost >= 0 and event.lost not in known:
+            self._forget_loss(event.lost)  # that we cannot reach it came after that
+            self._unreached.discard(event.lost)
             lost = Lost(time=event.time, node=event.lost, reason=event.reason, is_known=True)
             self._lost.append(lost)
             self._suspects.setdefault(("host", event.lost), lost)
         return self._complete()
+
+    def _forget_loss(self, node: int) -> None:
+        self._lost = [lost for lost in self._lost if lost.node != node]
+        self._suspects.pop(("host", node), None)
 
     @property
     def _settled(self) -> bool:
@@ -162,7 +167,7 @@ class Attachment(Supervisor):
         if self._phase[node] is Phase.OVER:
             return []
         self._phase[node] = Phase.OVER
-        if not self._ended(node):
+        if not self._ended(node) and all(lost.node != node for lost in self._lost):
             self._unreached.add(node)
             self._lost.append(event)
             self._suspects.setdefault(("host", node), event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 
 from mesh.core.events import Event, Finished, Started
@@ -39,22 +40,38 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-class Groups:
-    """Puts what comes before the ranks into one group, and what they print into another."""
+class Fence:
+    """Between its two lines the runner obeys nothing: there stands what hosts have printed."""
 
-    def __init__(self, title: str, tell: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
+        token = secrets.token_hex(16)  # that no host can guess
+        self.begin, self.end = f"::stop-commands::{token}", f"::{token}::"
+
+
+class Groups:
+    """Puts what comes before the ranks into one group, and what they print into another; both are fenced."""
+
+    def __init__(self, title: str, fence: Fence, tell: Callable[[str], None]) -> None:
         """title: what the ranks run; tell: writes a line, after all that has come before it"""
-        self._title, self._tell = title, tell
+        self._title, self._fence, self._tell = title, fence, tell
         self._has_begun = self._has_started = False
 
     def handle(self, event: Event) -> None:
         """Call it before anything of the event is shown; of the last one, after it."""
         if not self._has_begun:
             self._has_begun = True
-            self._tell(group("mesh: getting the hosts ready"))
+            self._open("mesh: getting the hosts ready")
         if isinstance(event, Started) and not self._has_started:
             self._has_started = True
-            self._tell(END)
-            self._tell(group(self._title))
+            self._close()
+            self._open(self._title)
         elif isinstance(event, Finished):
-            self._tell(END)
+            self._close()
+
+    def _open(self, title: str) -> None:
+        self._tell(group(title))
+        self._tell(self._fence.begin)
+
+    def _close(self) -> None:
+        self._tell(self._fence.end)
+        self._tell(END)

@@ -32,7 +32,7 @@ from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.enter import EnterKey
 from mesh.sinks.escapes import clean
 from mesh.sinks.fold import HOLD
-from mesh.sinks.github import Groups, error, is_job
+from mesh.sinks.github import Fence, Groups, error, is_job
 from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
@@ -97,7 +97,8 @@ class TerminalSink:
         self._typed_for_ranks = typed_for_ranks
         self._stacks = Gathered(placement) if stacks else None
         self._in_job = is_job(environ) and not self._err.is_terminal
-        self._groups = Groups(title, self._mark) if title and self._in_job else None
+        self._fence = Fence()
+        self._groups = Groups(title, self._fence, self._mark) if title and self._in_job else None
         self._named_missing = False
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
@@ -170,8 +171,11 @@ class TerminalSink:
         if not lines:
             return
         if failed:
+            if self._in_job:
+                self._voice.mark(self._fence.begin)
             self._voice.complain(clean(lines[0]), "\n".join(lines[1:]))
             if self._in_job:
+                self._voice.mark(self._fence.end)
                 self._voice.mark(error("\n".join(lines)))
         else:
             for line in lines:

@@ -34,7 +34,8 @@ class Voice:
 
     def mark(self, line: str) -> None:
         """Write a line for a program that reads along."""
-        self._tell("", line)
+        begin = "\n" if self._live.in_line else ""
+        self._live.write(self._err, f"{begin}{clean(line)}\n".encode("utf-8", "backslashreplace"))
 
     def _tell(self, lead: str, text: str) -> None:
         begin = "\n" if self._live.in_line and self._err.is_terminal else ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mesh.engine.courier import make_credentials
-from mesh.remote.agent.fanout import listen
+from mesh.remote.agent.fanout import credentialed, listen
 from mesh.remote.agent.links import Closed, Link
 from mesh.remote.agent.peers import Hub, Member
 
@@ -35,8 +35,9 @@ class Circle:
     def __init__(self, credentials: str, members: int) -> None:
         listener = listen()
         self.port = listener.getsockname()[1]
-        self.hub = Hub(0, GRACE, credentials, listener)
-        self.members = [Member(node, GRACE, credentials, "127.0.0.1", self.port) for node in range(1, members + 1)]
+        self.hub = Hub(0, GRACE, credentialed(credentials, True), listener)
+        context = credentialed(credentials, False)
+        self.members = [Member(node, GRACE, context, "127.0.0.1", self.port) for node in range(1, members + 1)]
         self.all: list[Hub | Member] = [self.hub, *self.members]
         for member in self.members:
             reap(member)
@@ -113,7 +114,9 @@ def test_a_link_that_breaks_is_made_again_and_what_was_said_meanwhile_arrives(ci
 
 
 def test_strangers_are_not_heard(circle: Circle) -> None:
-    stranger = Link(socket.create_connection(("127.0.0.1", circle.port)), make_credentials(), server=False)
+    stranger = Link(
+        socket.create_connection(("127.0.0.1", circle.port)), credentialed(make_credentials(), False), server=False
+    )
     silent = socket.create_connection(("127.0.0.1", circle.port))
     loud = socket.create_connection(("127.0.0.1", circle.port))
     loud.sendall(b'{"type":"join","node":2}\n{"type":"news","cause":"rank"}\n' * 100)
@@ -140,7 +143,7 @@ def test_strangers_are_not_heard(circle: Circle) -> None:
 def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    member = Member(1, GRACE, credentials, address, port)
+    member = Member(1, GRACE, credentialed(credentials, False), address, port)
     reap(member)
     deadline = time.monotonic() + 20
     while member.verdict is None:
@@ -150,3 +153,46 @@ def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> Non
     assert "refused" in member.verdict or "cannot be resolved" in member.verdict
     assert not member.is_needed
     member.close()
+
+
+def test_who_says_nothing_costs_nothing_and_is_sent_away(circle: Circle) -> None:
+    silent = socket.create_connection(("127.0.0.1", circle.port))
+    turns = 0
+    circle.until(lambda: len(circle.hub._strangers) == 1)
+    (known,) = circle.hub._strangers.values()
+    known.began -= 60
+
+    def is_gone() -> bool:
+        nonlocal turns
+        turns += 1
+        return not circle.hub._strangers
+
+    circle.until(is_gone)
+    assert turns < 50
+    assert all(one.news is None for one in circle.all)
+    silent.close()
+
+
+def test_a_hub_that_takes_connections_and_says_nothing_is_lost(circle: Circle) -> None:
+    circle.all.remove(circle.hub)  # as one that was stopped: the kernel goes on to take connections
+    circle.until(lambda: all(one.news is not None for one in circle.all))
+    assert circle.members[0].news == {"cause": "lost", "lost": 0, "reason": "silent for 1 s"}
+    circle.all.append(circle.hub)
+
+
+def test_a_guest_that_never_heard_that_it_is_one_is_no_lost_host(credentials: str) -> None:
+    alone = Circle(credentials, 0)
+    link = Link(
+        socket.create_connection(("127.0.0.1", alone.port)), credentialed(credentials, server=False), server=False
+    )
+    link.send({"type": "join", "node": 1})
+    heard: list[object] = []
+    alone.until(lambda: bool(heard.extend(link.receive()) or heard))
+    link.close()
+    alone.until(lambda: alone.hub._guests[1].link is None)
+    assert not alone.hub.is_needed
+    alone.hub._guests[1].ended -= 60
+    alone.hub._beat_at = 0.0
+    alone.hub.serve(set())
+    assert alone.hub.news is None
+    alone.hub.close()

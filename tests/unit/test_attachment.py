@@ -327,6 +327,20 @@ def test_a_host_that_keeps_nothing_while_others_do_has_lost_the_run() -> None:
     assert (looking.outcome().exit_code, [lost.node for lost in looking.outcome().lost]) == (76, [1])
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_lost_host_that_cannot_be_reached_either_is_lost_once_and_the_run_is_over(is_told_first: bool) -> None:
+    looking = Looking()
+    begun = Connected(time=100, node=0, address="", machine="m")
+    told = EndOrdered(time=5, node=0, cause="lost", signal=TERM, lost=1, reason="silent for 60 s")
+    unreachable = Lost(time=100, node=1, reason="no route")
+    looking.handle(begun, started(0))
+    looking.handle(*((told, unreachable) if is_told_first else (unreachable, told)))
+    looking.handle(exited(0, by=TERM, at=6), CaughtUp(time=100, node=0), *gone(0))
+    outcome = looking.outcome()
+    assert (outcome.exit_code, outcome.goes_on) == (76, False)
+    assert [(lost.node, lost.reason) for lost in outcome.lost] == [(1, "silent for 60 s")]
+
+
 # ---- a host by itself
 
 

@@ -133,11 +133,16 @@ def test_in_a_github_job_lines_are_grouped_and_a_failure_is_annotated() -> None:
         output(0, b"x\n", Stream.STDERR),
         Finished(time=2, exit_code=1, cause="rank", run="r"),
     ]
-    assert show(*events, github=True)[1].decode() == (
-        "::group::mesh: getting the hosts ready\n==> waiting\n::endgroup::\n"
-        "::group::train 50%25\n[00] x\n::endgroup::\n"
-        "error: rank 0 failed\n       at 50%\n::error title=mesh::rank 0 failed%0Aat 50%25\n"
-    )
+    lines = show(*events, github=True)[1].decode().splitlines()
+    token = lines[1].removeprefix("::stop-commands::")
+    begin, end = f"::stop-commands::{token}", f"::{token}::"
+    assert len(token) == 32
+    # Whatever a host prints, the runner obeys none of it.
+    assert lines == [
+        *("::group::mesh: getting the hosts ready", begin, "==> waiting", end, "::endgroup::"),
+        *("::group::train 50%25", begin, "[00] x", end, "::endgroup::"),
+        *(begin, "error: rank 0 failed", "       at 50%", end, "::error title=mesh::rank 0 failed%0Aat 50%25"),
+    ]
     assert b"::" not in show(*events)[1]
     assert b"::" not in show(*events, terminal=True, github=True)[1]  # somebody tries it by hand
 

@@ -157,7 +157,7 @@ def test_what_is_not_ready_is_named() -> None:
     assert str(told.value).splitlines() == [
         "TPU a-1 is CREATING, not READY",
         "TPU a-2 is 99, not READY",
-        "TPU a-3 is READY, but the API tells of no machine of it",
+        "TPU a-3 is READY, but the API does not tell the addresses of all its machines",
     ]
     assert "wait until a-1 is READY" in told.value.hint
     cluster = Cluster(name="c", hosts=(), tpu=TpuName(name="a"))

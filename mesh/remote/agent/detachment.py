@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .main import Agent
-    from .peers import Hub, Member
+    from .peers import Hub, Member, News
 
 
 class Detachment:
@@ -88,13 +88,14 @@ class Detachment:
 
     def do_introduce(self, header: dict[str, Any], data: bytes) -> None:
         """Be the hub of the run's agents, or find it at an address: few runs need what this imports."""
-        from .peers import Hub, Member
-        from .reach import listen_quietly
-
         if self._peers is not None or self._alone is None:
             return
-        about = (header["node"], header["host_grace"], header["credentials"])
         try:
+            from .fanout import credentialed
+            from .peers import Hub, Member
+            from .reach import listen_quietly
+
+            about = (header["node"], header["host_grace"], credentialed(header["credentials"], not header["address"]))
             if header["address"]:
                 self._peers = Member(*about, header["address"], header["port"])
             else:
@@ -103,11 +104,31 @@ class Detachment:
                 self._tell_of_introduction(listener.getsockname()[1], "")
         except OSError as error:
             self._tell_of_introduction(0, why(error))
-            return
-        if self._alone.has_failed:
-            self._peers.tell({"cause": "rank"})
-        if self._alone.is_over:
+        except (ImportError, AttributeError) as error:
+            self._tell_of_introduction(0, f"its Python lacks something: {error}")
+        self._tell_of_ranks()
+
+    def _tell_of_ranks(self) -> None:
+        if self._alone is not None and self._alone.has_failed:
+            self._tell({"cause": "rank"})
+        if self._alone is not None and self._alone.is_over:
+            self.done()
+
+    def _tell(self, news: News) -> None:
+        """The other hosts; of what has happened here."""
+        if self._peers is not None:
+            self._has_heeded = self._has_heeded or self._peers.news is None
+            self._peers.tell(news)
+
+    def done(self) -> None:
+        """Nothing of the ranks is left here, or it was named."""
+        if self._peers is not None:
             self._peers.done()
+
+    def lose(self, reason: str) -> None:
+        """This host is lost to the run."""
+        if self._peers is not None:
+            self._tell({"cause": "lost", "lost": self._peers.node, "reason": reason})
 
     def _tell_of_introduction(self, port: int, reason: str) -> None:
         self._is_introduced = True
@@ -168,11 +189,7 @@ class Detachment:
         if self._alone is None:
             return
         self._alone.ended(failed, time.monotonic())
-        if self._peers is not None:
-            if self._alone.has_failed:
-                self._peers.tell({"cause": "rank"})
-            if self._alone.is_over:
-                self._peers.done()
+        self._tell_of_ranks()
 
     def next(self) -> float:
         """When ``decide`` or ``meet`` is to be called again, at the latest, monotonic."""
@@ -200,8 +217,8 @@ class Detachment:
             self._alone.is_stopped = True
             told = {"cause": cause, "signal": number, "time": time.time()}
             self._agent.out.send({"type": "end-ordered", **told, **more})
-            if self._peers is not None and cause == "signal":
-                self._peers.tell({"cause": cause, "signal": number})
+            if cause == "signal":
+                self._tell({"cause": cause, "signal": number})
 
     def is_said_again(self, number: int) -> bool:
         """Whether the ranks have had this signal from another client: one is enough."""

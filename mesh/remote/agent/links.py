@@ -9,7 +9,6 @@ import socket
 import ssl
 import time
 
-from .fanout import credentialed
 from .frames import Decoder, FrameError, encode
 
 TYPE_CHECKING = False
@@ -27,25 +26,24 @@ class Closed(Exception):
 class Link:
     """One end. Raises Closed from each method once the link has ended."""
 
-    def __init__(self, own: socket.socket, credentials: str, server: bool) -> None:
-        """own: connected, or on its way; credentials: those that the other end has too."""
+    def __init__(self, own: socket.socket, context: ssl.SSLContext, server: bool) -> None:
+        """own: connected, or on its way; context: of the credentials that the other end has too."""
         own.setblocking(False)
         self._socket = own
         self._coming, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = credentialed(credentials, server)
         self._tls = context.wrap_bio(self._coming, self._leaving, server_side=server)
         self._decoder = Decoder()
         self._plain = bytearray()  # that waits for the handshake
         self._sealed = bytearray()  # that waits for the socket
         self.is_open = False  # the other end has shown that it knows the key
-        self.heard = time.monotonic()  # when something came
+        self.began = time.monotonic()
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def events(self) -> int:
         """What to poll for."""
-        return select.POLLIN | (select.POLLOUT if self._sealed or not self.is_open else 0)
+        return select.POLLIN | (select.POLLOUT if self._sealed else 0)
 
     def send(self, header: dict[str, Any]) -> None:
         self._plain += encode(header)
@@ -57,7 +55,6 @@ class Link:
         """Do what can be done now; return what has come."""
         try:
             chunk = self._socket.recv(PIECE)
-            self.heard = time.monotonic()
             if not chunk:
                 raise Closed("it ended")
             self._coming.write(chunk)

@@ -254,8 +254,7 @@ class Agent:
         if request["type"] == "detach":
             self.detachment.detach()
         if request["type"] == "pass":
-            visitor.send(json.dumps({"ranks": self.pass_on(request)}).encode())
-            visitor.close()
+            reply(visitor, {"ranks": self.pass_on(request)})
             return
         if request["type"] == "stop":
             grace = request["grace"]
@@ -264,8 +263,7 @@ class Agent:
             self.finish(signal.SIGTERM, self.begin["grace"] if grace is None else grace)
             if grace is not None:
                 self.ending.kill_by(grace)  # it may have been ending already, with more time
-        visitor.send(json.dumps(self.about()).encode())
-        visitor.close()
+        reply(visitor, self.about())
 
     def about(self) -> dict[str, Any]:
         """What others may know of this run."""
@@ -610,7 +608,9 @@ class Agent:
         self.locking.try_again()
         if self.terminated and not self.ending.ordered:
             orphaned = os.getppid() != self.parent
-            self.fail("agent", "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)")
+            reason = "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)"
+            self.detachment.lose(reason)
+            self.fail("agent", reason)
             self.finish(signal.SIGTERM, self.begin["grace"])
         self.detachment.decide()
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
@@ -654,6 +654,7 @@ class Agent:
         for descriptor in list(self.sources):
             self.relay_all(descriptor)
         self.tell_ends()
+        self.detachment.done()
         told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
@@ -692,6 +693,15 @@ def _how(status: int) -> dict[str, int]:
     if os.WIFSIGNALED(status):
         return {"signal": os.WTERMSIG(status)}
     return {"code": os.WEXITSTATUS(status)}
+
+
+def reply(visitor: socket.socket, told: dict[str, Any]) -> None:
+    """Answer somebody at the door, who may have gone."""
+    with visitor:
+        try:
+            visitor.send(json.dumps(told).encode())
+        except OSError:
+            pass
 
 
 def drain(descriptor: int) -> None:

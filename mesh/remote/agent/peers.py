@@ -7,6 +7,7 @@ their ranks.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -16,6 +17,7 @@ from .links import Closed, Link, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ssl
     from typing import Any, Dict
 
     News = Dict[str, Any]  # "cause": "rank", "lost" or "signal"; "signal"; for "lost" also "lost", a node, and "reason"
@@ -24,15 +26,17 @@ BEAT = 5.0  # seconds
 SILENT = 15.0  # seconds without a word after which another link is tried: TCP may wait for long after a cut
 RETURN = 5.0  # seconds in which an agent whose link has ended makes another one, unless it was killed
 AGAIN = 1.0  # seconds between two tries to reach the hub
-FIRST = 5.0  # seconds to reach it for the first time
+FIRST = 5.0  # seconds to reach it for the first time, and for a stranger to say who it is
+REACH = 3.0  # seconds for one try: the waits of TCP grow, and a cut may have healed meanwhile
+MOST_STRANGERS = 256
 
 
 class Peers:
     """What hub and guest have in common. Times are monotonic."""
 
-    def __init__(self, node: int, host_grace: float, credentials: str) -> None:
-        """node: ours; host_grace: seconds that a host may be silent before it is lost."""
-        self.node, self._host_grace, self._credentials = node, host_grace, credentials
+    def __init__(self, node: int, host_grace: float, context: ssl.SSLContext) -> None:
+        """node: ours; host_grace: seconds that a host may be silent before it is lost; context: as with Link"""
+        self.node, self._host_grace, self._context = node, host_grace, context
         self._pause = min(BEAT, host_grace / 4)
         self._beat_at = time.monotonic() + self._pause
         self.news: News | None = None  # the first that there was
@@ -65,6 +69,7 @@ class Guest:
 
     def __init__(self) -> None:
         self.link: Link | None = None
+        self.is_met = False  # it knows that we know it
         self.heard = 0.0
         self.ended = 0.0  # when its last link did
         self.is_over = False  # its ranks have ended, or it is lost
@@ -73,25 +78,24 @@ class Guest:
 class Hub(Peers):
     """On rank 0's host."""
 
-    def __init__(self, node: int, host_grace: float, credentials: str, listener: socket.socket) -> None:
-        Peers.__init__(self, node, host_grace, credentials)
+    def __init__(self, node: int, host_grace: float, context: ssl.SSLContext, listener: socket.socket) -> None:
+        Peers.__init__(self, node, host_grace, context)
         self._listener = listener
         listener.setblocking(False)
+        self._deaf_until = 0.0  # nobody is welcomed: there are no descriptors
         self._strangers: dict[int, Link] = {}  # who have not said who they are, by descriptor
         self._guests: dict[int, Guest] = {}  # by node
 
     @property
     def is_needed(self) -> bool:
         """Somebody is to hear from us, or we from them."""
-        return any(not guest.is_over for guest in self._guests.values())
+        return any(guest.is_met and not guest.is_over for guest in self._guests.values())
 
     def events(self) -> dict[int, int]:
         """What to poll for, by descriptor."""
         links = [*self._strangers.values(), *(guest.link for guest in self._guests.values())]
-        return {
-            self._listener.fileno(): select.POLLIN,
-            **{link.fileno(): link.events() for link in links if link is not None},
-        }
+        listener = {self._listener.fileno(): select.POLLIN} if time.monotonic() >= self._deaf_until else {}
+        return {**listener, **{link.fileno(): link.events() for link in links if link is not None}}
 
     def next(self) -> float:
         """When ``serve`` is to be called at the latest."""
@@ -110,7 +114,7 @@ class Hub(Peers):
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + self._pause
-            for link in [link for link in self._strangers.values() if now - link.heard > FIRST]:
+            for link in [link for link in self._strangers.values() if now - link.began > FIRST]:
                 self._strangers.pop(link.fileno()).close()
             for node, guest in self._guests.items():
                 self._look_after(node, guest, now)
@@ -128,9 +132,15 @@ class Hub(Peers):
     def _welcome(self) -> None:
         try:
             own, _ = self._listener.accept()
-            link = Link(own, self._credentials, server=True)
-        except OSError:
+        except BlockingIOError:
             return
+        except OSError:
+            self._deaf_until = time.monotonic() + AGAIN
+            return
+        if len(self._strangers) >= MOST_STRANGERS:
+            own.close()
+            return
+        link = Link(own, self._context, server=True)
         self._strangers[link.fileno()] = link
 
     def _meet(self, descriptor: int, link: Link) -> None:
@@ -150,12 +160,13 @@ class Hub(Peers):
             if self.news is not None:
                 self._send(guest, {"type": "news", **self.news})
             for header in frames[1:]:
+                guest.is_met = True
                 self._take(guest, header)
 
     def _listen(self, node: int, guest: Guest, link: Link) -> None:
         try:
             for header in link.receive():
-                guest.heard = time.monotonic()
+                guest.heard, guest.is_met = time.monotonic(), True
                 self._take(guest, header)
         except Closed:
             self._drop(guest)
@@ -170,7 +181,7 @@ class Hub(Peers):
 
     def _look_after(self, node: int, guest: Guest, now: float) -> None:
         self._send(guest, {"type": "beat"})
-        if guest.is_over:
+        if guest.is_over or not guest.is_met:
             return
         if guest.link is None and now - guest.ended > min(RETURN, self._host_grace / 2):
             guest.is_over = True
@@ -196,9 +207,9 @@ class Hub(Peers):
 class Member(Peers):
     """On every other host."""
 
-    def __init__(self, node: int, host_grace: float, credentials: str, address: str, port: int) -> None:
+    def __init__(self, node: int, host_grace: float, context: ssl.SSLContext, address: str, port: int) -> None:
         """address, port: the hub's, an address or a name. Raises OSError if there is no process to ask for names."""
-        Peers.__init__(self, node, host_grace, credentials)
+        Peers.__init__(self, node, host_grace, context)
         self._link: Link | None = None
         self._places: list[tuple[int, tuple[Any, ...]]] = []  # the hub's, with their family
         self._began = self._heard = self._ended = time.monotonic()
@@ -230,18 +241,22 @@ class Member(Peers):
         """When ``serve`` is to be called at the latest."""
         if self.is_over:
             return float("inf")
-        return self._beat_at if self._link is not None else min(self._beat_at, self._try_at)
+        if self._asking is not None:
+            return self._beat_at
+        if self._link is None:
+            return min(self._beat_at, self._try_at)
+        return self._beat_at if self._link.is_open else min(self._beat_at, self._tried_at + REACH)
 
     def serve(self, ready: set[int]) -> None:
         """Do what is due. ready: descriptors."""
         now = time.monotonic()
-        if self.is_over:
+        if self._asking is not None and self._asking.answer in ready:
+            self._asking.end()
+            self._asking = None
+        if self.is_over or self._asking is not None:
+            self._judge(now)
             return
-        if self._asking is not None:
-            if self._asking.answer in ready:
-                self._asking.end()
-                self._asking = None
-        elif self._link is None and now >= self._try_at:
+        if self._link is None and now >= self._try_at:
             self._try(now)
         elif self._link is not None and self._link.fileno() in ready:
             self._listen(self._link)
@@ -252,17 +267,21 @@ class Member(Peers):
 
     def done(self) -> None:
         Peers.done(self)
-        self._send({"type": "done"})
+        if self.is_met:
+            self._send({"type": "done"})
 
     def close(self) -> None:
         self._drop()
+        if self._asking is not None:
+            os.close(self._asking.answer)
 
     def _spread(self, news: News) -> None:
-        self._send({"type": "news", **news})
+        if self.is_met:
+            self._send({"type": "news", **news})
 
     def _found(self, answer: dict[str, Any]) -> None:
         self._places = [(family, tuple(place)) for family, place in answer.get("places", [])]
-        if not self._places:
+        if not self._places and not self.is_over:
             self._why = answer.get("error", "no address")
             self._leave()
 
@@ -270,7 +289,7 @@ class Member(Peers):
         self._try_at, self._tried_at = now + min(AGAIN, self._host_grace / 8), now
         self._places.append(self._places.pop(0))  # each has its turn
         try:
-            self._link = Link(reach(*self._places[-1]), self._credentials, server=False)
+            self._link = Link(reach(*self._places[-1]), self._context, server=False)
         except Closed as closed:
             self._fail(closed)
             return
@@ -282,11 +301,12 @@ class Member(Peers):
         except Closed as closed:
             self._fail(closed)
             return
-        self._heard = link.heard
         for header in frames:
+            self._heard = time.monotonic()
             kind = header.pop("type")
             if kind == "welcome":
                 self.is_met, self._is_refused = True, False
+                self._send({"type": "beat"})  # so that it knows
                 if self.news is not None:
                     self._send({"type": "news", **self.news})
                 if self.is_done:
@@ -310,6 +330,8 @@ class Member(Peers):
             self._lose(0, "its agent is gone")
             self._leave()
         elif self._link is not None and now - max(self._heard, self._tried_at) > min(SILENT, self._host_grace / 2):
+            self._drop()
+        if self._link is not None and not self._link.is_open and now - self._tried_at > REACH:
             self._drop()
 
     def _leave(self) -> None:
