@@ -14,7 +14,7 @@ from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, TpuName
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import SHELL
 from mesh.sinks.results import RunResult
 
@@ -102,9 +102,13 @@ def _is_same(tpu: TpuName, given: TpuName) -> bool:
     """Whether what was given is all that the cluster's TPU says as well, or gcloud for it."""
     from mesh.api.discovering import zone_here
 
-    if given.name != tpu.name:
+    pairs = ((given.project, tpu.project), (given.zone, tpu.zone))
+    if given.name != tpu.name or any(ours and theirs and ours != theirs for ours, theirs in pairs):
         return False
-    if not given.project and not given.zone:
+    if all(theirs or not ours for ours, theirs in pairs):
         return True
-    there = zone_here(tpu)
+    try:
+        there = zone_here(tpu)
+    except MeshError:
+        return False
     return (given.project or there.project, given.zone or there.zone) == (there.project, there.zone)

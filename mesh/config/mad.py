@@ -231,8 +231,9 @@ def _port(written: str) -> int:
 
 def _there(flag: str, written: str) -> str:
     """A path on the nodes: it reaches madengine as it is, so that no shell could say whose home ~ is."""
-    if written.startswith("~") or "\0" in written:
-        raise UsageError(f"--{flag}: expected a path on the nodes, found {written!r}", hint="write ~ out, as /home/me")
+    if written.startswith("~") or "\0" in written or "$" in written:
+        hint = "write ~ and $HOME out, as /home/me"
+        raise UsageError(f"--{flag}: expected a path on the nodes, found {written!r}", hint=hint)
     return written
 
 
