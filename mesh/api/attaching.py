@@ -131,7 +131,8 @@ def _tell(
         raise MeshError("\n".join(troubles), hint="`mesh check CLUSTER` tells what is wrong there")
     if not told:
         raise MeshError(
-            f"no host has an agent of run {where.run}", hint="it has ended: `mesh attach` or `mesh logs` tell how"
+            f"no host has an agent of run {where.run}",
+            hint=f"it has ended: `mesh attach {where.run}` or `mesh logs {where.run}` tell how",
         )
     return where.run, told
 

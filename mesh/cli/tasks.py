@@ -36,6 +36,7 @@ from mesh.config.settings import given_command, read_number, read_options, read_
 from mesh.core.errors import MeshError, UsageError
 
 FORCE = "run also the commands that their `unless` would skip"
+LAST, NEWEST = "last", "the last run of this machine"
 CLUSTERS = "read clusters from this file instead of ~/.config/mesh/cluster.yaml"
 
 
@@ -356,7 +357,7 @@ def stop(
     stopped = api.stop(run, every=all, cluster=cluster, options=options, clusters_file=clusters)
     show(
         [f"stopped {one}" for one in stopped]
-        or [f"nothing to stop: {run} has ended already" if run else "no run is there"]
+        or [f"nothing to stop: {NEWEST if run == LAST else run} has ended already" if run else "no run is there"]
     )
 
 

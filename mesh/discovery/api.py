@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -40,7 +41,9 @@ def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = 
             from google.auth.exceptions import GoogleAuthError
             from google.cloud import tpu_v2
     except ImportError as error:
-        raise MeshError("TPUs by name need Google's client", hint="pip install 'mesh[tpu]'") from error
+        raise MeshError(
+            "TPUs by name need Google's client", hint=f"{sys.executable} -m pip install google-cloud-tpu"
+        ) from error
     try:
         client = tpu_v2.TpuClient(transport=_transport(tpu_v2, zone, environ))
         with client:

@@ -134,7 +134,8 @@ def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = 
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
-            return [f"{outcome.run} goes on by itself: `mesh attach {outcome.run}` comes back, `mesh stop` ends it"]
+            run = outcome.run
+            return [f"{run} goes on by itself: `mesh attach {run}` comes back, `mesh stop {run}` ends it"]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name
             where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"

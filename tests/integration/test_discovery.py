@@ -238,7 +238,10 @@ def test_every_flag_of_the_runner_and_its_status(user: Home, lab: Lab, tpus: Emu
     assert logs(used)["output_slice_0000_worker_0001.txt"] == "/root/.mesh/workspaces/run1 on 1\n"
     # The run is found again by its record, though gcloud knows of no project here.
     stopped = user.mesh("stop", "last")
-    assert (stopped.status, stopped.out) == (0, b"nothing to stop: last has ended already\n"), stopped.err
+    assert (stopped.status, stopped.out) == (
+        0,
+        b"nothing to stop: the last run of this machine has ended already\n",
+    ), stopped.err
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud")

@@ -133,7 +133,8 @@ def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, tmp_path: Path) -
     assert head.split() == ["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]
     words = line.split()
     assert (words[0], words[1], words[4], words[5], words[6]) == (run, "pod", "4", "8", "running")
-    (told,) = json.loads(elsewhere.mesh("ps", "--json").out)  # of every cluster
+    every = json.loads(elsewhere.mesh("ps", "--json").out)  # of every cluster, and of this machine
+    (told,) = [one for one in every if one["run"] == run]
     assert told["run"] == run
     assert told["hosts"] == [host.address for host in lab.hosts]
     assert elsewhere.mesh("stop", "2999", "--cluster", "pod").status == 2
@@ -144,7 +145,7 @@ def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, tmp_path: Path) -
     assert b"ended by SIGTERM" in err
     assert not any("sleep" in command for host in lab.hosts for _, command in host.processes())
     assert elsewhere.mesh("ps", "pod").out == b"no run is there\n"
-    assert pod.mesh("stop", "last").out == b"nothing to stop: last has ended already\n"
+    assert pod.mesh("stop", "last").out == b"nothing to stop: the last run of this machine has ended already\n"
 
 
 def test_stop_all(pod: Home, lab: Lab) -> None:

@@ -30,13 +30,14 @@ class Memory:
             pass
 
     def explains(self, pid: int, status: int) -> bool:
-        """Whether the OOM killer ended this process; or, if it failed, another one of which nobody has told.
+        """Whether the OOM killer ended this process; or, if it failed, another one of its group that nobody has told.
 
         status: from waitpid
+        Where only the whole machine is counted, a kill is no reason for a failure: it may have been anybody's.
         """
         kills = self._count() - self._before if status else 0
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
-            return kills > len(self._told)
+            return self._counter != MACHINE and kills > len(self._told)
         self._read_log()
         # Somebody else may have killed it: kills that are known to be of others do not count.
         if pid not in self._named and kills <= len(self._named | self._told):
