@@ -285,14 +285,20 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
-    """The run that begins so on the hosts. Raises UsageError."""
+    """The run that begins so on the hosts. Raises UsageError, and MeshError if it may be where nobody answers."""
     known: set[str] = set()
+    silent: list[str] = []
     for cluster in clusters:
-        for answered in ask(cluster, {"question": "runs"}).answers.values():
+        inquiry = ask(cluster, {"question": "runs"})
+        silent += told_failures(cluster, inquiry)
+        for answered in inquiry.answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     if len(matching) > 1:
         raise ambiguous(name, matching)
+    if not matching and silent:
+        hint = "`mesh check CLUSTER` tells what is wrong there; --cluster asks one alone"
+        raise MeshError("\n".join([f"no run {name!r} is on hosts that answer", *silent]), hint=hint)
     if not matching:
         where = ", ".join(cluster.name for cluster in clusters)
         runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
