@@ -65,6 +65,7 @@ class Circle:
 def circle(credentials: str) -> Iterator[Circle]:
     made = Circle(credentials, 3)
     made.until(lambda: all(member.is_met for member in made.members))
+    made.until(lambda: all(guest.is_met for guest in made.hub._guests.values()))
     yield made
     for one in made.all:
         one.close()

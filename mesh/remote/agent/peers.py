@@ -89,7 +89,7 @@ class Hub(Peers):
     @property
     def is_needed(self) -> bool:
         """Somebody is to hear from us, or we from them."""
-        return any(guest.is_met and not guest.is_over for guest in self._guests.values())
+        return any(not guest.is_over and (guest.is_met or guest.link is not None) for guest in self._guests.values())
 
     def events(self) -> dict[int, int]:
         """What to poll for, by descriptor."""
@@ -181,6 +181,8 @@ class Hub(Peers):
 
     def _look_after(self, node: int, guest: Guest, now: float) -> None:
         self._send(guest, {"type": "beat"})
+        if not guest.is_met and now - guest.heard > FIRST:
+            self._drop(guest)
         if guest.is_over or not guest.is_met:
             return
         if guest.link is None and now - guest.ended > min(RETURN, self._host_grace / 2):
