@@ -118,7 +118,6 @@ def launch(
     from mesh.engine.launcher import Launcher, Local
     from mesh.sinks.gate import Gate
     from mesh.sinks.jsonl import JsonSink
-    from mesh.sinks.ranks import counted
     from mesh.sinks.terminal import TerminalSink
 
     _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
@@ -158,7 +157,7 @@ def launch(
     if terminal and cluster.note and showing.kept and not attaching:
         terminal.say(cluster.note)
     if terminal and spec.kind is Kind.SETUP:
-        terminal.say(f"Setting up cluster '{cluster.name}' ({counted(len(cluster.hosts), 'host')})")  # MESH's own words
+        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
             file = spec.workspace / PROJECT_FILE
             lacks = (

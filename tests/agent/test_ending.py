@@ -11,6 +11,7 @@ import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
+from mesh.remote.agent import doors
 from tests.lab import eventually, state_of
 
 from .conftest import Open, Run
@@ -173,6 +174,18 @@ def test_an_error_of_the_agent_is_told_on_each_python(opener: Open, python: str,
     assert lost.reason.endswith("); its processes were ended")
     assert lost.is_clear
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_somebody_at_the_door_who_does_not_wait_for_the_answer(agent: Run) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "echo up; read x", stdin=True)
+    agent.until(Output)
+    path = doors.door_of(f"run-{os.getpid()}", 0)
+    for request in ({"type": "about"}, {"type": "pass", "id": "x", "ranks": None, "signal": signal.SIGUSR1}):
+        doors.knock(path, request, []).close()
+    assert doors.runs(f"run-{os.getpid()}")  # both have been answered before
+    agent.session.stdin(0, b"\n")
+    assert agent.result().status == 0
 
 
 def test_a_long_error_of_the_agent(agent: Run) -> None:

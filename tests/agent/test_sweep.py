@@ -105,15 +105,13 @@ def test_what_belongs_to_the_connection_is_spared(scope: Path) -> None:
             process.communicate()
 
 
-LOGIND = Path("/etc/systemd/logind.conf")
-
-
-@pytest.mark.skipif(not LOGIND.exists(), reason=f"no {LOGIND} to put another one in the place of")
 def test_a_client_that_leaves_is_told_that_its_logout_ends_the_run(
     scope: Path, agent: Run, any_python: str, opener: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "logind.conf").write_text("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n")
-    ours = ["unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path}/logind.conf {LOGIND} && exec "$@"', "sh"]
+    (tmp_path / "etc/systemd").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf").write_text("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n")
+    with_it = f'mount -t overlay overlay -o lowerdir={tmp_path}/etc:/etc /etc && exec "$@"'
+    ours = ["unshare", "--mount", "sh", "-c", with_it, "sh"]
     monkeypatch.setattr(conftest, "start_command", lambda python: within(scope, [*ours, *start_command(python)]))
     for run, what in ((agent, ""), (opener(any_python, node=1), "login")):
         run.prepare()

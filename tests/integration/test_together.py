@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,10 +81,15 @@ def test_a_lost_hub_ends_the_others(home: Home, eight: Lab) -> None:
     assert f"silent for {GRACE} s" in come_back.err
 
 
-def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab) -> None:
+@pytest.mark.parametrize("how", ["all that runs there is killed", "its agent is told to end, as when a host goes down"])
+def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab, how: str) -> None:
     run = started(home, eight)
     third = eight.hosts[3]
-    eight.end_all(third)
+    if "told" in how:
+        for pid in [pid for pid, command in third.processes() if " -I -S -c " in command]:
+            os.kill(pid, signal.SIGTERM)
+    else:
+        eight.end_all(third)
     assert are_done(eight.hosts)
     eight.in_switch("ip", "link", "set", "up0", "up")
     come_back = home.mesh("attach", run)

@@ -39,7 +39,7 @@ class Alone:
 
     @property
     def has_failed(self) -> bool:
-        """A rank of this host has failed by itself, and the others are to end for it."""
+        """A rank has failed, here or elsewhere, and the others are to end for it."""
         return self._cause == "rank"
 
     @property

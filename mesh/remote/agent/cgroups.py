@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 SCOPE = re.compile(r"session-[A-Za-z0-9]+\.scope")
 
 
-def own() -> str:
-    """The directory of the group that we are in; "" if there is none of version 2."""
+def own(controller: str = "") -> str:
+    """The directory of the group that we are in, "" if there is none: of version 2, or of a controller of version 1."""
     try:
         with open("/proc/self/cgroup") as file:
-            (path,) = [line.rstrip("\n")[3:] for line in file if line.startswith("0::")]
+            groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+        (path,) = [path for controllers, path in groups if controller in controllers.split(",")]
         with open("/proc/self/mountinfo") as file:
             for line in file:
                 before, _, after = line.partition(" - ")
-                if after.split()[0] == "cgroup2":
+                kind, _, options = after.split()[:3]
+                if kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2":
                     root, place = before.split()[3:5]
                     if root == "/" or path == root or path.startswith(root + "/"):
                         return os.path.normpath(place + "/" + (path[len(root) :] if root != "/" else path))

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 
+from . import cgroups
+
 INIT_PIDS = 0xEFFFFFFC  # linux/proc_ns.h: the first PID namespace; the kernel's log names processes as that one does
 RECORD, RECORDS = 8192, 5000  # bytes of one at most; how many of them are read
 VICTIM = re.compile(rb"Killed process (\d+) |oom-kill:.*[, ]pid=(\d+)")
@@ -17,7 +19,7 @@ class Memory:
 
     def __init__(self, place: str) -> None:
         """place: the directory of the control group that the processes are in; "" if there is none."""
-        self._counter = _counter_above(place) or MACHINE
+        self._counter = _counter_above(place) or _counter_of_v1() or MACHINE
         self._before = self._count()
         self._log = -1
         self._named: set[int] = set()  # whom the log tells to be killed
@@ -63,7 +65,7 @@ class Memory:
 
 
 def count_in(text: str) -> int:
-    """How many processes were killed, from memory.events of a control group or /proc/vmstat.
+    """How many processes were killed, from memory.events or memory.oom_control of a control group, or /proc/vmstat.
 
     >>> count_in("low 0\\noom 3\\noom_kill 2\\noom_group_kill 0\\n"), count_in("pgfree 7\\n")
     (2, 0)
@@ -80,6 +82,12 @@ def victims_in(record: bytes) -> set[int]:
     {412}
     """
     return {int(first or second) for first, second in VICTIM.findall(record)}
+
+
+def _counter_of_v1() -> str:
+    """The counter of our own memory group where that is of version 1: it counts what is in there and nothing else."""
+    path = cgroups.own("memory") + "/memory.oom_control"
+    return path if os.path.exists(path) else ""
 
 
 def _counter_above(place: str) -> str:

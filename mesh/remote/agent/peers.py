@@ -243,11 +243,14 @@ class Member(Peers):
         """When ``serve`` is to be called at the latest."""
         if self.is_over:
             return float("inf")
-        if self._asking is not None:
-            return self._beat_at
-        if self._link is None:
-            return min(self._beat_at, self._try_at)
-        return self._beat_at if self._link.is_open else min(self._beat_at, self._tried_at + REACH)
+        moments = [self._beat_at]
+        if not self.is_met:
+            moments.append(self._began + FIRST)
+        if self._asking is None and self._link is None:
+            moments.append(self._try_at)
+        elif self._link is not None and not self._link.is_open:
+            moments.append(self._tried_at + REACH)
+        return min(moments)
 
     def serve(self, ready: set[int]) -> None:
         """Do what is due. ready: descriptors."""
@@ -323,7 +326,7 @@ class Member(Peers):
         if self.is_over:
             return
         if not self.is_met:
-            if now - self._began > FIRST:
+            if now - self._began >= FIRST:
                 self._leave()
         elif now - self._heard > self._host_grace:
             self._lose(0, f"silent for {self._host_grace:g} s")
@@ -333,7 +336,7 @@ class Member(Peers):
             self._leave()
         elif self._link is not None and now - max(self._heard, self._tried_at) > min(SILENT, self._host_grace / 2):
             self._drop()
-        if self._link is not None and not self._link.is_open and now - self._tried_at > REACH:
+        if self._link is not None and not self._link.is_open and now - self._tried_at >= REACH:
             self._drop()
 
     def _leave(self) -> None:

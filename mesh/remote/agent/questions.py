@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOK = 0.05  # seconds between two looks whether stopped runs are gone
 MARGIN = 10.0  # seconds beyond a run's grace, for SIGKILL to take effect and for a look that all is gone
+YOUNG = 60.0  # seconds in which a control group may still be waiting for its run
 # What a run keeps in the machine's directory, and removes at its end.
 OF_A_RUN = re.compile(r"(?:spool|share|bin)-(.+)-([0-9]+)")
 
@@ -170,11 +171,19 @@ def _groups(live: tuple[set[tuple[str, str]], set[str]]) -> list[str]:
     for name in sorted(os.listdir(place)) if place else []:
         of_run = OF_A_GROUP.fullmatch(name)
         if of_run and of_run.group(3) == machine_id() and not _lives(live, *of_run.groups()[:2]):
-            with open(os.path.join(place, name, "cgroup.events")) as file:
-                if "populated 1" in file.read():  # a container of this machine may have the same name as we
-                    continue
-            found.append(os.path.join(place, name))
+            path = os.path.join(place, name)
+            # A container of this machine may have the same name as we, and a run's first process be on its way.
+            if not cgroups.is_populated(path) and _age(path) > YOUNG:
+                found.append(path)
     return found
+
+
+def _age(path: str) -> float:
+    """Seconds since it was made or changed; 0 if it is gone."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _stagings(workspaces: str) -> list[str]:
@@ -183,7 +192,7 @@ def _stagings(workspaces: str) -> list[str]:
     for name in sorted(os.listdir(workspaces)) if os.path.isdir(workspaces) else []:
         path = os.path.join(workspaces, name)
         pid = name.rpartition(".new-")[2]
-        old = pid.isdigit() and time.time() - os.stat(path).st_mtime > 3600
+        old = pid.isdigit() and _age(path) > 3600
         if old and not os.path.exists("/proc/" + pid):
             found.append(path)
     return found
