@@ -15,7 +15,7 @@ from mesh.core.cluster import Host
 from mesh.core.errors import ChannelClosed
 from mesh.core.interfaces import Farewell, Opened
 from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.blob import blob
+from mesh.remote.blob import opening
 
 Frames = Iterator[tuple[dict[str, Any], bytes]]
 Play = Callable[[int], Frames]  # the frames of a rank from its start to its end, less those two
@@ -47,7 +47,7 @@ class ScriptedChannel:
         self.address = f"10.{node >> 16}.{node >> 8 & 255}.{node & 255}"
         self._node, self._play, self._codes, self._ends = node, play, codes, ends
         self._decoder = Decoder()
-        self._skip = len(blob())
+        self._skip = len(opening())
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._script: Frames = iter(())
         self._running: list[int] = []  # ranks

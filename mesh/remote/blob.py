@@ -1,4 +1,4 @@
-"""The agent as it travels: its modules as one compressed piece, and the command that starts it."""
+"""The agent as it travels: the command that starts it, what looks for its modules there, and those in one piece."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from importlib import resources
 LOADER = "loader"
 # The others, in the order of their imports.
 MODULES = (
+    "lean",
     "frames",
     "cgroups",
     "oom",
@@ -75,14 +76,13 @@ NO_PYTHON, OLD_PYTHON = (
     96,
 )  # exit status of the start command when there is no interpreter, or one below 3.8
 
-# Read exactly as many bytes as the blob has, and run the loader. -I and -S keep the user's own modules and .pth files
+# Read exactly as many bytes as the loader has, and run it. -I and -S keep the user's own modules and .pth files
 # out, and save time. No quotes in it: it stands in double quotes, in single quotes.
 _BOOT = (
-    "import os,sys,zlib;"
+    "import os,sys;"
     "sys.version_info<(3,8)and sys.exit({old});"
     "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
-    "loader,sources=zlib.decompress(r({size})).split(bytes(1),1);"
-    "exec(loader)"
+    "exec(r({size}))"
 )
 
 # Read by sh, whatever the user's login shell is: that one only sees words that every shell reads alike.
@@ -103,13 +103,29 @@ def without_words(source: str) -> str:
 
 @functools.cache
 def blob() -> bytes:
-    """What the start command reads from its stdin before anything else: a program, a zero byte, what it loads."""
-    folder = resources.files("mesh.remote.agent")
-    texts = {name: without_words((folder / f"{name}.py").read_text("utf-8")) for name in (LOADER, *MODULES)}
-    loader = texts.pop(LOADER)
-    sources = json.dumps(texts).encode()
-    key = hashlib.blake2b(loader.encode() + sources, digest_size=16).hexdigest()
-    return zlib.compress(f"{loader}\nload(sources, '{key}')\n".encode() + b"\0" + sources, 9)
+    """The sources of the modules, for a host that lacks them."""
+    return zlib.compress(json.dumps({name: _source(name) for name in MODULES}).encode(), 9)
+
+
+@functools.cache
+def opening() -> bytes:
+    """What the start command reads from its stdin before anything else."""
+    return f"{_source(LOADER)}\nload('{_key()}')\n".encode()
+
+
+def lacking() -> bytes:
+    """What the loader says when it wants the blob."""
+    return b"\nlacks %s\n" % _key().encode()
+
+
+@functools.cache
+def _key() -> str:
+    """Differs from that of every other agent."""
+    return hashlib.blake2b(_source(LOADER).encode() + blob(), digest_size=16).hexdigest()
+
+
+def _source(name: str) -> str:
+    return without_words((resources.files("mesh.remote.agent") / f"{name}.py").read_text("utf-8"))
 
 
 @functools.cache
@@ -120,5 +136,5 @@ def library() -> bytes:
 
 def start_command(python: str) -> list[str]:
     """The argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
-    boot = _BOOT.format(old=OLD_PYTHON, size=len(blob()))
+    boot = _BOOT.format(old=OLD_PYTHON, size=len(opening()))
     return ["sh", "-c", _SHELL.format(missing=NO_PYTHON, boot=boot), "sh", python]

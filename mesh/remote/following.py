@@ -21,7 +21,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.remote.agent.frames import encode
-from mesh.remote.blob import blob
+from mesh.remote.blob import opening
 from mesh.remote.session import Begin, Session
 
 Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
@@ -40,7 +40,7 @@ class Following(Session):
         self._client = secrets.token_hex(8)
         self._told: set[str] = set()  # all but output comes again through each channel
         self._marker = secrets.token_hex(16)
-        self._send(blob() + encode(self._greeting()))
+        self._send(opening() + encode(self._greeting()))
 
     def beat(self) -> None:
         """Ask for the host's time, and for a sign of life."""

@@ -53,7 +53,7 @@ from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
-from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob
+from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob, lacking, opening
 
 # Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
 # over a share of 32 kbit/s of an uplink, this is 8 s.
@@ -181,7 +181,7 @@ class Session:
             "keep_going": begin.keep_going,
             "plan": dict(begin.plan),
         }
-        self._send(blob() + encode(request))
+        self._send(opening() + encode(request))
 
     def lock(self) -> None:
         """Take the host's lock, if the run takes any."""
@@ -431,7 +431,7 @@ class Session:
             channel.close()
         self._marker = secrets.token_hex(16)
         with self._lock:
-            self._send_at_once(blob() + encode(self._greeting()))
+            self._send_at_once(opening() + encode(self._greeting()))
 
     def _greeting(self) -> dict[str, Any]:
         """What another channel begins with."""
@@ -448,11 +448,15 @@ class Session:
     def _read(self) -> Iterator[Event]:
         """The events of one channel; sets ``_over`` if there is to be no other one."""
         decoder, begin = Decoder(), self.place
-        greeted, banner = False, b""
+        greeted, has_all, banner = False, False, b""
         try:
             while chunk := self._receive():
                 if not greeted:
                     banner += chunk
+                    if not has_all and lacking() in banner:
+                        has_all = True
+                        with self._lock:
+                            self._send_at_once(encode({"type": "agent"}, blob()))
                     _, found, chunk = banner.partition(b"\n%s\n" % self._marker.encode())
                     greeted = bool(found)
                     if not greeted and len(banner) > MAX_BANNER:

@@ -5,7 +5,7 @@ The client's supervisor has the same rules for all hosts together. What other ho
 
 from __future__ import annotations
 
-import signal
+from .lean import signal
 
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say; as in supervisor.py
 

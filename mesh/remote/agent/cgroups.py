@@ -7,13 +7,10 @@ login has a scope of its own, session-N.scope, which at least tells what has com
 from __future__ import annotations
 
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-SCOPE = re.compile(r"session-[A-Za-z0-9]+\.scope")
 
 
 def own(controller: str = "") -> str:
@@ -105,4 +102,6 @@ def _groups(path: str) -> Iterable[str]:
 
 def scope_of(path: str) -> str:
     """The group itself if it is that of one login, else ""."""
-    return path if SCOPE.fullmatch(os.path.basename(path)) else ""
+    name = os.path.basename(path)
+    session, _, kind = name.partition(".")
+    return path if kind == "scope" and session[:8] == "session-" and session[8:].isalnum() else ""

@@ -9,9 +9,8 @@ from .frames import Decoder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-
     from .frames import Frame
+    from .lean import Socket
 
 SILENT = 15.0  # seconds without a beat after which a client is silent, whatever its channel does
 RETURN = 5.0  # seconds in which a client whose channel has ended while it was beating may come back
@@ -27,7 +26,7 @@ class Client:
         self._ended: float | None = None  # when its channel did
         self._has_left = False
         self.is_detached = False  # the run goes on without it
-        self._visitor: socket.socket | None = None  # who has brought the channel, and waits for us to be done with it
+        self._visitor: Socket | None = None  # who has brought the channel, and waits for us to be done with it
         self.channel = 0  # the descriptor that requests come from; -1: there is none
 
     def receive(self) -> list[Frame]:
@@ -56,7 +55,7 @@ class Client:
         """It has said good-bye, and will not be back."""
         self._has_left = True
 
-    def take_channel(self, incoming: int, visitor: socket.socket) -> None:
+    def take_channel(self, incoming: int, visitor: Socket) -> None:
         """It is back, through another channel."""
         if self.channel >= 0:
             release(self.channel)

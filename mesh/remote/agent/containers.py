@@ -104,8 +104,22 @@ class Containers:
         """Stop what runs, and remove the scripts; return what is left, one line each. Takes long."""
         if not os.path.isdir(self._directory):
             return []
-        import shutil
-        import subprocess
+        left = self._stop_all(grace) if self.used() else []
+        if not left:
+            self._remove()
+        return left
+
+    def _remove(self) -> None:
+        try:
+            for place, _, names in os.walk(self._directory, topdown=False):
+                for name in names:
+                    os.unlink(os.path.join(place, name))
+                os.rmdir(place)
+        except OSError:  # the sweep of `mesh clean` may do the same
+            pass
+
+    def _stop_all(self, grace: float) -> list[str]:
+        import subprocess  # most runs have no containers
 
         left = []
         deadline = time.monotonic() + grace
@@ -116,14 +130,10 @@ class Containers:
                 said = (getattr(error, "stderr", None) or b"").decode("utf-8", "replace").strip()[:SAID]
                 name = os.path.basename(real)
                 left.append(f"cannot see whether containers are left: {name}: {said or error}")
-        if not left:
-            shutil.rmtree(self._directory, ignore_errors=True)
         return left
 
     def _engines(self) -> list[tuple[str, dict[str, str], list[str]]]:
         """Program, environment and options of each engine that was used."""
-        if not self.used():
-            return []
         with open(self._note, errors="surrogateescape") as file:
             lines = {line.lstrip("\t") for line in file.read().split("\n")}
         found = []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from functools import partial
 
 from .errand import hint, why
+from .lean import dumps, partial
 from .state import State
 from .sync import Sync
 
@@ -105,7 +104,7 @@ class Delivery:
         elif "lacks" in answer:
             self._sync.complete()
             told = {"type": "lacks", "attempt": self._attempt}
-            send(told, zlib.compress(json.dumps(answer["lacks"]).encode(), 1))
+            send(told, zlib.compress(dumps(answer["lacks"]).encode(), 1))
         else:
             if not self._sync.is_serving:
                 self.drop()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 from . import cgroups
 from .alone import Alone
 from .errand import why
 from .followers import Followers
+from .lean import signal
 from .tape import Tape, boot_id, prune, tape_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from typing import Any
 
+    from .lean import Socket
     from .main import Agent
     from .peers import Hub, Member, News
 
@@ -168,7 +168,7 @@ class Detachment:
 
     # ---- those who look on
 
-    def follow(self, visitor: socket.socket, client: str) -> None:
+    def follow(self, visitor: Socket, client: str) -> None:
         """Somebody has come to look on."""
         self.followers.add(visitor, client)
 

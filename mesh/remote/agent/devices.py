@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 
 from . import doors
+from .lean import signal
 from .processes import Process, all_processes, run_of, send_signal, variable_of
 
 TYPE_CHECKING = False
@@ -28,15 +28,16 @@ def find(patterns: Sequence[str]) -> list[str]:
 
 
 def _matching(pattern: str) -> list[str]:
-    import fnmatch
-
+    if not any(letter in pattern for letter in "*?["):
+        return [pattern] if os.path.lexists(pattern) else []
     place, _, name = pattern.rpartition("/")
-    if "**" in name or any(letter in place for letter in "*?["):
+    beginning = name[:-1]
+    if name[-1:] != "*" or any(letter in place + beginning for letter in "*?["):
         import glob  # takes longer to import than all devices to find
 
         return glob.glob(pattern)
     try:
-        found = [f"{place}/{entry}" for entry in fnmatch.filter(os.listdir(place or "/"), name)]
+        found = [f"{place}/{entry}" for entry in os.listdir(place or "/") if entry.startswith(beginning)]
     except OSError:
         return []
     return [path for path in found if name.startswith(".") or not path.startswith(f"{place}/.")]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import array
-import json
 import os
-import signal
-import socket
 import stat
 import time
 
 from . import cgroups
 from .containers import Containers
 from .frames import encode
+from .lean import Socket, dumps, loads, signal, socket
 from .processes import Process, all_processes, look_at, send_signal, variable_of
 from .state import machine_directory
 
@@ -88,7 +86,7 @@ class Door:
         """Raises OSError if there is no way to make one."""
         place = directory()
         self._path = os.path.join(place, f"{run}-{node}")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unopened = os.path.join(place, f".{run}-{node}")  # before listen() it looks like that of a killed agent
         self._socket.bind(unopened)
         self._socket.listen(8)
@@ -98,7 +96,7 @@ class Door:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def answer(self) -> tuple[dict[str, Any], list[int], socket.socket] | None:
+    def answer(self) -> tuple[dict[str, Any], list[int], Socket] | None:
         """Whoever knocks: the request, the descriptors that came with it, and the way to answer."""
         try:
             visitor, _ = self._socket.accept()
@@ -110,7 +108,7 @@ class Door:
             descriptors = array.array("i")
             for _, _, data in ancillary:
                 descriptors.frombytes(data)
-            return json.loads(text), list(descriptors), visitor
+            return loads(text), list(descriptors), visitor
         except (OSError, ValueError):
             visitor.close()
             return None
@@ -120,13 +118,13 @@ class Door:
         _unlink(self._path)
 
 
-def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.socket:
+def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> Socket:
     """Ask the agent behind a door. Raises OSError if nobody is there."""
-    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    visitor = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         visitor.connect(path)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        visitor.sendmsg([json.dumps(request).encode()], rights)
+        visitor.sendmsg([dumps(request).encode()], rights)
     except OSError:
         visitor.close()
         raise
@@ -135,7 +133,7 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> socket.
 
 def is_open(path: str) -> bool:
     """Whether an agent is behind a door."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+    with Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
         try:
             visitor.connect(path)
         except OSError:
@@ -212,7 +210,7 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         return {}
     visitor.settimeout(PATIENCE)
     try:
-        told: dict[str, Any] = json.loads(visitor.recv(MAX_REQUEST))
+        told: dict[str, Any] = loads(visitor.recv(MAX_REQUEST))
         return told
     except socket.timeout:
         run, _, node = os.path.basename(path).rpartition("-")

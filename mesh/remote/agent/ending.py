@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from . import cgroups
+from .lean import signal
 from .processes import Process, descendants, look_at, send_signal
 
 LOOK = 0.05  # seconds between two looks at /proc

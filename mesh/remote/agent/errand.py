@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import select
-import signal
 import time
-from functools import partial
+
+from .lean import dumps, loads, partial, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Errand:
                 gc.disable()  # it soon ends; looking for cycles takes a fifth of reading a large record
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.write(answer_end, json.dumps(_answer(work)).encode())
+                os.write(answer_end, dumps(_answer(work)).encode())
             finally:
                 os._exit(0)
         os.close(answer_end)
@@ -49,7 +48,7 @@ class Errand:
         self.listen()
         os.close(self.answer)
         try:
-            answer: dict[str, Any] = json.loads(self._said)
+            answer: dict[str, Any] = loads(self._said)
         except ValueError:
             answer = {"error": "a process of ours was killed there", "hint": "is there memory left on the host?"}
         self._then(answer)

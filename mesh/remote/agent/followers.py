@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import socket
+from .lean import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from .lean import Socket
 
 MAX_ORDER = 65536  # bytes
 
@@ -16,7 +17,7 @@ class Followers:
     """Wakes them when there is something new, and takes their orders. One that hangs keeps nobody waiting."""
 
     def __init__(self) -> None:
-        self._by: dict[int, tuple[socket.socket, str]] = {}  # by descriptor; with whom its client is
+        self._by: dict[int, tuple[Socket, str]] = {}  # by descriptor; with whom its client is
         self._obeyed: dict[str, int] = {}  # the number of a client's last order: a new process of it may say it again
 
     def __len__(self) -> int:
@@ -25,7 +26,7 @@ class Followers:
     def descriptors(self) -> list[int]:
         return list(self._by)
 
-    def add(self, visitor: socket.socket, client: str) -> None:
+    def add(self, visitor: Socket, client: str) -> None:
         """client: the same through all processes of a client."""
         visitor.setblocking(False)
         self._by[visitor.fileno()] = (visitor, client)
@@ -45,7 +46,7 @@ class Followers:
             if not text:
                 self._drop(descriptor)
                 continue
-            order = json.loads(text)
+            order = loads(text)
             if order["n"] > self._obeyed.get(client, 0):
                 self._obeyed[client] = order["n"]
                 orders.append(order)
@@ -63,7 +64,7 @@ class Followers:
 
     def _say(self, descriptor: int, told: dict[str, Any]) -> None:
         try:
-            self._by[descriptor][0].send(json.dumps(told).encode())
+            self._by[descriptor][0].send(dumps(told).encode())
         except BlockingIOError:  # there is something in front of it that wakes it
             pass
         except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from .lean import dumps, loads
 
 TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def encode(header: dict[str, Any], data: bytes = b"") -> bytes:
     """
     if data:
         header = dict(header, size=len(data))
-    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + data
+    return dumps(header).encode() + b"\n" + data
 
 
 class Decoder:
@@ -84,7 +84,7 @@ class Decoder:
 def _header(line: bytes) -> dict[str, Any]:
     header: Any
     try:
-        header = json.loads(line)
+        header = loads(line)
     except ValueError:
         header = None
     if not isinstance(header, dict) or not isinstance(header.get("size", 0), int) or header.get("size", 0) < 0:

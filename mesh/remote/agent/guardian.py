@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import time
 
+from .lean import signal, socketpair
 from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .lean import Socket
 
 SWEPT = 95  # exit status: the agent was killed, and everything that it had started is gone
 NOT_SWEPT = 94  # the same, but something is left
@@ -19,14 +20,14 @@ PATIENCE = 5.0  # seconds for SIGKILL to take effect
 MOST_SAID = 200  # bytes of what the agent says of its own error
 
 
-def guard(serve: Callable[[socket.socket], None], clean_up: Callable[[], list[str]]) -> None:
+def guard(serve: Callable[[Socket], None], clean_up: Callable[[], list[str]]) -> None:
     """Run the agent, ``serve``, as a child of this process; does not return.
 
     serve gets a socket: a descriptor that is sent through it stays open as long as one of the two processes lives
     clean_up: called when the agent was killed and our descendants are gone; returns what is left, one line each
     """
     guardian = os.getpid()
-    ours, theirs = socket.socketpair()
+    ours, theirs = socketpair()
     heard, words = os.pipe()
     agent = os.fork()
     if not agent:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 
+from .lean import dumps
 from .manifest import CONTENT, FILE, KIND, PATH, read_record, status_of
 from .processes import find_program
 from .store import hash_file, hash_of
@@ -46,7 +46,7 @@ def contents(workspace: str, record: str, inputs: Iterable[str]) -> dict[str, st
     for written, listed in found.items():
         if not listed and not WILD.intersection(written):
             listed += _tree(root + b"/" + os.fsencode(written), "")
-    return {written: hash_of(json.dumps(listed).encode()) if listed else "" for written, listed in found.items()}
+    return {written: hash_of(dumps(listed).encode()) if listed else "" for written, listed in found.items()}
 
 
 def covers(parts: Sequence[str], way: Sequence[str]) -> bool:
@@ -88,7 +88,7 @@ def surroundings(environment: Mapping[bytes, bytes], directory: str) -> str:
         told.append(place.decode("latin-1"))
         names = [os.path.basename(path) for what in PACKAGES if place for path in glob(escape(place) + b"/" + what)]
         told += sorted(name.decode("latin-1") for name in names)
-    return hash_of(json.dumps(told).encode())
+    return hash_of(dumps(told).encode())
 
 
 def _parts(written: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""Makes modules of the agent's sources, each when it is imported: a run needs half of them. It needs none itself.
+"""Gets the agent's modules, and imports each when it is wanted: a run needs half of them. It needs none itself.
 
-Compiling takes longer than all else that an agent does at its start. What one agent has compiled is kept for the next,
-in the directory of the doors (doors.py): nobody else can write there, and it is the machine's own.
+Compiling takes longer than all else that an agent does at its start, and sending its sources to many hosts may fill an
+uplink. So what one agent has compiled is kept for the next, in the directory of the doors (doors.py): nobody else can
+write there, and it is the machine's own. This alone travels each time, and asks for the rest where nothing is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import gc
 import marshal
 import os
 import sys
-import types
 import zlib
 
 TYPE_CHECKING = False
@@ -23,24 +23,22 @@ if TYPE_CHECKING:
 PACKAGE = "mesh_agent"
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in doors.py
 CHECKSUM = 8  # hexadecimal digits
+KEPT = 4  # for so many different agents: of each version of mesh that clients have
 
 
-def load(sources: bytes, key: str) -> None:
-    """Run main.
-
-    sources: JSON, the texts of the modules by name
-    key: differs from that of all other sources
-    """
-    package = types.ModuleType(PACKAGE)
+def load(key: str) -> None:
+    """Run main. key: differs from that of all other sources."""
+    gc.disable()  # what is made now stays
+    codes, before = codes_of(key)
+    package: Any = type(sys)(PACKAGE)
     package.__path__ = []
     sys.modules[PACKAGE] = package
-    gc.disable()  # what is made now stays
-    finder: Any = Finder(compiled(sources, key))
+    finder: Any = Finder(codes)
     sys.meta_path.insert(0, finder)
     __import__(f"{PACKAGE}.main")
     gc.freeze()  # children need not copy the pages of what is never looked at
     gc.enable()
-    sys.modules[f"{PACKAGE}.main"].main()
+    sys.modules[f"{PACKAGE}.main"].main(before)
 
 
 class Finder:
@@ -63,21 +61,47 @@ class Finder:
         exec(code, module.__dict__)
 
 
-def compiled(sources: bytes, key: str) -> Codes:
-    """The code of the modules, as an agent before us has left it, or made now."""
+def codes_of(key: str) -> tuple[Codes, bytes]:
+    """The code of the modules, as an agent before us has left it, or made now; and what was read for that too much."""
     head = f"{key} {sys.version}".replace("\n", " ").encode() + b"\n"
+    name = f".{sys.implementation.cache_tag}-{key}"
     place = find_place()
-    path = f"{place}/.{sys.implementation.cache_tag}"
-    codes = read(path, head) if place else {}
-    if not codes:
-        codes = made(sources)
-        if place:
-            keep(path, head, to_bytes(codes))
-    return codes
+    codes = read(f"{place}/{name}", head) if place else {}
+    if codes:
+        return codes, b""
+    os.write(1, b"\nlacks %s\n" % key.encode())
+    sources, before = fetched()
+    codes = made(sources)
+    place = find_place() or made_place()
+    if place:
+        keep(f"{place}/{name}", head, to_bytes(codes))
+    return codes, before
+
+
+def fetched() -> tuple[bytes, bytes]:
+    """The sources, which the client sends between its requests; and those."""
+    said, others = b"", b""
+    while True:
+        while b"\n" not in said:
+            said += more()
+        line, _, said = said.partition(b"\n")
+        size = line[:-1].rpartition(b',"size":')[2]  # the last word of a header; frames.py has the format
+        count = int(size) if size.isdigit() else 0
+        while len(said) < count:
+            said += more()
+        data, said = said[:count], said[count:]
+        if line.startswith(b'{"type":"agent"'):
+            return zlib.decompress(data), others + said
+        others += line + b"\n" + data
+
+
+def more() -> bytes:
+    """What has come."""
+    return os.read(0, 65536) or sys.exit(1)
 
 
 def made(sources: bytes) -> Codes:
-    """The code of the modules, compiled."""
+    """The code of the modules, compiled. sources: JSON, the texts of the modules by name."""
     import json
 
     texts = json.loads(sources)
@@ -103,6 +127,17 @@ def find_place(places: tuple[str, ...] = PLACES) -> str:
     return ""
 
 
+def made_place(places: tuple[str, ...] = PLACES) -> str:
+    """The same, made now; "" if it cannot be."""
+    for place in places:
+        try:
+            os.mkdir(f"{place}/mesh-{os.geteuid()}", 0o700)
+            break
+        except OSError:
+            pass
+    return find_place(places)
+
+
 def read(path: str, head: bytes) -> Codes:
     """What was kept there; {} unless it is whole, and of the same sources and interpreter."""
     try:
@@ -118,12 +153,16 @@ def read(path: str, head: bytes) -> Codes:
 
 
 def keep(path: str, head: bytes, data: bytes) -> None:
-    """Keep it for the next agent, if it can be."""
+    """Keep it for the next agent, if it can be, and forget the oldest of others."""
+    place, name = os.path.split(path)
     new = f"{path}.{os.getpid()}"
     try:
         with open(new, "wb") as file:
             file.write(head + data)
         os.replace(new, path)
+        others = [f"{place}/{other}" for other in os.listdir(place) if other.startswith(name.rpartition("-")[0] + "-")]
+        for other in sorted(others, key=os.path.getmtime)[:-KEPT]:
+            os.unlink(other)
     except OSError:
         try:
             os.unlink(new)  # the disk may be full

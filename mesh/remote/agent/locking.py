@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import array
 import os
-import socket
 import time
 
 from . import cgroups, network
 from .doors import stop_runs
 from .errand import hint, why
+from .lean import socket
 from .manifest import known_tree
 from .state import Busy, machine_id
 
@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .lean import Socket
     from .main import Agent
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
@@ -25,7 +26,7 @@ TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace inclu
 class Locking:
     """Taken once the client asks for it, and given back if another host is busy."""
 
-    def __init__(self, agent: Agent, guardian: socket.socket) -> None:
+    def __init__(self, agent: Agent, guardian: Socket) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
         self._agent, self._guardian = agent, guardian
         self._guardian_has_it = False

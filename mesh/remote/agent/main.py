@@ -5,15 +5,10 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long is
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import signal
-import socket
 import sys
 import time
-from collections import deque
-from functools import partial
 
 from . import cgroups, devices
 from .client import Client, release
@@ -24,6 +19,7 @@ from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder
 from .guardian import guard
+from .lean import deque, dumps, partial, signal
 from .locking import Locking, cgroup_of
 from .outbox import Outbox
 from .outfit import Outfit
@@ -47,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .frames import Frame
+    from .lean import Socket
     from .pull import Pull
     from .setup import Setup
 
@@ -62,7 +59,7 @@ class Agent:
     What few runs need is imported where they need it: an agent's start is paid on every host of every run.
     """
 
-    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: socket.socket) -> None:
+    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: Socket) -> None:
         """guardian: what is sent to it stays open as long as the guardian lives."""
         self.client, self.begin = client, begin
         self.environment = first_environment()
@@ -695,11 +692,11 @@ def _how(status: int) -> dict[str, int]:
     return {"code": os.WEXITSTATUS(status)}
 
 
-def reply(visitor: socket.socket, told: dict[str, Any]) -> None:
+def reply(visitor: Socket, told: dict[str, Any]) -> None:
     """Answer somebody at the door, who may have gone."""
     with visitor:
         try:
-            visitor.send(json.dumps(told).encode())
+            visitor.send(dumps(told).encode())
         except OSError:
             pass
 
@@ -712,8 +709,11 @@ def drain(descriptor: int) -> None:
         pass
 
 
-def main() -> None:
-    """Read the first frame, answer with its marker, and do what it says: begin a run, or bring it a channel."""
+def main(before: bytes) -> None:
+    """Read the first frame, answer with its marker, and do what it says: begin a run, or bring it a channel.
+
+    before: what has been read already
+    """
     close_inherited()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -723,7 +723,7 @@ def main() -> None:
         pass
     become_subreaper()
     decoder = Decoder()
-    frames: list[Frame] = []
+    frames = decoder.feed(before)
     while not frames:
         chunk = os.read(0, 65536)
         if not chunk:

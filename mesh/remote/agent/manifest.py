@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import zlib
 
+from .lean import dumps, loads
 from .store import hash_of, is_hash
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ class Manifest:
 
     def __init__(self, entries: list[Entry], text: bytes = b"", tree: str = "") -> None:
         self.entries = entries
-        self.text = text or json.dumps(entries, separators=(",", ":")).encode("ascii")
+        self.text = text or dumps(entries).encode("ascii")
         self.tree = tree or hash_of(self.text)
 
 
@@ -82,7 +82,7 @@ def read_record(path: str) -> Record:
         with open(path, "rb") as file:
             head, text, more = file.read().split(b"\n", 2)
         tree, mark = head.decode("ascii").split()
-        entries, rest = json.loads(text), json.loads(more)
+        entries, rest = loads(text), loads(more)
         if tree != hash_of(text) or (mark == CLEAN and len(rest) != 5 * len(entries)):
             raise ValueError
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _no_record() -> Record:
 def write_record(path: str, manifest: Manifest, mark: str, rest: Sequence[object]) -> None:
     """Replace the record. Raises OSError."""
     head = f"{manifest.tree} {mark}\n".encode()
-    write_whole(path, head + manifest.text + b"\n" + json.dumps(rest, separators=(",", ":")).encode("ascii"))
+    write_whole(path, head + manifest.text + b"\n" + dumps(rest).encode("ascii"))
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -125,7 +125,7 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
     """The manifest that the changes lead to. Raises BadChanges."""
     try:
         unpacker = zlib.decompressobj()
-        change = json.loads(unpacker.decompress(changes, MOST))
+        change = loads(unpacker.decompress(changes, MOST))
         base, put, drop, tree = change["base"], change["put"], change["drop"], change["tree"]
         if not unpacker.eof or not all(map(_is_entry, put)) or not is_hash(tree):
             raise ValueError

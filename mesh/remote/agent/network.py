@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import socket
 import struct
+
+from .lean import Socket, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RTM_NEWADDR, RTM_GETADDR, DUMP = 20, 22, 0x301  # linux/rtnetlink.h; NLM_F_REQUE
 IFA_ADDRESS, IFA_LOCAL = 1, 2  # linux/if_addr.h
 HEADER, ABOUT = struct.Struct("=IHHII"), struct.Struct("=BBBBI")  # struct nlmsghdr; struct ifaddrmsg
 LOOPBACK = "lo"
-PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+PLAIN = "[A-Za-z0-9_.-]+"
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -32,7 +32,7 @@ class Ports:
     """TCP ports that are kept from all others until the ranks start. Nobody can connect to them."""
 
     def __init__(self) -> None:
-        self._held: list[socket.socket] = []
+        self._held: list[Socket] = []
 
     def hold(self, wanted: Sequence[int]) -> list[int]:
         """Take ports, and return them. wanted: 0 for any that is free. Raises Unavailable."""
@@ -50,7 +50,7 @@ class Ports:
         self._held = []
 
 
-def _hold(number: int) -> socket.socket:
+def _hold(number: int) -> Socket:
     # One that was named must be had also while connections of an earlier run are fading out; whoever insists like
     # that (SO_REUSEADDR) can still take it.
     if number:
@@ -73,10 +73,10 @@ def _quiet_ports() -> tuple[int, int]:
         return 0, 0
 
 
-def _bound(number: int, insist: bool) -> socket.socket:
+def _bound(number: int, insist: bool) -> Socket:
     """A socket that has the port on every address, IPv6 and IPv4."""
     try:
-        held = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        held = Socket(socket.AF_INET6, socket.SOCK_STREAM)
         try:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, insist)
@@ -88,7 +88,7 @@ def _bound(number: int, insist: bool) -> socket.socket:
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)  # a host without IPv6
+    held = Socket(socket.AF_INET, socket.SOCK_STREAM)  # a host without IPv6
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, insist)
         held.bind(("0.0.0.0", number))
@@ -101,7 +101,7 @@ def _bound(number: int, insist: bool) -> socket.socket:
 def is_numeric(host: str) -> bool:
     """Whether it is an address, and no name that somebody must be asked about."""
     try:
-        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return False
     return True
@@ -125,7 +125,9 @@ def find_interface(named: str, targets: Sequence[str]) -> dict[str, Any]:
 def _variables(named: str, targets: Sequence[str]) -> dict[str, str]:
     here = [name for _, name in socket.if_nameindex()]
     if named:
-        if PLAIN.fullmatch(named) and named not in here:
+        import re  # few agents need it
+
+        if re.fullmatch(PLAIN, named) and named not in here:
             raise Unavailable(f"no interface {named} here; there are {', '.join(sorted(here))}")
         return dict.fromkeys(VARIABLES, named)
     found = interface_towards(targets)
@@ -157,9 +159,9 @@ def _source_towards(target: str) -> tuple[int, str, int]:
     """
     try:
         problem: OSError = OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
-        for family, kind, _, _, address in socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM):
+        for family, kind, _, _, address in socket.getaddrinfo(_plain(target), 9, type=socket.SOCK_DGRAM):
             try:
-                with socket.socket(family, kind) as probe:
+                with Socket(family, kind) as probe:
                     probe.connect(address)
                     ours = probe.getsockname()
                     return family, ours[0].partition("%")[0], ours[3] if len(ours) > 3 else 0
@@ -172,6 +174,11 @@ def _source_towards(target: str) -> tuple[int, str, int]:
         raise Unavailable(f"{target}, the address of rank 0, cannot be resolved here: {error.strerror}") from error
     except OSError as error:
         raise Unavailable(f"no route from here to {target}, the address of rank 0: {error.strerror}") from error
+
+
+def _plain(name: str) -> str | bytes:
+    """As bytes, if it can be: a text has Python import the tables of Unicode."""
+    return name.encode() if name.isascii() else name
 
 
 def _carrier(family: int, address: str, index: int) -> str:
@@ -187,7 +194,7 @@ def _carrier(family: int, address: str, index: int) -> str:
 def _addresses(family: int) -> list[tuple[int, bytes]]:
     """Every address of this host, and the index of the interface that has it."""
     found: list[tuple[int, bytes]] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+    with Socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(1.0)
         kernel.send(HEADER.pack(HEADER.size + ABOUT.size, RTM_GETADDR, DUMP, 1, 0) + ABOUT.pack(family, 0, 0, 0, 0))
         while True:

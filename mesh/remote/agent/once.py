@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 
 from .errand import why
 from .inputs import contents, surroundings
+from .lean import dumps, loads
 from .state import machine_id
 from .store import hash_of
 
@@ -99,7 +99,7 @@ class Once:
         text = [[entry["run"], entry["inputs"]] for entry in self._entries[: number + 1]]
         workspace, record = self._state.workspace, self._state.beside("record")
         return {
-            "text": hash_of(json.dumps(text).encode()),
+            "text": hash_of(dumps(text).encode()),
             "inputs": contents(workspace, record, self._entries[number]["inputs"]),
             "found": surroundings(setting.environment, setting.directory),
         }
@@ -107,7 +107,7 @@ class Once:
     def _read(self) -> list[Row]:
         """The rows; none if the file was half written."""
         try:
-            rows = json.loads(os.pread(self._file, MOST, 0))
+            rows = loads(os.pread(self._file, MOST, 0))
         except ValueError:
             return []
         known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
@@ -119,7 +119,7 @@ class Once:
     def _write(self, rows: Sequence[Row]) -> None:
         """In place, as the lock is on this file: whoever reads half of it knows nothing, and runs the entry."""
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, json.dumps(rows).encode(), 0)
+        os.pwrite(self._file, dumps(rows).encode(), 0)
 
 
 def _difference(old: Row, new: Row) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 
 from . import cgroups
+from .lean import signal
 
 INIT_PIDS = 0xEFFFFFFC  # linux/proc_ns.h: the first PID namespace; the kernel's log names processes as that one does
 RECORD, RECORDS = 8192, 5000  # bytes of one at most; how many of them are read
-VICTIM = re.compile(rb"Killed process (\d+) |oom-kill:.*[, ]pid=(\d+)")
+VICTIM = rb"Killed process (\d+) |oom-kill:.*[, ]pid=(\d+)"
 MACHINE = "/proc/vmstat"  # counts for the whole machine
 
 
@@ -81,7 +80,9 @@ def victims_in(record: bytes) -> set[int]:
     >>> victims_in(b"6,2,9,-;oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/a,task=python3,pid=412,uid=0")
     {412}
     """
-    return {int(first or second) for first, second in VICTIM.findall(record)}
+    import re  # few agents need it
+
+    return {int(first or second) for first, second in re.findall(VICTIM, record)}
 
 
 def _counter_of_v1() -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 
 from .frames import Decoder, encode
+from .lean import deque
 from .tape import stream_of
 
 TYPE_CHECKING = False

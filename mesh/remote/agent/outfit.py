@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
-from . import cgroups, devices, handlers, network
+from . import cgroups, devices, network
 from .errand import hint, why
 from .frames import to_bytes
+from .lean import partial
 from .oom import Memory
 from .processes import Setting
 from .ranks import extend_path, rank_environment
@@ -59,6 +59,8 @@ class Outfit:
         agent, environment = self._agent, self.setting.environment
         environment[b"PATH"] = agent.containers.cover(environment.get(b"PATH", os.defpath.encode()))
         if agent.begin["stacks"]:
+            from . import handlers
+
             prepared = agent.state.library("sitecustomize", handlers.source())
             extend_path(environment, b"PYTHONPATH", prepared, first=True)
         if self._library:

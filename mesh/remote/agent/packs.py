@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from .lean import loads
 from .store import PIECE, is_hash
 
 TYPE_CHECKING = False
@@ -64,7 +63,7 @@ def unpack(path: str, wanted: Container[str], take: Callable[[Content], None]) -
         with zipfile.ZipFile(path) as pack:
             if pack.getinfo(INDEX).file_size > MOST:
                 raise BadPack("the index is too long")
-            rows: list[Row] = json.loads(pack.read(INDEX))
+            rows: list[Row] = loads(pack.read(INDEX))
             stream, member = _Stream(None), ""
             for row in sorted(_checked(rows), key=lambda row: row[1:4]):
                 if row[0] in wanted:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from .errand import hint, why
 from .frames import to_bytes, to_text
+from .lean import partial
 from .network import VARIABLES
 from .once import Once
 from .ranks import Source

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
-import signal
 
 from . import cgroups
+from .lean import prctl, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,13 +28,7 @@ NOT_FOUND, NOT_EXECUTABLE = (
 
 def become_subreaper() -> None:
     """Have every orphan below us handed to us instead of to init, also those that called setsid."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def close_inherited() -> None:
@@ -144,14 +137,14 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
 
 def die_with(parent: int) -> None:
     """In a child of the agent: should the agent be killed, its direct children at least do not go on for ever."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)
 
 
 def hear_of_parents_end(parent: int) -> None:
     """Get SIGTERM when the parent ends; at once if it has."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pwd
 import struct
 import termios
-from collections import deque
 
 from .frames import to_bytes
+from .lean import deque
 from .processes import Setting, output_pipe, spawn
 
 TYPE_CHECKING = False
@@ -136,6 +135,8 @@ def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bo
 def home_directory() -> str:
     """Where we are at home; a user may have no name here, as in containers."""
     try:
+        import pwd
+
         return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return "/"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
-import socket
 import time
 import zlib
+
+from .lean import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LOCK_PATIENCE = 1.0  # seconds; taking the lock and writing the owner are two st
 
 def machine_id() -> str:
     """Which machine this is, readable and unique: several machines may share one home directory."""
-    name = socket.gethostname()
+    name = os.uname().nodename
     try:
         with open("/etc/machine-id") as file:
             number = file.read()
@@ -122,7 +122,7 @@ class State:
     def tell(self, owner: dict[str, Any]) -> None:
         """Have the lock that we hold tell something else of its owner. Raises OSError."""
         if self._lock >= 0:
-            text = json.dumps(owner).encode()
+            text = dumps(owner).encode()
             # One write: there is always something to be read, and what is longer stands behind spaces.
             size = os.fstat(self._lock).st_size
             os.pwrite(self._lock, text.ljust(size), 0)
@@ -136,7 +136,7 @@ class State:
         """One attempt; False if somebody is just now changing the lock or its owner."""
         if self._flock(fcntl.LOCK_EX):
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, json.dumps(owner).encode(), 0)
+            os.pwrite(self._lock, dumps(owner).encode(), 0)
             return self._flock(fcntl.LOCK_SH)
         if not self._flock(fcntl.LOCK_SH):
             return False
@@ -183,7 +183,7 @@ def lock_owner(remote_dir: str) -> dict[str, Any] | None:
 
 def _owner_in(lock: int) -> dict[str, Any]:
     try:
-        owner = json.loads(os.pread(lock, 1 << 20, 0))
+        owner = loads(os.pread(lock, 1 << 20, 0))
     except ValueError:
         owner = {}
     return owner if isinstance(owner, dict) else {}

@@ -8,7 +8,7 @@ import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import IO
+    from typing import IO, Any
 
 PIECE = 1 << 18  # bytes read and written at a time
 HASH = 20  # bytes of BLAKE2b
@@ -18,11 +18,18 @@ LOG = "kept"  # how many bytes came, one number a line: the store is counted onl
 MODE = 0o600
 
 
+def _blake2b(data: bytes = b"") -> Any:
+    try:
+        from _blake2 import blake2b  # hashlib has the same, and reads OpenSSL as well
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(data, digest_size=HASH)
+
+
 def hash_of(data: bytes) -> str:
     """The hash of something short."""
-    import hashlib  # here and below: agents that sync nothing start without it
-
-    return hashlib.blake2b(data, digest_size=HASH).hexdigest()
+    name: str = _blake2b(data).hexdigest()
+    return name
 
 
 def is_hash(text: object) -> bool:
@@ -52,23 +59,20 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
 
 def hash_file(path: str | bytes) -> str:
     """The hash of a file; "" if it cannot be read."""
-    import hashlib
-
     file = open_file(path)
     if file is None:
         return ""
-    digest = hashlib.blake2b(digest_size=HASH)
+    digest = _blake2b()
     with file:
         for piece in pieces_of(file):
             digest.update(piece)
-    return digest.hexdigest()
+    name: str = digest.hexdigest()
+    return name
 
 
 def write(path: str | bytes, pieces: Iterable[bytes], size: int, name: str) -> bool:
     """Write a new file; False, and no file, unless it has ``size`` bytes with the hash ``name``. Raises OSError."""
-    import hashlib
-
-    digest = hashlib.blake2b(digest_size=HASH)
+    digest = _blake2b()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     with open(descriptor, "wb", buffering=0) as file:
         for piece in pieces:

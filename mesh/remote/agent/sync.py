@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import time
 
 from . import fanout
+from .lean import signal
 from .manifest import OtherBase, known_tree
 from .state import State
 from .workspace import Workspace

@@ -8,13 +8,12 @@ begins at the piece that it needs, and makes up by ``facts`` for pieces that are
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import time
 
 from .doors import door_of, is_open
 from .frames import encode
+from .lean import dumps, loads
 from .state import machine_directory
 
 TYPE_CHECKING = False
@@ -26,7 +25,7 @@ RESERVE = 0.05  # of the disk, that is never used
 AGE = 30 * 86400.0  # seconds that the tape of a run that has ended is kept
 AGE_FETCHED = 7 * 86400.0  # the same once somebody has read it to its end
 ABOUT, FACTS, FETCHED = "about.json", "facts", "fetched"
-NAME = re.compile(r"tape-(.+)-([0-9]+)")
+NAME = r"tape-(.+)-([0-9]+)"
 
 
 def tape_of(remote_dir: str, run: str, node: int) -> str:
@@ -56,7 +55,7 @@ class Tape:
         self._directory, self._limit = directory, limit
         os.makedirs(directory, 0o700)
         with open(os.path.join(directory, ABOUT), "w") as file:
-            json.dump(about, file)
+            file.write(dumps(about))
         self._facts = os.open(os.path.join(directory, FACTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._facts_size = 0
         self._owed = b""  # facts that the disk had no room for
@@ -173,14 +172,16 @@ def tapes(machine: str) -> list[dict[str, Any]]:
     "changed": when it was written last, in seconds since the epoch.
     """
     found = []
+    import re  # an agent that begins a run does not come here
+
     for name in os.listdir(machine) if os.path.isdir(machine) else []:
-        match = NAME.fullmatch(name)
+        match = re.fullmatch(NAME, name)
         if match:
             path = os.path.join(machine, name)
             run, node = match.group(1), int(match.group(2))
             try:
                 with open(os.path.join(path, ABOUT)) as file:
-                    about = json.load(file)
+                    about = loads(file.read())
                 changed = os.stat(os.path.join(path, FACTS)).st_mtime
             except (OSError, ValueError):
                 about, changed = {}, 0.0

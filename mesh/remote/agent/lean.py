@@ -1,0 +1,115 @@
+"""What agents need of Python's library, without what its modules bring along: every host pays for a start in every run.
+
+json, signal, socket, functools and ctypes take longer to import than Python itself to start, for regular expressions,
+enumerations and named tuples that nobody here wants. What works in them are modules in C, used here directly; an
+interpreter that has none of those has the library's own.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from collections import deque
+    from functools import partial
+    from typing import Any
+else:
+    try:
+        import _signal as signal
+        import _socket as socket
+        from _collections import deque
+        from _functools import partial
+    except ImportError:
+        import signal
+        import socket
+        from collections import deque
+        from functools import partial
+
+__all__ = ["Socket", "deque", "dumps", "loads", "partial", "prctl", "signal", "socket", "socketpair"]
+
+
+class Socket(socket.socket):
+    """As ``socket.socket``, as far as agents need it."""
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.close()
+
+    def accept(self) -> tuple[Socket, Any]:
+        descriptor, address = self._accept()  # type: ignore[attr-defined]
+        return Socket(fileno=descriptor), address
+
+
+def socketpair() -> tuple[Socket, Socket]:
+    """Two connected ones."""
+    one, other = socket.socketpair()
+    return Socket(fileno=one.detach()), Socket(fileno=other.detach())
+
+
+class _Rules:
+    """How JSON is read, as json.JSONDecoder has it."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+def _refuse(value: object) -> str:
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+def _coders() -> tuple[Any, Any]:
+    """What reads a value from a place of a text, and what makes pieces of a text from a value."""
+    try:
+        import _json
+
+        make_scanner, make_encoder, quote = _json.make_scanner, _json.make_encoder, _json.encode_basestring_ascii
+        rules: Any = _Rules()
+        scan = make_scanner(rules)
+        encode = make_encoder(None, _refuse, quote, None, ":", ",", False, False, True)
+        if "".join(encode(scan('{"a":[1.5,null]}', 0)[0], 0)) == '{"a":[1.5,null]}':
+            return scan, encode
+    except (ImportError, AttributeError, TypeError):  # they are Python's own affair, and may change
+        pass
+    import json
+
+    decoder: Any = json.JSONDecoder()
+    return decoder.scan_once, lambda value, level: (json.dumps(value, separators=(",", ":")),)
+
+
+_scan, _encode = _coders()
+
+
+def loads(text: str | bytes) -> Any:
+    """What a text of JSON says that has no white space around it. Raises ValueError."""
+    text = text if isinstance(text, str) else text.decode()
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    if end != len(text):
+        raise ValueError("more than one value of JSON")
+    return value
+
+
+def dumps(value: object) -> str:
+    """A value as JSON, without white space, in ASCII. Raises TypeError."""
+    return "".join(_encode(value, 0))
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2). Raises OSError."""
+    try:
+        import _ctypes
+
+        library: Any = _ctypes
+        done = library.call_function(library.dlsym(library.dlopen(None, 0), "prctl"), (option, value, 0, 0, 0))
+    except (ImportError, AttributeError, TypeError):
+        import ctypes
+
+        done = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    if done:
+        raise OSError(f"prctl({option}) failed")
