@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from .lean import quote
 from .processes import find_program
 
 TOOLS = ("docker", "podman")
@@ -80,13 +81,11 @@ class Containers:
         return covered
 
     def _write(self, path: str, real: str) -> None:
-        import shlex  # here and below: most agents start without it
-
         given = {
             "label": self._label,
             "valued": VALUED,
-            "note": shlex.quote(self._note),
-            "real": shlex.quote(real),
+            "note": quote(self._note),
+            "real": quote(real),
             "variables": " ".join(f'\\"\\${name}\\"' for name in VARIABLES),
         }
         text = SCRIPT

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import os
 import stat
+import struct
 import time
 
 from . import cgroups
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+DESCRIPTOR = struct.calcsize("i")  # bytes of one that travels
 MAX_REQUEST = 65536  # bytes; a request is sent in one piece
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
 NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
@@ -104,11 +105,9 @@ class Door:
             return None
         visitor.settimeout(1.0)
         try:
-            text, ancillary, _, _ = visitor.recvmsg(MAX_REQUEST, socket.CMSG_SPACE(2 * array.array("i").itemsize))
-            descriptors = array.array("i")
-            for _, _, data in ancillary:
-                descriptors.frombytes(data)
-            return loads(text), list(descriptors), visitor
+            text, ancillary, _, _ = visitor.recvmsg(MAX_REQUEST, socket.CMSG_SPACE(2 * DESCRIPTOR))
+            came = b"".join(data for _, _, data in ancillary)
+            return loads(text), list(struct.unpack(f"{len(came) // DESCRIPTOR}i", came)), visitor
         except (OSError, ValueError):
             visitor.close()
             return None
@@ -118,12 +117,17 @@ class Door:
         _unlink(self._path)
 
 
+def rights_of(*descriptors: int) -> tuple[int, int, bytes]:
+    """What hands descriptors on with a message."""
+    return socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)
+
+
 def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> Socket:
     """Ask the agent behind a door. Raises OSError if nobody is there."""
     visitor = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         visitor.connect(path)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        rights = [rights_of(*descriptors)] if descriptors else []
         visitor.sendmsg([dumps(request).encode()], rights)
     except OSError:
         visitor.close()

@@ -26,7 +26,7 @@ else:
         from collections import deque
         from functools import partial
 
-__all__ = ["Socket", "deque", "dumps", "loads", "partial", "prctl", "signal", "socket", "socketpair"]
+__all__ = ["Socket", "deque", "dumps", "loads", "partial", "prctl", "quote", "signal", "socket", "socketpair"]
 
 
 class Socket(socket.socket):
@@ -98,6 +98,11 @@ def loads(text: str | bytes) -> Any:
 def dumps(value: object) -> str:
     """A value as JSON, without white space, in ASCII. Raises TypeError."""
     return "".join(_encode(value, 0))
+
+
+def quote(word: str) -> str:
+    """A word as a shell reads it, as shlex.quote."""
+    return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def prctl(option: int, value: int) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import array
 import os
 import time
 
 from . import cgroups, network
-from .doors import stop_runs
+from .doors import rights_of, stop_runs
 from .errand import hint, why
-from .lean import socket
 from .manifest import known_tree
 from .state import Busy, machine_id
 
@@ -86,8 +84,7 @@ class Locking:
                 lock = agent.state.lock(agent.begin["owner"])
                 if not self._guardian_has_it:  # it is held until the guardian has ended what a killed agent has left
                     self._guardian_has_it = True
-                    rights = array.array("i", [lock])
-                    self._guardian.sendmsg([b"lock"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                    self._guardian.sendmsg([b"lock"], [rights_of(lock)])
         except Busy as busy:
             if time.monotonic() > self._until:
                 self._until = 0.0

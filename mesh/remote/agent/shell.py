@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .frames import to_bytes
+from .lean import quote
 from .processes import Setting, output_pipe, parse_environment, spawn
 
 TYPE_CHECKING = False
@@ -33,14 +34,12 @@ def script(entries: Sequence[Entry]) -> str:
 
     No ``||`` around eval, and no ``if`` that depends on it, which would switch off a ``set -e`` of the user.
     """
-    import shlex  # few agents need it
-
     parts = []
     for number, entry in enumerate(entries):
         parts.append(f"echo 'step {number}' >&{STATUS}")
         if entry["inputs"]:
             parts.append(f"if {ASKER}; then :; else")
-        parts.append(f"eval {shlex.quote(entry['run'])}")
+        parts.append(f"eval {quote(entry['run'])}")
         parts.append('__mesh_status=$?; [ "$__mesh_status" -eq 0 ] || exit "$__mesh_status"')
         if entry["inputs"]:
             parts.append(f"echo '{DONE} ' >&{STATUS}; read -r __mesh_status <&{HOLD}; fi")

@@ -6,7 +6,6 @@ import fcntl
 import os
 import time
 
-from . import fanout
 from .lean import signal
 from .manifest import OtherBase, known_tree
 from .state import State
@@ -49,6 +48,8 @@ class Sync:
         """Hand on the pack that comes next, while it comes; returns the port. Raises OSError and ImportError."""
         import ssl  # noqa: F401  (takes some time, and two processes of ours need it: this one's children)
 
+        from . import fanout  # few agents need it
+
         self._open()
         listener = fanout.listen()
         port: int = listener.getsockname()[1]
@@ -66,6 +67,8 @@ class Sync:
 
     def fetch_and_work(self, address: str, port: int, size: int, credentials: str) -> dict[str, Any]:
         """The pack comes from another host. Takes long; see ``work``, or returns "unfetched", the reason."""
+        from . import fanout
+
         try:
             fanout.fetch(address, port, self._paths[-1], size, credentials)
         except fanout.Unreachable as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from functools import cached_property
 
 from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, MODE, MTIME, PATH, SIZE, is_path, mode_of, parent_of
 from .store import Store, hash_file, hash_of, open_file
@@ -24,6 +23,7 @@ class View:
     def __init__(self, root: bytes, record: Record, manifest: Manifest) -> None:
         self._root, self.record, self.manifest = root + b"/", record, manifest
         self.statuses: dict[str, Status] = {}  # of what is as the record says
+        self._old: dict[str, Entry] | None = None
         self._no_directory: set[str] = set()  # paths of the manifests where none is
         self._compare()
         as_before = manifest.entries is record.entries and len(self.statuses) == len(record.entries)
@@ -37,10 +37,12 @@ class View:
             self._sort(entry)
         self._find()
 
-    @cached_property
+    @property
     def old(self) -> dict[str, Entry]:
         """What the record says, by path."""
-        return {entry[PATH]: entry for entry in self.record.entries}
+        if self._old is None:
+            self._old = {entry[PATH]: entry for entry in self.record.entries}
+        return self._old
 
     def gone(self) -> list[str]:
         """What is to be deleted: what is in a directory comes before it."""
