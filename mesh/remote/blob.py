@@ -25,6 +25,7 @@ MODULES = (
     "setup",
     "store",
     "manifest",
+    "zips",
     "packs",
     "view",
     "place",

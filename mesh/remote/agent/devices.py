@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOCKFILE = "/tmp/libtpu_lockfile"  # libtpu makes it, and leaves it there when it is killed
 SHORTLY = 5.0  # seconds for a device that somebody is about to let go of
+NUMBERED = "[0-9]*"  # the end of the patterns that a cluster has by default
 LOOK = 0.05  # seconds between two looks
 # Services that only look after the devices, as the kernel shows their names: 15 characters.
 WATCHERS = frozenset(("nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nvtop", "Xorg"))
@@ -31,16 +32,17 @@ def _matching(pattern: str) -> list[str]:
     if not any(letter in pattern for letter in "*?["):
         return [pattern] if os.path.lexists(pattern) else []
     place, _, name = pattern.rpartition("/")
-    beginning = name[:-1]
-    if name[-1:] != "*" or any(letter in place + beginning for letter in "*?["):
+    beginning = name[: -len(NUMBERED)]
+    if not name.endswith(NUMBERED) or any(letter in place + beginning for letter in "*?["):
         import glob  # takes longer to import than all devices to find
 
         return glob.glob(pattern)
     try:
-        found = [f"{place}/{entry}" for entry in os.listdir(place or "/") if entry.startswith(beginning)]
+        here = os.listdir(place or "/")
     except OSError:
         return []
-    return [path for path in found if name.startswith(".") or not path.startswith(f"{place}/.")]
+    numbers = tuple(beginning + digit for digit in "0123456789")
+    return [f"{place}/{entry}" for entry in here if entry.startswith(numbers)]
 
 
 def holders(paths: Sequence[str]) -> dict[int, list[str]]:

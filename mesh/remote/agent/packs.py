@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from .lean import loads
 from .store import PIECE, is_hash
+from .zips import Zip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
     from typing import IO
+
+    from .zips import Member
 
     Operations = list[tuple[int, int]]
     Row = tuple[str, str, int, int, str, Operations]  # of index.json
@@ -57,25 +60,22 @@ class Content:
 
 def unpack(path: str, wanted: Container[str], take: Callable[[Content], None]) -> None:
     """Call ``take`` with each content of the pack that is wanted by then. Raises BadPack, and OSError."""
-    import zipfile
-
     try:
-        with zipfile.ZipFile(path) as pack:
-            if pack.getinfo(INDEX).file_size > MOST:
+        with open(path, "rb", buffering=0) as file:
+            pack = Zip(file)
+            if pack.size(INDEX) > MOST:
                 raise BadPack("the index is too long")
-            rows: list[Row] = loads(pack.read(INDEX))
+            rows: list[Row] = loads(b"".join(_read(pack.open(INDEX), MOST)))
             stream, member = _Stream(None), ""
             for row in sorted(_checked(rows), key=lambda row: row[1:4]):
                 if row[0] in wanted:
                     if row[1] != member:
-                        stream.close()
                         member = row[1]
                         stream = _Stream(pack.open(member))
                     take(Content(row, stream))
-            stream.close()
     except (OSError, BadPack):
         raise
-    except Exception as error:  # whatever zipfile, zlib and json say of things that are no pack
+    except Exception as error:  # whatever struct, zlib and json say of things that are no pack
         raise BadPack(f"the pack cannot be read: {error}") from error
 
 
@@ -92,12 +92,8 @@ def _checked(rows: Iterable[Row]) -> Iterator[Row]:
 class _Stream:
     """A member of the pack, which can only be read on."""
 
-    def __init__(self, file: IO[bytes] | None) -> None:
-        self._file, self._place = file, 0
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+    def __init__(self, member: Member | None) -> None:
+        self._member, self._place = member, 0
 
     def go(self, offset: int) -> None:
         if offset < self._place:
@@ -107,8 +103,8 @@ class _Stream:
 
     def read(self, length: int) -> Iterator[bytes]:
         """The next bytes."""
-        assert self._file is not None
-        for piece in _read(self._file, length):
+        assert self._member is not None
+        for piece in _read(self._member, length):
             self._place += len(piece)
             length -= len(piece)
             yield piece
@@ -116,7 +112,7 @@ class _Stream:
             raise BadPack("a member ends early")
 
 
-def _read(file: IO[bytes], length: int) -> Iterator[bytes]:
+def _read(file: IO[bytes] | Member, length: int) -> Iterator[bytes]:
     """At most so many bytes."""
     while length:
         piece = file.read(min(length, PIECE))
