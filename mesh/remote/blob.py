@@ -105,13 +105,14 @@ def without_words(source: str) -> str:
 @functools.cache
 def blob() -> bytes:
     """The sources of the modules, for a host that lacks them."""
-    return zlib.compress(json.dumps({name: _source(name) for name in MODULES}).encode(), 9)
+    texts = {name: without_words(source.decode()) for name, source in _sources().items() if name != LOADER}
+    return zlib.compress(json.dumps(texts).encode(), 9)
 
 
 @functools.cache
 def opening() -> bytes:
     """What the start command reads from its stdin before anything else."""
-    return f"{_source(LOADER)}\nload('{_key()}')\n".encode()
+    return f"{without_words(_sources()[LOADER].decode())}\nload('{_key()}')\n".encode()
 
 
 def lacking() -> bytes:
@@ -122,11 +123,13 @@ def lacking() -> bytes:
 @functools.cache
 def _key() -> str:
     """Differs from that of every other agent."""
-    return hashlib.blake2b(_source(LOADER).encode() + blob(), digest_size=16).hexdigest()
+    return hashlib.blake2b(b"\0".join(_sources().values()), digest_size=16).hexdigest()
 
 
-def _source(name: str) -> str:
-    return without_words((resources.files("mesh.remote.agent") / f"{name}.py").read_text("utf-8"))
+@functools.cache
+def _sources() -> dict[str, bytes]:
+    folder = resources.files("mesh.remote.agent")
+    return {name: (folder / f"{name}.py").read_bytes() for name in (LOADER, *MODULES)}
 
 
 @functools.cache

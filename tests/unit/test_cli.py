@@ -291,9 +291,22 @@ def test_stop_through_invoke(home: Home) -> None:
 
 def test_help_imports_nothing_of_ssh(home: Home) -> None:
     show = (
-        "import sys; from mesh.cli.program import MeshProgram; MeshProgram().status(['--help'])\n"
-        "heavy = ('fabric', 'paramiko', 'mesh.api.', 'mesh.engine.', 'mesh.backends.')\n"
-        "print(sorted(m for m in sys.modules if m.startswith(heavy)))"
+        "import atexit, sys; sys.argv = ['mesh', '--help']; from mesh.__main__ import main\n"
+        "heavy = ('fabric', 'paramiko', 'mesh.api.', 'mesh.engine.', 'mesh.backends.', 'asyncio', 'unittest')\n"
+        "atexit.register(lambda: print(sorted(m for m in sys.modules if m.startswith(heavy))))\n"
+        "main()"
     )
     done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == b"[]"
+
+
+def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
+    show = (
+        "import sys; sys.argv = ['mesh', '--version']; from mesh.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "from unittest.mock import Mock; from invoke import MockContext, Result\n"
+        "context = MockContext(run=Result('done'))\n"
+        "print(context.run('x').stdout, context.run.call_count, isinstance(context.run, Mock))"
+    )
+    done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == b"done 1 True"
