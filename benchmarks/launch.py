@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.peers import close_masters, peers
+from dataclasses import replace
+
+from benchmarks.peers import FABRIC_NAME, close_masters, peers
 from benchmarks.rows import Chosen, absent, told
 from benchmarks.stage import Contestant, Stage
 
@@ -12,8 +14,9 @@ HEAD = """\
 
 `echo ready` on all hosts, from Enter until the last host's line. `mesh exec` is what the other tools do; `mesh run`
 also locks every host, brings the workspace ({files} small files), waits until all are ready and sees that nothing is
-left. What the hosts compute is paid on the machine that runs the client as well: the floor is what it takes to start
-python3 as often as there are hosts, here and without any network. ControlMaster's connections are open already.
+left. What the hosts compute is paid on the machine that runs the client as well. mesh runs an agent in Python on each
+host; the floors are what it takes to start python3 as often as there are hosts, here and without any network, and to
+log in and start it on each. ControlMaster's connections are open already.
 """
 FILES = 20
 
@@ -27,9 +30,16 @@ def contestants(stage: Stage) -> list[Contestant]:
     if len(stage.users) > 1:
         return ours
     count = len(stage.addresses)
-    started = f"seq {count} | xargs -P {count} -I% python3 -I -S -c 'print(\"ready\")'"
-    floor = Contestant(name="floor: python3, started as often", argv=["sh", "-c", started], user=stage.user)
-    return [*ours, *peers(stage, COMMAND), floor]
+    program = "python3 -I -S -c 'print(\"ready\")'"
+    started = f"seq {count} | xargs -P {count} -I% {program}"
+    alone = Contestant(
+        name="floor: python3, started as often",
+        argv=["sh", "-c", started],
+        user=stage.user,
+        environ={"PATH": "/usr/local/bin:/usr/bin:/bin"},  # as sshd has it
+    )
+    fabric = next(peer for peer in peers(stage, program) if peer.name == FABRIC_NAME)
+    return [*ours, *peers(stage, COMMAND), alone, replace(fabric, name="floor: bare Fabric, python3 on each host")]
 
 
 def launch(chosen: Chosen) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks.stage import Contestant, Stage
 
+FABRIC_NAME = "bare Fabric"
 FABRIC = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +88,7 @@ def peers(stage: Stage, command: str) -> list[Contestant]:
             "ssh over ControlMaster",
             [*each, "-o", "ControlMaster=auto", "-o", f"ControlPath={stage.scratch}/%C", *KEPT, "root@{}", command],
         ),
-        _tool(stage, "bare Fabric", [sys.executable, str(programs["fabric"]), key, command, *addresses]),
+        _tool(stage, FABRIC_NAME, [sys.executable, str(programs["fabric"]), key, command, *addresses]),
     ]
 
 

@@ -9,6 +9,8 @@ import re
 import zlib
 from importlib import resources
 
+from mesh.remote.agent.processes import BOOT
+
 LOADER = "loader"
 # The others, in the order of their imports.
 MODULES = (
@@ -80,8 +82,7 @@ NO_PYTHON, OLD_PYTHON = (
 # Read exactly as many bytes as the loader has, and run it. -I and -S keep the user's own modules and .pth files
 # out, and save time. No quotes in it: it stands in double quotes, in single quotes.
 _BOOT = (
-    "import os,sys;"
-    "sys.version_info<(3,8)and sys.exit({old});"
+    BOOT + "sys.exit({old});"
     "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
     "exec(r({size}))"
 )

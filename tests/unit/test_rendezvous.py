@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,30 +160,30 @@ def test_a_port_that_was_found_is_kept_from_everybody() -> None:
         with open(network.GIVEN_PORTS) as file:
             first, last = map(int, file.read().split())
         assert not first <= number <= last  # nobody gets it by connecting to somewhere
-        for family, address in ((network.socket.AF_INET, "127.0.0.1"), (network.socket.AF_INET, "")):
-            with network.socket.socket(family) as other:
-                other.setsockopt(network.socket.SOL_SOCKET, network.socket.SO_REUSEADDR, 1)
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "")):
+            with socket.socket(family) as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 with pytest.raises(OSError, match="in use"):
                     other.bind((address, number))
         with pytest.raises(OSError, match="refused"):
-            network.socket.create_connection(("127.0.0.1", number), timeout=5)
+            socket.create_connection(("127.0.0.1", number), timeout=5)
         ports.release()
-        with network.socket.create_server(("127.0.0.1", number)):
+        with socket.create_server(("127.0.0.1", number)):
             pass
     finally:
         ports.release()
 
 
 def test_a_named_port_can_be_had_while_old_connections_fade_out() -> None:
-    with network.socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        with network.socket.create_connection(("127.0.0.1", number)):
+        with socket.create_connection(("127.0.0.1", number)):
             accepted, _ = server.accept()
             accepted.close()  # ours ends first, and waits for stragglers
     ports = network.Ports()
     assert ports.hold([number]) == [number]
     ports.release()
-    with network.socket.create_server(("127.0.0.1", number)), pytest.raises(network.Unavailable, match=str(number)):
+    with socket.create_server(("127.0.0.1", number)), pytest.raises(network.Unavailable, match=str(number)):
         ports.hold([number])
 
 

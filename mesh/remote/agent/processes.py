@@ -20,6 +20,9 @@ PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe
 
 STAT_BYTES = 4096  # more than /proc/PID/stat ever has: 52 numbers and a name of 64 bytes
 
+# What the program of every agent and guardian begins with, after -c: blob.py has the rest of it.
+BOOT = "import os,sys;sys.version_info<(3,8)and "
+
 NOT_FOUND, NOT_EXECUTABLE = (
     127,
     126,

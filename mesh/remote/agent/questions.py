@@ -11,7 +11,7 @@ from . import cgroups, doors, stacks
 from .checks import facts
 from .doors import below
 from .gpus import count_gpus
-from .processes import all_processes, run_of, send_signal, variable_of
+from .processes import BOOT, all_processes, run_of, send_signal, variable_of
 from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
 from .tape import tapes
@@ -108,7 +108,7 @@ def _is_agent(pid: int) -> bool:
     """Whether a process is an agent or a guardian: their ranks stay below them, whatever these do."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"\0-I\0-S\0-c\0import os,sys,zlib;" in file.read(4096)
+            return b"\0-I\0-S\0-c\0" + BOOT.encode() in file.read(4096)
     except OSError:
         return False
 
