@@ -30,7 +30,6 @@ TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
 PARALLEL = 32  # connections being opened at a time
 CHUNK = 65536
-MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 9
 STDERR_KEPT = 65536  # bytes
 
 # What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
@@ -213,7 +212,7 @@ class SshBackend:
             try:
                 connection.open()
                 channel = connection.transport.open_session(timeout=self._connect_timeout)
-                _execute(connection.transport, channel, command)
+                channel.exec_command(command)
                 return SshChannel(connection, channel)
             except HostUnreachable as error:
                 text = f"cannot connect to {_target(connection)}: {error}"
@@ -245,17 +244,6 @@ class SshBackend:
         words += ["-o", f"HostKeyAlias={host.key_alias}"] if host.key_alias else []
         words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
         return f"try by hand: {shlex.join(words)}"
-
-
-def _execute(transport: paramiko.Transport, channel: paramiko.Channel, command: str) -> None:
-    """As ``channel.exec_command``, which waits for the answer: a round trip. A refusal ends the channel."""
-    message = paramiko.Message()
-    message.add_byte(MSG_CHANNEL_REQUEST)
-    message.add_int(channel.remote_chanid)
-    message.add_string("exec")
-    message.add_boolean(True)  # an answer is wanted
-    message.add_string(command)
-    transport._send_user_message(message)  # type: ignore[attr-defined]  # what Channel itself calls
 
 
 def remote_line(argv: Sequence[str]) -> str:
