@@ -101,6 +101,8 @@ class ScriptedChannel:
     def _on_begin(self, header: Mapping[str, Any]) -> None:
         self._out.put(b"\n%s\n" % header["marker"].encode())
         self._tell("hello", time=time.time(), machine=f"machine-{self._node}")
+        if header["lock"]:
+            self._on_lock(header)
 
     def _on_lock(self, header: Mapping[str, Any]) -> None:
         self._tell("locked", tree="", cgroup="", ports=[29500, 29501][: 2 if self._node == 0 else 0])

@@ -54,6 +54,7 @@ class Connected(HostEvent):
 
     address: str  # by which the other hosts reach it
     machine: str  # which machine it is: equal for two hosts of a cluster that are the same machine
+    is_locking: bool = False  # it takes its lock without being told to
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,9 @@ class Inquiry:
     def done(self) -> bool:
         return not self._waiting
 
+    def locks_at_once(self, node: int) -> bool:
+        return False
+
     def handle(self, event: Event) -> list[Order]:
         return [*self._heed(event), *self._ask_more()]
 

@@ -114,6 +114,9 @@ class Decider(Protocol):
     def done(self) -> bool:
         """True once every agent has left, or is not waited for."""
 
+    def locks_at_once(self, node: int) -> bool:
+        """Whether a host is to take its lock without waiting for an order. The same at all times, from any thread."""
+
     def handle(self, event: Event) -> list[orders.Order]:
         """Take note of an event; return what is to be done now, in this order."""
 
@@ -448,6 +451,7 @@ class Launcher:
             remote_dir=host.remote_dir or self._cluster.remote_dir,
             about=self._local.owner,
             owner=self._local.owner if self._spec.lock else None,
+            lock=self._supervisor.locks_at_once(node),
             node=node,
             share=self._spec.share,
             existing=self._spec.existing,

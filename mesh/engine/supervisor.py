@@ -123,6 +123,10 @@ class Supervisor:
             return True
         return self._ending is Ending.LEAVING or self._all(Phase.OVER)
 
+    def locks_at_once(self, node: int) -> bool:
+        """Whether a host is to take its lock without waiting for an order: the first one, or where nobody waits."""
+        return node == 0 or not self._spec.lock
+
     def handle(self, event: Event) -> list[Order]:
         """Take note of an event; return what is to be done now, in this order."""
         match event:
@@ -132,8 +136,11 @@ class Supervisor:
             case Tick():
                 self._now, self._time = event.monotonic, event.time
                 return self._look_at_the_clock()
-            case Connected(node=node):
-                return [*self._move(node, Phase.CONNECTED), *self._lock()]
+            case Connected(node=node, is_locking=is_locking):
+                orders = self._move(node, Phase.CONNECTED)
+                if is_locking and self._phase[node] is Phase.CONNECTED:
+                    self._phase[node] = Phase.LOCKING
+                return [*orders, *self._lock()]
             case Locked(node=node):
                 return self._locked(node)
             case Synced(node=node):

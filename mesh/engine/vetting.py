@@ -59,6 +59,9 @@ class Vetted:
     def done(self) -> bool:
         return not self._is_asking and self._supervisor.done
 
+    def locks_at_once(self, node: int) -> bool:
+        return False
+
     def handle(self, event: Event) -> list[Order]:
         if not self._is_asking:
             return self._supervisor.handle(event)

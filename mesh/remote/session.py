@@ -72,6 +72,7 @@ class Begin:
     remote_dir: str
     about: Mapping[str, object]  # what others may know of the run
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
+    lock: bool = False  # do at once what ``Session.lock`` asks for
     node: int  # index of the host in the run
     share: bool  # work in a copy of the workspace, and remove it afterwards
     existing: bool = False  # fail unless the workspace is there
@@ -157,12 +158,14 @@ class Session:
     def begin(self, begin: Begin) -> None:
         """Ship the agent and its first request in one flight."""
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
+        self._is_locking = begin.lock
         self._marker = secrets.token_hex(16)
         request = {
             "type": "begin",
             "marker": self._marker,
             "run": begin.run,
             "node": begin.node,
+            "lock": begin.lock,
             "share": begin.share,
             "existing": begin.existing,
             "devices": list(begin.devices),
@@ -583,6 +586,7 @@ class Session:
                     node=node,
                     address=self._channel.address,
                     machine=header["machine"],
+                    is_locking=self._is_locking,
                 )
             case "locked":
                 self._cgroup = header["cgroup"]

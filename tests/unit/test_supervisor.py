@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,30 @@ def test_the_first_hosts_lock_comes_before_all_others() -> None:
     assert replay.handle(connected(0)) == [Lock(node=0)]
     assert replay.handle(Locked(time=1, node=0)) == [Sync(node=0), Lock(node=1), Lock(node=2)]
     assert replay.handle(connected(3)) == [Lock(node=3)]
+
+
+def test_hosts_that_lock_by_themselves_are_not_told_to() -> None:
+    replay = Replay(hosts=3)
+    assert [replay.supervisor.locks_at_once(node) for node in range(3)] == [True, False, False]
+    assert replay.handle(connected(1), replace(connected(0), is_locking=True)) == []
+    assert replay.handle(Locked(time=1, node=0)) == [Sync(node=0), Lock(node=1)]
+    assert replay.handle(connected(2)) == [Lock(node=2)]
+
+    replay = Replay(hosts=3, lock=False, sync=False)
+    assert [replay.supervisor.locks_at_once(node) for node in range(3)] == [True, True, True]
+    itself = [replace(connected(node), is_locking=True) for node in range(3)]
+    assert replay.handle(itself[2], Locked(time=1, node=2), *itself[:2], Locked(time=1, node=0)) == []
+    assert replay.handle(Locked(time=1, node=1)) == [Prepare(node=0), Prepare(node=1), Prepare(node=2)]
+
+
+def test_a_host_that_locks_by_itself_while_the_run_ends() -> None:
+    replay = Replay(hosts=2)
+    replay.tick(1.0)
+    replay.handle(PrepareFailed(time=1, node=1, step="reach", message="timed out"))
+    assert replay.handle(replace(connected(0), is_locking=True), Locked(time=1, node=0)) == []
+    assert replay.tick(4.0) == [finish(0)]
+    replay.handle(*gone(0))
+    assert replay.outcome().exit_code == 125
 
 
 def test_when_the_first_host_is_busy_no_other_one_is_locked() -> None:

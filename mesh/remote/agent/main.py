@@ -106,6 +106,8 @@ class Agent:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self.on_signal)
         self.greet()
+        if self.begin["lock"]:
+            self.locking.do_lock({}, b"")
         try:
             while not self.is_done():
                 self.serve(self.poll())
