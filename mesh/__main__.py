@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 import sys
@@ -34,6 +35,8 @@ def main() -> None:
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The default looks after every 700 new objects: a quarter of the time that listing 20,000 files takes.
+    gc.set_threshold(50_000, 20, 50)
     later = sys.modules.setdefault(MOCK, _Later(MOCK))
     import invoke  # noqa: F401
 
