@@ -12,7 +12,7 @@ from mesh.api.owner import user_name
 from mesh.api.wiring import new_run_id
 from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, load_clusters
 from mesh.config.project import Project, load_project
-from mesh.config.settings import Options, run_spec, select_hosts
+from mesh.config.settings import Options, kept, run_spec, select_hosts
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import DEFAULT_LEASE, RunSpec
@@ -33,7 +33,7 @@ def named_cluster(name: str, clusters_file: str) -> Cluster:
     """The cluster as it is written; a TPU has no hosts yet. Raises UsageError."""
     if not name:
         raise NOT_NAMED
-    return find_cluster(name, cluster_file(clusters_file))
+    return kept(find_cluster(name, cluster_file(clusters_file)), os.environ)
 
 
 def hosted(cluster: Cluster, *, all_ready: bool = True, refresh: bool = False) -> Cluster:

@@ -24,6 +24,7 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 
 if TYPE_CHECKING:
+    from mesh.backends.kept import Stock
     from mesh.backends.passwords import Passwords
     from mesh.core.events import Event
     from mesh.core.interfaces import Backend, Sink
@@ -181,6 +182,10 @@ def launch(
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
             passwords.close()
+    if _may_keep(cluster):
+        from mesh.api.keeper import fill
+
+        fill(cluster, os.environ)
     if cluster.tpu:
         from mesh.api.discovering import forget_if_wrong
 
@@ -308,7 +313,22 @@ def _local_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Back
 def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach)
+    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=_stock(cluster))
+
+
+def _stock(cluster: Cluster) -> Stock | None:
+    if not _may_keep(cluster):
+        return None
+    from mesh.api.keeper import socket_of
+    from mesh.backends.kept import Stock
+    from mesh.remote.blob import opening
+
+    return Stock(socket_of(os.environ), opening())
+
+
+def _may_keep(cluster: Cluster) -> bool:
+    """Whether connections may outlive the command: those that need a password do not."""
+    return cluster.keep > 0 and cluster.backend == "ssh" and not (cluster.password_env or cluster.ask_password)
 
 
 BACKENDS: Mapping[str, Callable[[Cluster, Passwords, float], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}

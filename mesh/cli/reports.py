@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mesh.sinks.amounts import told_bytes
@@ -95,6 +95,16 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
         command = " ".join(line.command.split())[:MOST_COMMAND]  # a text may have several lines
         rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, command])
     yield from aligned(rows)
+
+
+def keeper_lines(told: Mapping[str, Any]) -> list[str]:
+    """What is kept for the next command, if anything is. told: as from about_keeper."""
+    if not told:
+        return []
+    left = max(0.0, told["keep"] - told["idle"])
+    now = "a command is at work" if told["at_work"] else f"for {left:.0f} s more"
+    where = f"{told['waiting']} of {told['hosts']} hosts"
+    return [f"kept for the next command: an agent on {where} (process {told['pid']}, {now}; `mesh keep stop` ends it)"]
 
 
 def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:

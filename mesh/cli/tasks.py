@@ -21,6 +21,7 @@ from mesh.cli.mad import mad
 from mesh.cli.multihost import multihost
 from mesh.cli.reports import (
     explained,
+    keeper_lines,
     leftovers,
     listed,
     report_as_dict,
@@ -328,6 +329,8 @@ def ps(
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
     answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
     show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
+    if not json:
+        show(keeper_lines(api.about_keeper()))
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint="`mesh check CLUSTER` tells what is wrong there")
 
@@ -533,6 +536,18 @@ def clusters(context: Context, clusters: str = "", json: bool = False, refresh: 
         show([f"{line.name:<{width}}  {told}".replace("\n", "\n" + " " * (width + 2))])
 
 
+@task(auto_shortflags=False, positional=["action"], help={"action": "stop: end it; without: tell what is kept"})
+@telling
+def keep(context: Context, action: str = "") -> None:
+    """Tell of the connections that `keep:` of cluster.yaml keeps for the next command, or end them: mesh keep stop."""
+    if action not in ("", "stop"):
+        raise UsageError(f"mesh keep: expected stop or nothing, found {action!r}")
+    lines = keeper_lines(api.about_keeper()) or ["nothing is kept"]
+    if action:
+        lines = ["nothing is kept any more" if api.stop_keeper() else "nothing is kept"]
+    show(lines)
+
+
 @task
 @telling
 def init(context: Context) -> None:
@@ -566,6 +581,7 @@ namespace = Collection(
     clean,
     ssh,
     clusters,
+    keep,
     init,
     completion,
     mad,

@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node
 from mesh.config import tpu, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
-from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, Cluster, Host, HostKeys
+from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
 from mesh.core.errors import UnknownCluster, UsageError
 
 LOCAL = "local"
@@ -33,6 +33,7 @@ CLUSTER_KEYS = (
     "slices",
     "interface",
     "tpu",
+    "keep",
 )
 SLICE_KEYS = ("hosts",)
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
@@ -162,6 +163,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         devices=_devices(keys, name, problems),
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
         tpu=of_tpu,
+        keep=_keep(keys, name, problems),
     )
     return cluster, problems
 
@@ -176,6 +178,16 @@ def _devices(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Proble
                 keys["devices"][1], f"{where}.devices", f"expected patterns such as /dev/accel*, found {pattern}"
             )
     return patterns
+
+
+def _keep(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> float:
+    if "keep" not in keys:
+        return 0.0
+    expected = f"seconds from 0 to {LONGEST_KEEP:g}"
+    seconds = yamlfile.number(keys["keep"][1], f"{where}.keep", problems, expected)
+    if seconds is not None and not 0 <= seconds <= LONGEST_KEEP:
+        problems.unexpected(keys["keep"][1], f"{where}.keep", expected)
+    return seconds or 0.0
 
 
 def _interface(interface: str, keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> str:

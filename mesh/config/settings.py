@@ -7,13 +7,13 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mesh.config.hosts import NoHost, expand, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
-from mesh.core.cluster import Cluster
+from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import (
     AUTO,
@@ -367,6 +367,16 @@ def _environment(project: Project, chosen: Mapping[str, str], environ: Mapping[s
         if VARIABLE.fullmatch(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in project.passed)
     }
     return {**passed, **project.env, **chosen}
+
+
+def kept(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
+    """The cluster, with MESH_KEEP where that is set. Raises UsageError."""
+    seconds = read_seconds("MESH_KEEP", environ.get("MESH_KEEP", ""))
+    if seconds is None:
+        return cluster
+    if not 0 <= seconds <= LONGEST_KEEP:
+        raise UsageError(f"MESH_KEEP: expected seconds from 0 to {LONGEST_KEEP:g}, found {seconds:g}")
+    return replace(cluster, keep=seconds)
 
 
 def _seconds(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
+LONGEST_KEEP = 600.0  # seconds; an agent that waits leaves by itself after a little more
 # TPU chips of v2 to v4, and of v5e and later; GPUs. Not /dev/nvidiactl and the like, which belong to all of them.
 DEFAULT_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*")
 
@@ -70,6 +71,7 @@ class Cluster:
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
     tpu: TpuName | None = None  # where its hosts come from; until the API has been asked there are none
     note: str = ""  # how its hosts were found, for people
+    keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 
 @dataclass(frozen=True, kw_only=True)

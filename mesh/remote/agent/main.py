@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .pull import Pull
     from .setup import Setup
 
+WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 # Requests that do not wait for the step that is under way.
@@ -727,6 +728,9 @@ def main(before: bytes) -> None:
     decoder = Decoder()
     frames = decoder.feed(before)
     while not frames:
+        # One that is kept waits for the next command; its connection may be dead without a word.
+        if not select.select([0], [], [], WAITING)[0]:
+            sys.exit(1)
         chunk = os.read(0, 65536)
         if not chunk:
             sys.exit(1)

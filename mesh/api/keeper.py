@@ -1,0 +1,319 @@
+"""The keeper: a process of the user's that holds connections, and on each host an agent that waits for a command.
+
+It begins after a command on a cluster with ``keep:``, holds no password, knows no run, and ends when nobody has wanted
+anything for so long. A command that is killed ends through it as it would by itself: its socket's end is that of the
+agent's channel.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any
+
+from mesh.backends.kept import ANSWER, DATA, END, MOST, PACKET, ask, is_private, key_of, read, told
+from mesh.remote.blob import opening, start_command
+
+if TYPE_CHECKING:
+    from mesh.backends.ssh import SshBackend, SshChannel
+    from mesh.core.cluster import Cluster
+
+LOOK = 1.0  # seconds between two looks whether it is to end
+PING = 1.0  # seconds for a host to answer before its agent is handed out
+TOGETHER = 64  # hosts in one request
+VARIABLES = ("HOME", "SSH_AUTH_SOCK")  # that decide how hosts are reached
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One host: its place in a backend, and the agent that waits there."""
+
+    backend: SshBackend
+    node: int
+    channel: SshChannel | None  # None: an agent is at work, and none waits
+
+
+class Keeper:
+    """Serves one socket. Each visitor has a thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._hosts: dict[str, Kept] = {}  # by key_of
+        self._filling: set[str] = set()  # the same
+        self._at_work = 0  # agents that were handed out
+        self._keep = 60.0  # seconds, until somebody says
+        self._asked = time.monotonic()  # when somebody last wanted something
+        self._is_over = False
+
+    def serve(self) -> None:
+        """Until nobody has asked for as long as the last one said, or the socket is somebody else's."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(self._path)
+        listener.listen(256)
+        listener.settimeout(LOOK)
+        mine = os.stat(self._path).st_ino
+        try:
+            while not self._is_over and _inode(self._path) == mine:
+                try:
+                    visitor, _ = listener.accept()
+                except TimeoutError:
+                    self._is_over = not self._at_work and time.monotonic() - self._asked > self._keep
+                    continue
+                threading.Thread(target=self._answer, args=(visitor,), daemon=True).start()
+        finally:
+            if _inode(self._path) == mine:
+                os.unlink(self._path)
+            for backend in {id(kept.backend): kept.backend for kept in self._hosts.values()}.values():
+                backend.close()
+
+    def _answer(self, visitor: socket.socket) -> None:
+        with visitor, contextlib.suppress(OSError):
+            request = json.loads(visitor.recv(MOST))
+            if request["do"] == "about":
+                visitor.send(json.dumps(self._about()).encode())
+            elif request["do"] == "take":
+                self._asked = time.monotonic()
+                self._hand_out(visitor, request["key"])
+            else:
+                self.obey(request)
+
+    def obey(self, request: Mapping[str, Any]) -> None:
+        """Do what needs no answer."""
+        self._asked = time.monotonic()
+        if request["do"] == "fill":
+            self._keep = request["keep"]
+            self._fill(read(request["cluster"]))
+        elif request["do"] == "stop":
+            self.end()
+
+    def end(self) -> None:
+        """Leave within a second."""
+        self._is_over = True
+
+    def _about(self) -> dict[str, Any]:
+        with self._lock:
+            waiting = sum(kept.channel is not None for kept in self._hosts.values())
+            idle = time.monotonic() - self._asked
+            told = {"pid": os.getpid(), "hosts": len(self._hosts), "waiting": waiting, "at_work": self._at_work}
+            return {**told, "idle": 0.0 if self._at_work else idle, "keep": self._keep}
+
+    # ---- agents that wait
+
+    def _fill(self, cluster: Cluster) -> None:
+        """Have an agent wait on each host; one that cannot be reached without a question has none."""
+        wanted = {key_of(cluster, host): host for host in cluster.hosts}
+        with self._lock:
+            known = {key: self._hosts[key] for key in wanted if key in self._hosts}
+            new = [key for key in wanted if key not in known and key not in self._filling]
+            again = [key for key, kept in known.items() if kept.channel is None and key not in self._filling]
+            self._filling.update(new, again)
+        try:
+            for key in again:
+                self._start_again(key, known[key], cluster.python)
+            if new:
+                self._connect(new, replace(cluster, hosts=tuple(wanted[key] for key in new)))
+        finally:
+            with self._lock:
+                self._filling.difference_update(new, again)
+
+    def _connect(self, keys: list[str], cluster: Cluster) -> None:
+        from mesh.backends.passwords import Passwords
+        from mesh.backends.ssh import SshBackend, SshChannel
+
+        nobody = Passwords("", {}, ask=lambda prompt: "")
+        backend = SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1)
+        for opened in backend.open(cluster.hosts, start_command(cluster.python)):
+            if isinstance(opened.result, SshChannel):
+                self._keep_one(keys[opened.node], backend, opened.node, opened.result)
+
+    def _start_again(self, key: str, kept: Kept, python: str) -> None:
+        try:
+            self._keep_one(key, kept.backend, kept.node, kept.backend.again(kept.node, start_command(python)))
+        except Exception:  # whatever paramiko says of a connection that has ended: the next command makes another one
+            self._drop(key)
+
+    def _keep_one(self, key: str, backend: SshBackend, node: int, channel: SshChannel) -> None:
+        channel.send(opening())
+        with self._lock:
+            self._hosts[key] = Kept(backend, node, channel)
+
+    def _drop(self, key: str) -> None:
+        with self._lock:
+            kept = self._hosts.pop(key, None)
+        if kept:
+            kept.backend.hang_up(kept.node)
+
+    # ---- agents at work
+
+    def _hand_out(self, visitor: socket.socket, key: str) -> None:
+        with self._lock:
+            kept = self._hosts.get(key)
+            if kept and kept.channel:
+                self._hosts[key] = replace(kept, channel=None)
+                self._at_work += 1
+        if not kept or not kept.channel:
+            visitor.send(END)
+            return
+        try:
+            if kept.channel.is_open and kept.backend.answers(kept.node, PING):
+                visitor.send(DATA)
+                self._relay(visitor, kept.channel)
+            else:
+                self._drop(key)
+                visitor.send(END)
+        finally:
+            with self._lock:
+                self._at_work -= 1
+            self._asked = time.monotonic()
+
+    def _relay(self, visitor: socket.socket, channel: SshChannel) -> None:
+        """Both ways, until one of the ends is gone."""
+        back = threading.Thread(target=_bring_back, args=(visitor, channel), daemon=True)
+        back.start()
+        with contextlib.suppress(Exception):  # the host is gone: the way back tells
+            while packet := visitor.recv(PACKET):
+                channel.send(packet[1:])
+        channel.end()
+        back.join()
+
+
+def _bring_back(visitor: socket.socket, channel: SshChannel) -> None:
+    with contextlib.suppress(OSError):
+        while data := channel.receive():
+            for place in range(0, len(data), PACKET - 1):
+                visitor.send(DATA + data[place : place + PACKET - 1])
+        farewell = channel.farewell()
+        stderr = base64.b64encode(farewell.stderr[-PACKET // 2 :]).decode()
+        visitor.send(END + json.dumps({"status": farewell.status, "stderr": stderr}).encode())
+        visitor.shutdown(socket.SHUT_RDWR)
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
+# ---- for commands
+
+
+def socket_of(environ: Mapping[str, str], *, make: bool = False) -> str:
+    """Where the keeper of this version of mesh listens; "" if there is no private directory for it.
+
+    make: the directory, if it is missing
+    """
+    directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
+    if make:
+        with contextlib.suppress(OSError):
+            os.mkdir(directory, 0o700)
+    if not is_private(directory):
+        return ""
+    known = [environ.get(name, "") for name in VARIABLES]
+    digest = hashlib.blake2b(json.dumps(known).encode() + opening(), digest_size=8).hexdigest()
+    return f"{directory}/.mesh-keeper-{digest}"
+
+
+def fill(cluster: Cluster, environ: Mapping[str, str]) -> None:
+    """Have an agent wait on every host, for as long as the cluster says. Begins a keeper if there is none.
+
+    Waits for nothing; where there can be no keeper, there is none.
+    """
+    path = socket_of(environ, make=True)
+    if not path:
+        return
+    parts = [cluster.hosts[place : place + TOGETHER] for place in range(0, len(cluster.hosts), TOGETHER)]
+    requests = [{"do": "fill", "keep": cluster.keep, "cluster": told(cluster, part)} for part in parts]
+    try:
+        for request in requests:
+            ask(path, request).close()
+    except OSError:
+        # No terminal and no working directory of ours: it is to be in nobody's way.
+        begin = [sys.executable, "-m", "mesh.api.keeper", path]
+        quiet = subprocess.DEVNULL
+        keeper = subprocess.Popen(
+            begin, cwd="/", start_new_session=True, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
+        )
+        assert keeper.stdin is not None
+        with contextlib.suppress(OSError), keeper.stdin:
+            keeper.stdin.write(json.dumps(requests).encode())
+        keeper.returncode = 0  # nobody waits for it
+
+
+def about_keeper() -> dict[str, Any]:
+    """What the keeper tells of itself; {} if there is none.
+
+    "pid"; "hosts" that it has connections to; on how many of them an agent is "waiting", and "at_work"; "idle" and
+    "keep" in seconds
+    """
+    try:
+        with ask(socket_of(os.environ), {"do": "about"}) as way:
+            way.settimeout(ANSWER)
+            found: dict[str, Any] = json.loads(way.recv(MOST))
+            return found
+    except (OSError, ValueError):
+        return {}
+
+
+def stop_keeper() -> bool:
+    """End the keeper, its connections and the agents that wait; False if there is none. Returns when it is gone."""
+    path = socket_of(os.environ)
+    try:
+        ask(path, {"do": "stop"}).close()
+    except OSError:
+        return False
+    with _locked(path) as only:
+        deadline = time.monotonic() + ANSWER
+        while not _is_alone(only) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    return True
+
+
+def _locked(path: str) -> IO[bytes]:
+    """The file that the keeper of a socket has locked as long as it lives."""
+    return open(os.open(path + ".lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+
+
+def _is_alone(only: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(only, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def main(path: str) -> None:
+    """The process. stdin has what it is asked first."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    requests = json.load(sys.stdin)
+    with _locked(path) as only:
+        if _is_alone(only):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            keeper = Keeper(path)
+            signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
+            for request in requests:
+                threading.Thread(target=keeper.obey, args=(request,), daemon=True).start()
+            keeper.serve()
+        else:  # another one has begun just now
+            with contextlib.suppress(OSError):
+                for request in requests:
+                    ask(path, request).close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
