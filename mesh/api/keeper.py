@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from mesh.backends.kept import ANSWER, DATA, END, MOST, PACKET, ask, is_private, key_of, read, told
+from mesh.core.errors import ChannelClosed
 from mesh.remote.blob import opening, start_command
 
 if TYPE_CHECKING:
@@ -36,13 +37,20 @@ TOGETHER = 64  # hosts in one request
 VARIABLES = ("HOME", "SSH_AUTH_SOCK")  # that decide how hosts are reached
 
 
-@dataclass(frozen=True)
-class Kept:
-    """One host: its place in a backend, and the agent that waits there."""
+@dataclass
+class Batch:
+    """Hosts that were reached together, and may have a gateway in common."""
 
     backend: SshBackend
-    node: int
-    channel: SshChannel | None  # None: an agent is at work, and none waits
+    hosts: int = 0  # how many of them are still connected
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An agent that waits on one host. It serves one command, as it would without us: logins are not shared."""
+
+    channel: SshChannel
+    batch: Batch
 
 
 class Keeper:
@@ -51,7 +59,8 @@ class Keeper:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._hosts: dict[str, Kept] = {}  # by key_of
+        self._waiting: dict[str, Waiting] = {}  # by key_of
+        self._batches: list[Batch] = []
         self._filling: set[str] = set()  # the same
         self._at_work = 0  # agents that were handed out
         self._keep = 60.0  # seconds, until somebody says
@@ -76,8 +85,8 @@ class Keeper:
         finally:
             if _inode(self._path) == mine:
                 os.unlink(self._path)
-            for backend in {id(kept.backend): kept.backend for kept in self._hosts.values()}.values():
-                backend.close()
+            for batch in list(self._batches):
+                batch.backend.close()
 
     def _answer(self, visitor: socket.socket) -> None:
         with visitor, contextlib.suppress(OSError):
@@ -105,10 +114,9 @@ class Keeper:
 
     def _about(self) -> dict[str, Any]:
         with self._lock:
-            waiting = sum(kept.channel is not None for kept in self._hosts.values())
-            idle = time.monotonic() - self._asked
-            told = {"pid": os.getpid(), "hosts": len(self._hosts), "waiting": waiting, "at_work": self._at_work}
-            return {**told, "idle": 0.0 if self._at_work else idle, "keep": self._keep}
+            idle = 0.0 if self._at_work else time.monotonic() - self._asked
+            told = {"pid": os.getpid(), "waiting": len(self._waiting), "at_work": self._at_work}
+            return {**told, "idle": idle, "keep": self._keep}
 
     # ---- agents that wait
 
@@ -116,65 +124,58 @@ class Keeper:
         """Have an agent wait on each host; one that cannot be reached without a question has none."""
         wanted = {key_of(cluster, host): host for host in cluster.hosts}
         with self._lock:
-            known = {key: self._hosts[key] for key in wanted if key in self._hosts}
-            new = [key for key in wanted if key not in known and key not in self._filling]
-            again = [key for key, kept in known.items() if kept.channel is None and key not in self._filling]
-            self._filling.update(new, again)
+            keys = [key for key in wanted if key not in self._waiting and key not in self._filling]
+            self._filling.update(keys)
         try:
-            for key in again:
-                self._start_again(key, known[key], cluster.python)
-            if new:
-                self._connect(new, replace(cluster, hosts=tuple(wanted[key] for key in new)))
+            if keys:
+                self._connect(keys, replace(cluster, hosts=tuple(wanted[key] for key in keys)))
         finally:
             with self._lock:
-                self._filling.difference_update(new, again)
+                self._filling.difference_update(keys)
 
     def _connect(self, keys: list[str], cluster: Cluster) -> None:
         from mesh.backends.passwords import Passwords
         from mesh.backends.ssh import SshBackend, SshChannel
 
         nobody = Passwords("", {}, ask=lambda prompt: "")
-        backend = SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1)
-        for opened in backend.open(cluster.hosts, start_command(cluster.python)):
+        batch = Batch(SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1), hosts=1)
+        self._batches.append(batch)
+        for opened in batch.backend.open(cluster.hosts, start_command(cluster.python)):
             if isinstance(opened.result, SshChannel):
-                self._keep_one(keys[opened.node], backend, opened.node, opened.result)
+                with contextlib.suppress(ChannelClosed):
+                    opened.result.send(opening())
+                    with self._lock:
+                        batch.hosts += 1
+                        self._waiting[keys[opened.node]] = Waiting(opened.result, batch)
+        self._release(batch)
 
-    def _start_again(self, key: str, kept: Kept, python: str) -> None:
-        try:
-            self._keep_one(key, kept.backend, kept.node, kept.backend.again(kept.node, start_command(python)))
-        except Exception:  # whatever paramiko says of a connection that has ended: the next command makes another one
-            self._drop(key)
-
-    def _keep_one(self, key: str, backend: SshBackend, node: int, channel: SshChannel) -> None:
-        channel.send(opening())
+    def _release(self, batch: Batch) -> None:
+        """One host less."""
         with self._lock:
-            self._hosts[key] = Kept(backend, node, channel)
-
-    def _drop(self, key: str) -> None:
-        with self._lock:
-            kept = self._hosts.pop(key, None)
-        if kept:
-            kept.backend.hang_up(kept.node)
+            batch.hosts -= 1
+            if batch.hosts:
+                return
+            self._batches.remove(batch)
+        batch.backend.close()
 
     # ---- agents at work
 
     def _hand_out(self, visitor: socket.socket, key: str) -> None:
         with self._lock:
-            kept = self._hosts.get(key)
-            if kept and kept.channel:
-                self._hosts[key] = replace(kept, channel=None)
-                self._at_work += 1
-        if not kept or not kept.channel:
+            waiting = self._waiting.pop(key, None)
+            self._at_work += waiting is not None
+        if waiting is None:
             visitor.send(END)
             return
         try:
-            if kept.channel.is_open and kept.backend.answers(kept.node, PING):
+            if waiting.channel.answers(PING):
                 visitor.send(DATA)
-                self._relay(visitor, kept.channel)
+                self._relay(visitor, waiting.channel)
             else:
-                self._drop(key)
                 visitor.send(END)
         finally:
+            waiting.channel.close()
+            self._release(waiting.batch)
             with self._lock:
                 self._at_work -= 1
             self._asked = time.monotonic()
@@ -183,10 +184,10 @@ class Keeper:
         """Both ways, until one of the ends is gone."""
         back = threading.Thread(target=_bring_back, args=(visitor, channel), daemon=True)
         back.start()
-        with contextlib.suppress(Exception):  # the host is gone: the way back tells
+        with contextlib.suppress(ChannelClosed):  # the way back tells why
             while packet := visitor.recv(PACKET):
                 channel.send(packet[1:])
-        channel.end()
+            channel.close()
         back.join()
 
 
@@ -199,6 +200,7 @@ def _bring_back(visitor: socket.socket, channel: SshChannel) -> None:
         stderr = base64.b64encode(farewell.stderr[-PACKET // 2 :]).decode()
         visitor.send(END + json.dumps({"status": farewell.status, "stderr": stderr}).encode())
         visitor.shutdown(socket.SHUT_RDWR)
+    channel.close()  # if it was the visitor who has gone: whoever sends to the host stops waiting for it
 
 
 def _inode(path: str) -> int:
@@ -256,8 +258,8 @@ def fill(cluster: Cluster, environ: Mapping[str, str]) -> None:
 def about_keeper() -> dict[str, Any]:
     """What the keeper tells of itself; {} if there is none.
 
-    "pid"; "hosts" that it has connections to; on how many of them an agent is "waiting", and "at_work"; "idle" and
-    "keep" in seconds
+    "pid"; on how many hosts an agent is "waiting", and "at_work" for a command; for how long it has been "idle", and
+    how long it may be ("keep"), in seconds
     """
     try:
         with ask(socket_of(os.environ), {"do": "about"}) as way:

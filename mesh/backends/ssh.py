@@ -18,7 +18,7 @@ import fabric
 import paramiko
 
 from mesh.backends.connection import GivenUp, Shared, SshConnection
-from mesh.backends.kept import Stock
+from mesh.backends.kept import KeptChannel, Stock
 from mesh.backends.login import Secrets
 from mesh.backends.passwords import Passwords
 from mesh.backends.sshconfig import load_ssh_config
@@ -70,14 +70,20 @@ class SshChannel:
     def let_go(self) -> None:
         pass  # nothing here waits for the other end
 
-    @property
-    def is_open(self) -> bool:
-        """As far as anybody has heard."""
-        return not (self._channel.closed or self._channel.eof_received)
+    def answers(self, seconds: float) -> bool:
+        """Whether the other end is there, and its host answers within this time."""
+        answered = threading.Event()
 
-    def end(self) -> None:
-        """End it, and leave the connection to others. May block where that is dead."""
-        self._channel.close()
+        def ping() -> None:
+            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
+                self._connection.transport.global_request("keepalive@openssh.com", wait=True)
+                if self._connection.transport.is_active():
+                    answered.set()
+
+        if self._channel.closed or self._channel.eof_received:
+            return False
+        threading.Thread(target=ping, name="mesh-ping", daemon=True).start()
+        return answered.wait(seconds)
 
     def close(self) -> None:
         # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
@@ -143,6 +149,7 @@ class SshBackend:
         stock: where there may be agents that wait already
         """
         self._stock = stock
+        self._kept: dict[int, KeptChannel] = {}  # what it had, by node
         self._cluster, self._environ, self._reach = cluster, environ, reach
         self._connect_timeout, self._tries, self._parallel = connect_timeout, tries, parallel
         self._secrets = Secrets(passwords)
@@ -179,6 +186,7 @@ class SshBackend:
         def open_one(node: int) -> Opened:
             kept = self._stock.take(self._cluster, hosts[node]) if self._stock else None
             if kept:
+                self._kept[node] = kept
                 return Opened(node=node, result=kept)
             try:
                 return Opened(node=node, result=self._open(hosts[node], self._connections[node], command, self._tries))
@@ -198,32 +206,10 @@ class SshBackend:
         except GivenUp as error:
             raise HostUnreachable("given up") from error
 
-    def again(self, node: int, argv: Sequence[str]) -> SshChannel:
-        """Start argv once more over the connection that a host has. Raises what paramiko does if that has ended."""
-        channel = self._connections[node].transport.open_session(timeout=self._connect_timeout)
-        channel.exec_command(remote_line(argv))
-        return SshChannel(self._connections[node], channel)
-
-    def answers(self, node: int, seconds: float) -> bool:
-        """Whether a host answers through the connection that it has."""
-        answered = threading.Event()
-        transport = self._connections[node].transport
-
-        def ping() -> None:
-            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
-                transport.global_request("keepalive@openssh.com", wait=True)
-                if transport.is_active():
-                    answered.set()
-
-        threading.Thread(target=ping, daemon=True).start()
-        return answered.wait(seconds)
-
-    def hang_up(self, node: int) -> None:
-        """End the connection of one host."""
-        self._connections[node].close()
-
     def close(self) -> None:
         self._given_up.set()
+        for kept in list(self._kept.values()):
+            kept.close()
         for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
             connection.close()
 

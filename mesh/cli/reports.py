@@ -103,7 +103,7 @@ def keeper_lines(told: Mapping[str, Any]) -> list[str]:
         return []
     left = max(0.0, told["keep"] - told["idle"])
     now = "a command is at work" if told["at_work"] else f"for {left:.0f} s more"
-    where = f"{told['waiting']} of {told['hosts']} hosts"
+    where = f"{told['waiting']} host{'s' * (told['waiting'] != 1)}"
     return [f"kept for the next command: an agent on {where} (process {told['pid']}, {now}; `mesh keep stop` ends it)"]
 
 
