@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 
-from benchmarks.peers import peers
+from benchmarks.peers import MASTERED, close_masters, masters, peers
 from benchmarks.rows import Chosen, absent, told
 from benchmarks.stage import Contestant, Stage
 
@@ -14,33 +14,32 @@ HEAD = f"""\
 ## From a saved file to every host's first line
 
 {FILES:,} files of which one has changed since the last run; from Enter until the last host's line of `echo ready`. The
-others bring the directory to all hosts with rsync, as many at a time as there are hosts, and then run the command.
+others bring the directory to all hosts with rsync, as many at a time as there are hosts, and then run the command; over
+ControlMaster both use connections that are open already, as does mesh where it says "kept" (`keep: 600`).
 """
 
 
 def contestants(stage: Stage) -> list[Contestant]:
     ours = [
-        Contestant(
-            name=f"{user.variant.name} run",
-            argv=user.mesh("run", "pod", "echo", "ready"),
-            user=user,
-            before=user.edit,
-        )
+        user.contestant("run", "run", "pod", "echo", "ready", kept=kept, before=user.edit)
+        for kept in (False, True)
         for user in stage.users
     ]
     if len(stage.users) > 1:
         return ours
     project, hosts = stage.user.project, " ".join(stage.addresses)
-    ssh = shlex.join(["ssh", *stage.ssh_options])
-    rsync = f"rsync -a --delete -e {shlex.quote(ssh)} {project}/ root@%:copy/"
-    send = f"printf '%s\\n' {hosts} | xargs -P {len(stage.addresses)} -I% sh -c {shlex.quote(rsync)}"
     then = []
     for peer in peers(stage, "cd copy && echo ready"):
-        if peer.name in ("pdsh", "clush"):
+        if peer.name in ("pdsh", "clush", MASTERED):
+            more = masters(stage) if peer.name == MASTERED else ()
+            ssh = shlex.join(["ssh", *stage.ssh_options, *more])
+            rsync = f"rsync -a --delete -e {shlex.quote(ssh)} {project}/ root@%:copy/"
+            send = f"printf '%s\\n' {hosts} | xargs -P {len(stage.addresses)} -I% sh -c {shlex.quote(rsync)}"
             here = peer.argv and shutil.which("rsync")
             then.append(
                 Contestant(
-                    name=f"parallel rsync, then {peer.name}",
+                    name="parallel rsync, then " * (peer.name != MASTERED)
+                    + peer.name.replace("ssh over", "rsync and ssh over"),
                     argv=["sh", "-c", f"{send} && exec {shlex.join(peer.argv)}"] if here else (),
                     user=stage.user,
                     environ=peer.environ,
@@ -67,4 +66,7 @@ def loop(chosen: Chosen) -> str:
                 parts.append(
                     told(chosen, title, "every host's line", samples, lambda sample: sample.first, columns) + "\n"
                 )
+            close_masters(stage)
+            for user in stage.users:
+                user.stop_keeper()
     return "\n".join([*parts, missing])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks.stage import Contestant, Stage
 
-FABRIC_NAME = "bare Fabric"
+FABRIC_NAME, MASTERED = "bare Fabric", "ssh over ControlMaster"
 FABRIC = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -85,15 +85,16 @@ def peers(stage: Stage, command: str) -> list[Contestant]:
         _tool(stage, "ssh, one per host", [*each, "root@{}", command]),
         _tool(
             stage,
-            "ssh over ControlMaster",
-            [*each, "-o", "ControlMaster=auto", "-o", f"ControlPath={stage.scratch}/%C", *KEPT, "root@{}", command],
+            MASTERED,
+            [*each, *masters(stage), "root@{}", command],
         ),
         _tool(stage, FABRIC_NAME, [sys.executable, str(programs["fabric"]), key, command, *addresses]),
     ]
 
 
-# Longer than any benchmark: the first round opens the connections, and does not count.
-KEPT = ("-o", "ControlPersist=3600")
+def masters(stage: Stage) -> list[str]:
+    """The options of an ssh that keeps its connections: longer than any benchmark, whose first round does not count."""
+    return ["-o", "ControlMaster=auto", "-o", f"ControlPath={stage.scratch}/%C", "-o", "ControlPersist=3600"]
 
 
 def close_masters(stage: Stage) -> None:

@@ -56,6 +56,18 @@ class User:
     def mesh(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "mesh", *words]
 
+    def contestant(
+        self, name: str, *words: str, kept: bool = False, before: Callable[[], object] = lambda: None
+    ) -> Contestant:
+        """A command of mesh on the cluster; kept: with an agent that waits on every host."""
+        environ = {"MESH_KEEP": "600" if kept else "0"}
+        name = f"{self.variant.name} {name}{', kept' * kept}"
+        return Contestant(name=name, argv=self.mesh(*words), user=self, environ=environ, before=before)
+
+    def stop_keeper(self) -> None:
+        """End what is kept for the next command."""
+        subprocess.run(self.mesh("keep", "stop"), env=self.environ, cwd=self.project, capture_output=True, check=False)
+
     def fill(self, files: int, size: int) -> None:
         """Make the project anew: so many files of random bytes, which no compressor makes smaller."""
         shutil.rmtree(self.project)

@@ -51,6 +51,7 @@ class Waiting:
 
     channel: SshChannel
     batch: Batch
+    since: float  # monotonic
 
 
 class Keeper:
@@ -76,17 +77,26 @@ class Keeper:
         mine = os.stat(self._path).st_ino
         try:
             while not self._is_over and _inode(self._path) == mine:
-                try:
+                with contextlib.suppress(TimeoutError):
                     visitor, _ = listener.accept()
-                except TimeoutError:
-                    self._is_over = not self._at_work and time.monotonic() - self._asked > self._keep
-                    continue
-                threading.Thread(target=self._answer, args=(visitor,), daemon=True).start()
+                    threading.Thread(target=self._answer, args=(visitor,), daemon=True).start()
+                self._look_at_the_clock()
         finally:
             if _inode(self._path) == mine:
                 os.unlink(self._path)
             for batch in list(self._batches):
                 batch.backend.close()
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            old = [key for key, waiting in self._waiting.items() if now - waiting.since > self._keep]
+            left = [self._waiting.pop(key) for key in old]
+            is_used = self._waiting or self._filling or self._at_work
+            self._is_over = self._is_over or (not is_used and now - self._asked > self._keep)
+        for waiting in left:
+            waiting.channel.close()
+            self._release(waiting.batch)
 
     def _answer(self, visitor: socket.socket) -> None:
         with visitor, contextlib.suppress(OSError):
@@ -146,7 +156,7 @@ class Keeper:
                     opened.result.send(opening())
                     with self._lock:
                         batch.hosts += 1
-                        self._waiting[keys[opened.node]] = Waiting(opened.result, batch)
+                        self._waiting[keys[opened.node]] = Waiting(opened.result, batch, time.monotonic())
         self._release(batch)
 
     def _release(self, batch: Batch) -> None:
@@ -214,7 +224,7 @@ def _inode(path: str) -> int:
 
 
 def socket_of(environ: Mapping[str, str], *, make: bool = False) -> str:
-    """Where the keeper of this version of mesh listens; "" if there is no private directory for it.
+    """Where the keeper of this version of mesh listens; "" where there can be none: off Linux, or for want of a place.
 
     make: the directory, if it is missing
     """
@@ -222,7 +232,7 @@ def socket_of(environ: Mapping[str, str], *, make: bool = False) -> str:
     if make:
         with contextlib.suppress(OSError):
             os.mkdir(directory, 0o700)
-    if not is_private(directory):
+    if not is_private(directory) or sys.platform != "linux":  # others have no SOCK_SEQPACKET
         return ""
     known = [environ.get(name, "") for name in VARIABLES]
     digest = hashlib.blake2b(json.dumps(known).encode() + opening(), digest_size=8).hexdigest()
