@@ -38,8 +38,7 @@ def contestants(stage: Stage) -> list[Contestant]:
             here = peer.argv and shutil.which("rsync")
             then.append(
                 Contestant(
-                    name="parallel rsync, then " * (peer.name != MASTERED)
-                    + peer.name.replace("ssh over", "rsync and ssh over"),
+                    name="rsync and " + peer.name if more else f"parallel rsync, then {peer.name}",
                     argv=["sh", "-c", f"{send} && exec {shlex.join(peer.argv)}"] if here else (),
                     user=stage.user,
                     environ=peer.environ,

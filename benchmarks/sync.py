@@ -9,35 +9,38 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.peers import close_masters, masters
 from benchmarks.rows import Chosen, absent, told
 from benchmarks.stage import Contestant, Stage
 
 UPLINK = "100mbit"
+MASTERED = "rsync -a over ControlMaster"
 HEAD = """\
 ## The workspace on every host
 
 Whole commands. "MB sent" is what left the client's network interface, everything included. mesh (`mesh push`) also
-takes every host's lock and checks on every host that each path is as it should be.
+takes every host's lock and checks on every host that each path is as it should be. Where connections are said to be
+open before, "kept" is `keep: 600`.
 """
 
 
 def contestants(stage: Stage) -> list[Contestant]:
-    ours = [
-        Contestant(name=f"{user.variant.name} push", argv=user.mesh("push", "pod"), user=user) for user in stage.users
-    ]
+    ours = [user.contestant("push", "push", "pod", kept=kept) for kept in (False, True) for user in stage.users]
     if len(stage.users) > 1:
         return ours
     here, ssh = stage.user.project, shlex.join(["ssh", *stage.ssh_options])
+    kept_ssh = shlex.join(["ssh", *stage.ssh_options, *masters(stage)])
     count = len(stage.addresses)
     each = f"printf '%s\\n' {' '.join(stage.addresses)} | xargs -P {count} -I% sh -c "
     there = "mkdir -p copy; tar -C copy -xf -"
     width = f"-l root -f {count} -w {','.join(stage.addresses)}"
     scripts = {
         "rsync -a": each + shlex.quote(f"rsync -a --delete -e {shlex.quote(ssh)} {here}/ root@%:copy/"),
+        MASTERED: each + shlex.quote(f"rsync -a --delete -e {shlex.quote(kept_ssh)} {here}/ root@%:copy/"),
         "tar over ssh": each + shlex.quote(f"tar -C {here} -cf - . | {ssh} root@% {shlex.quote(there)}"),
         "clush --copy": f"clush {width} -o {shlex.quote(' '.join(stage.ssh_options))} --copy {here} --dest /root/clush",
     }
-    needs = {"rsync -a": "rsync", "tar over ssh": "tar", "clush --copy": "clush"}
+    needs = {"rsync -a": "rsync", MASTERED: "rsync", "tar over ssh": "tar", "clush --copy": "clush"}
     return [
         *ours,
         *(
@@ -58,6 +61,11 @@ def forget(stage: Stage) -> None:
         host.script("rm -rf copy clush .mesh; mkdir clush")
 
 
+def _is_connected(one: Contestant) -> bool:
+    """Whether its connections are open before."""
+    return one.name == MASTERED or one.environ.get("MESH_KEEP", "0") != "0"
+
+
 class _Cases:
     """The cases with so many hosts."""
 
@@ -67,8 +75,8 @@ class _Cases:
         self.parts: list[str] = []
 
     def compare(self, title: str, before: Callable[[Contestant], object], *, warm: bool, less: str = "") -> None:
-        """less: the name of one that is left out"""
-        here = [one for one in self.contestants if one.name != less]
+        """less: the name of one that is left out; where nothing is warm, no connection is there before"""
+        here = [one for one in self.contestants if one.name != less and (warm or not _is_connected(one))]
         found = [dataclasses.replace(one, before=partial(before, one)) for one in here]
         samples = self._stage.compare(found, self._chosen.rounds, warm=warm)
         title = f"{len(self._stage.addresses)} hosts: {title}"
@@ -101,6 +109,9 @@ def sync(chosen: Chosen) -> str:
                 cases.fill(20_000, 100)
                 # What was changed just now is hashed again, twice.
                 cases.compare("20,000 unchanged files", lambda one: time.sleep(2.5), warm=True, less="tar over ssh")
+            close_masters(stage)
+            for user in stage.users:
+                user.stop_keeper()
             parts += cases.parts
             missing = absent(cases.contestants)
     return "\n".join([*parts, missing])
