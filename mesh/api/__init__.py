@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from mesh.api.inquiries import clean as clean
     from mesh.api.inquiries import ps as ps
     from mesh.api.inquiries import stop as stop
-    from mesh.api.keeper import about_keeper as about_keeper
-    from mesh.api.keeper import stop_keeper as stop_keeper
+    from mesh.api.keeper import about_keepers as about_keepers
+    from mesh.api.keeper import stop_keepers as stop_keepers
     from mesh.api.madengine import mad as mad
     from mesh.api.madengine import plan_mad as plan_mad
     from mesh.api.maxtext import SCP_TIMEOUT_SECS as SCP_TIMEOUT_SECS
@@ -94,7 +94,7 @@ _MODULES = {
         "stop",
     ),
     "mesh.api.replaying": ("logs",),
-    "mesh.api.keeper": ("about_keeper", "stop_keeper"),
+    "mesh.api.keeper": ("about_keepers", "stop_keepers"),
     "mesh.api.madengine": (
         "mad",
         "plan_mad",

@@ -121,7 +121,7 @@ def _sync(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
     )
     collected = _Synced()
-    outcome, placement, _ = launch(spec, found, showing, collected)
+    outcome, placement, _ = launch(spec, found, showing, collected, keeps=True)
     result = SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),

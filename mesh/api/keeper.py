@@ -1,8 +1,8 @@
 """The keeper: a process of the user's that holds connections, and on each host an agent that waits for a command.
 
-It begins after a command on a cluster with ``keep:``, holds no password, knows no run, and ends when nobody has wanted
-anything for so long. A command that is killed ends through it as it would by itself: its socket's end is that of the
-agent's channel.
+It begins after a run or a sync on a cluster with ``keep:``, holds no password, knows no run, and ends when nothing
+waits any more. A command that is killed ends through it as it would by itself: its socket's end is that of the agent's
+channel.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -19,22 +20,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mesh.backends.kept import ANSWER, DATA, END, MOST, PACKET, ask, is_private, key_of, read, told
-from mesh.core.errors import ChannelClosed
+from mesh.backends import kept
+from mesh.backends.kept import ANSWER, DATA, END, PACKET, ask, key_of, receive, send_all
+from mesh.core.cluster import Cluster, Host, HostKeys
+from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.remote.blob import opening, start_command
 
 if TYPE_CHECKING:
     from mesh.backends.ssh import SshBackend, SshChannel
-    from mesh.core.cluster import Cluster
 
-LOOK = 1.0  # seconds between two looks whether it is to end
+LOOK = 1.0  # seconds between two looks at the clock
+UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
 TOGETHER = 64  # hosts in one request
-VARIABLES = ("HOME", "SSH_AUTH_SOCK")  # that decide how hosts are reached
+REQUEST = 1 << 17  # bytes of one
+# What a login by key may need; a password in a variable is nothing for a process that stays.
+VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 
 
 @dataclass
@@ -42,16 +48,21 @@ class Batch:
     """Hosts that were reached together, and may have a gateway in common."""
 
     backend: SshBackend
-    hosts: int = 0  # how many of them are still connected
+    users: int = 1  # hosts that are still connected, and whoever is connecting them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Waiting:
     """An agent that waits on one host. It serves one command, as it would without us: logins are not shared."""
 
     channel: SshChannel
     batch: Batch
-    since: float  # monotonic
+    until: float  # by ``now``
+
+
+def now() -> float:
+    """Seconds; they pass while a laptop sleeps as well."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Keeper:
@@ -59,113 +70,141 @@ class Keeper:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # guards all below
         self._waiting: dict[str, Waiting] = {}  # by key_of
         self._batches: list[Batch] = []
-        self._filling: set[str] = set()  # the same
+        self._wanted = 0  # requests that are being filled
+        self._refused: set[str] = set()  # keys of hosts where we cannot log in without a question
         self._at_work = 0  # agents that were handed out
-        self._keep = 60.0  # seconds, until somebody says
-        self._asked = time.monotonic()  # when somebody last wanted something
+        self._asked = now()  # when somebody last wanted something
         self._is_over = False
+        self._filling = threading.Lock()  # one after the other, so that a host or gateway gets few logins at a time
 
     def serve(self) -> None:
-        """Until nobody has asked for as long as the last one said, or the socket is somebody else's."""
+        """Until nothing waits, somebody says so, or the socket is somebody else's; agents at work are waited for."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(self._path)
         listener.listen(256)
         listener.settimeout(LOOK)
-        mine = os.stat(self._path).st_ino
+        mine = _inode(self._path)
         try:
             while not self._is_over and _inode(self._path) == mine:
-                with contextlib.suppress(TimeoutError):
+                try:
                     visitor, _ = listener.accept()
                     threading.Thread(target=self._answer, args=(visitor,), daemon=True).start()
+                except TimeoutError:
+                    pass
+                except (OSError, RuntimeError):  # no descriptor or no thread is to be had
+                    time.sleep(LOOK)
                 self._look_at_the_clock()
         finally:
             if _inode(self._path) == mine:
                 os.unlink(self._path)
+            listener.close()
+            self._let_go(list(self._waiting))
+            with self._changed:
+                self._changed.wait_for(lambda: not self._at_work)
             for batch in list(self._batches):
                 batch.backend.close()
 
-    def _look_at_the_clock(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            old = [key for key, waiting in self._waiting.items() if now - waiting.since > self._keep]
-            left = [self._waiting.pop(key) for key in old]
-            is_used = self._waiting or self._filling or self._at_work
-            self._is_over = self._is_over or (not is_used and now - self._asked > self._keep)
-        for waiting in left:
-            waiting.channel.close()
-            self._release(waiting.batch)
-
-    def _answer(self, visitor: socket.socket) -> None:
-        with visitor, contextlib.suppress(OSError):
-            request = json.loads(visitor.recv(MOST))
-            if request["do"] == "about":
-                visitor.send(json.dumps(self._about()).encode())
-            elif request["do"] == "take":
-                self._asked = time.monotonic()
-                self._hand_out(visitor, request["key"])
-            else:
-                self.obey(request)
-
-    def obey(self, request: Mapping[str, Any]) -> None:
-        """Do what needs no answer."""
-        self._asked = time.monotonic()
-        if request["do"] == "fill":
-            self._keep = request["keep"]
-            self._fill(read(request["cluster"]))
-        elif request["do"] == "stop":
-            self.end()
-
     def end(self) -> None:
-        """Leave now."""
+        """Leave now, or when the agents at work are done."""
         self._is_over = True
         with contextlib.suppress(OSError):  # somebody who comes has ``serve`` look
             ask(self._path, {"do": "about"}).close()
 
+    def obey(self, request: Mapping[str, Any]) -> None:
+        """Do what needs no answer."""
+        if request["do"] == "fill":
+            self._fill(request)
+        elif request["do"] == "stop":
+            self.end()
+
+    def _answer(self, visitor: socket.socket) -> None:
+        with visitor, contextlib.suppress(OSError):
+            request = json.loads(visitor.recv(REQUEST))
+            if request["do"] == "about":
+                visitor.send(json.dumps(self._about()).encode())
+            elif request["do"] == "take":
+                self._hand_out(visitor, request["key"])
+            else:
+                self.obey(request)
+
     def _about(self) -> dict[str, Any]:
-        with self._lock:
-            idle = 0.0 if self._at_work else time.monotonic() - self._asked
-            told = {"pid": os.getpid(), "waiting": len(self._waiting), "at_work": self._at_work}
-            return {**told, "idle": idle, "keep": self._keep}
+        with self._changed:
+            left = max([waiting.until - now() for waiting in self._waiting.values()], default=0.0)
+            return {"pid": os.getpid(), "waiting": len(self._waiting), "at_work": self._at_work, "seconds": left}
+
+    def _look_at_the_clock(self) -> None:
+        with self._changed:
+            old = [key for key, waiting in self._waiting.items() if now() > waiting.until]
+            is_used = self._waiting or self._wanted or self._at_work
+            self._is_over = self._is_over or (not is_used and now() - self._asked > UNUSED)
+        if old:
+            threading.Thread(target=self._let_go, args=(old,), daemon=True).start()
 
     # ---- agents that wait
 
-    def _fill(self, cluster: Cluster) -> None:
+    def _fill(self, request: Mapping[str, Any]) -> None:
         """Have an agent wait on each host; one that cannot be reached without a question has none."""
-        wanted = {key_of(cluster, host): host for host in cluster.hosts}
-        with self._lock:
-            keys = [key for key in wanted if key not in self._waiting and key not in self._filling]
-            self._filling.update(keys)
+        given = request["cluster"]
+        hosts = {key: Host(**host) for key, host in given["hosts"].items()}
+        with self._changed:
+            self._wanted += 1
         try:
-            if keys:
-                self._connect(keys, replace(cluster, hosts=tuple(wanted[key] for key in keys)))
+            with self._filling:
+                with self._changed:
+                    new = {k: host for k, host in hosts.items() if k not in self._waiting and k not in self._refused}
+                    self._asked = now()
+                if new and not self._is_over:
+                    rest = {**given, "hosts": tuple(new.values()), "host_keys": HostKeys(given["host_keys"])}
+                    self._connect(list(new), Cluster(**rest), request["keep"])
         finally:
-            with self._lock:
-                self._filling.difference_update(keys)
+            with self._changed:
+                self._wanted -= 1
+                self._asked = now()
 
-    def _connect(self, keys: list[str], cluster: Cluster) -> None:
+    def _connect(self, keys: list[str], cluster: Cluster, keep: float) -> None:
         from mesh.backends.passwords import Passwords
-        from mesh.backends.ssh import SshBackend, SshChannel
+        from mesh.backends.ssh import SshBackend, SshChannel, remote_line
 
         nobody = Passwords("", {}, ask=lambda prompt: "")
-        batch = Batch(SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1), hosts=1)
-        self._batches.append(batch)
-        for opened in batch.backend.open(cluster.hosts, start_command(cluster.python)):
-            if isinstance(opened.result, SshChannel):
+        argv = start_command(cluster.python)
+        batch = Batch(SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1))
+        with self._changed:
+            self._batches.append(batch)
+        try:
+            for opened in batch.backend.open(cluster.hosts, argv):
+                key, channel = keys[opened.node], opened.result
+                if isinstance(channel, HostUnreachable) and channel.step == "login":
+                    self._refused.add(key)
+                if not isinstance(channel, SshChannel):
+                    continue
+                if key_of(channel.way, remote_line(argv)) != key:  # ssh_config says something else here
+                    self._refused.add(key)
+                    channel.close()
+                    continue
                 with contextlib.suppress(ChannelClosed):
-                    opened.result.send(opening())
-                    with self._lock:
-                        batch.hosts += 1
-                        self._waiting[keys[opened.node]] = Waiting(opened.result, batch, time.monotonic())
-        self._release(batch)
+                    channel.send(opening())
+                    with self._changed:
+                        batch.users += 1
+                        self._waiting[key] = Waiting(channel=channel, batch=batch, until=now() + keep)
+        finally:
+            self._release(batch)
+
+    def _let_go(self, keys: Iterable[str]) -> None:
+        """These agents wait no longer."""
+        with self._changed:
+            left = [self._waiting.pop(key) for key in keys if key in self._waiting]
+        for waiting in left:
+            waiting.channel.close()
+            self._release(waiting.batch)
 
     def _release(self, batch: Batch) -> None:
-        """One host less."""
-        with self._lock:
-            batch.hosts -= 1
-            if batch.hosts:
+        """One user less."""
+        with self._changed:
+            batch.users -= 1
+            if batch.users:
                 return
             self._batches.remove(batch)
         batch.backend.close()
@@ -173,41 +212,43 @@ class Keeper:
     # ---- agents at work
 
     def _hand_out(self, visitor: socket.socket, key: str) -> None:
-        with self._lock:
+        with self._changed:
+            self._asked = now()
             waiting = self._waiting.pop(key, None)
             self._at_work += waiting is not None
         if waiting is None:
             visitor.send(END)
             return
         try:
-            if waiting.channel.answers(PING):
-                visitor.send(DATA)
-                self._relay(visitor, waiting.channel)
+            if now() < waiting.until and waiting.channel.answers(PING):
+                visitor.send(DATA + waiting.channel.address.encode())
+                _relay(visitor, waiting.channel)
             else:
                 visitor.send(END)
         finally:
             waiting.channel.close()
             self._release(waiting.batch)
-            with self._lock:
+            with self._changed:
                 self._at_work -= 1
-            self._asked = time.monotonic()
+                self._asked = now()
+                self._changed.notify_all()
 
-    def _relay(self, visitor: socket.socket, channel: SshChannel) -> None:
-        """Both ways, until one of the ends is gone."""
-        back = threading.Thread(target=_bring_back, args=(visitor, channel), daemon=True)
-        back.start()
-        with contextlib.suppress(ChannelClosed):  # the way back tells why
-            while packet := visitor.recv(PACKET):
-                channel.send(packet[1:])
-            channel.close()
-        back.join()
+
+def _relay(visitor: socket.socket, channel: SshChannel) -> None:
+    """Both ways, until one of the ends is gone."""
+    back = threading.Thread(target=_bring_back, args=(visitor, channel), daemon=True)
+    back.start()
+    with contextlib.suppress(ChannelClosed):  # the way back tells why
+        while packet := receive(visitor):
+            channel.send(packet[1:])
+        channel.close()
+    back.join()
 
 
 def _bring_back(visitor: socket.socket, channel: SshChannel) -> None:
     with contextlib.suppress(OSError):
         while data := channel.receive():
-            for place in range(0, len(data), PACKET - 1):
-                visitor.send(DATA + data[place : place + PACKET - 1])
+            send_all(visitor, data)
         farewell = channel.farewell()
         stderr = base64.b64encode(farewell.stderr[-PACKET // 2 :]).decode()
         visitor.send(END + json.dumps({"status": farewell.status, "stderr": stderr}).encode())
@@ -225,83 +266,106 @@ def _inode(path: str) -> int:
 # ---- for commands
 
 
-def socket_of(environ: Mapping[str, str], *, make: bool = False) -> str:
-    """Where the keeper of this version of mesh listens; "" where there can be none: off Linux, or for want of a place.
-
-    make: the directory, if it is missing
-    """
+def directory_of(environ: Mapping[str, str]) -> str:
+    """Where keepers have their sockets; "" where there can be none: off Linux, or for want of a private place."""
     directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
-    if make:
-        with contextlib.suppress(OSError):
-            os.mkdir(directory, 0o700)
-    if not is_private(directory) or sys.platform != "linux":  # others have no SOCK_SEQPACKET
+    try:
+        found = os.lstat(directory)
+    except OSError:
         return ""
-    known = [environ.get(name, "") for name in VARIABLES]
-    digest = hashlib.blake2b(json.dumps(known).encode() + opening(), digest_size=8).hexdigest()
-    return f"{directory}/.mesh-keeper-{digest}"
+    is_private = found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid()
+    return directory if is_private and sys.platform == "linux" else ""
 
 
-def fill(cluster: Cluster, environ: Mapping[str, str]) -> None:
-    """Have an agent wait on every host, for as long as the cluster says. Begins a keeper if there is none.
+def socket_of(environ: Mapping[str, str]) -> str:
+    """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
+    directory = directory_of(environ)
+    known = [environ.get("HOME", ""), environ.get("SSH_AUTH_SOCK", "")]
+    ours = b"".join(Path(str(file)).read_bytes() for file in (__file__, kept.__file__))
+    digest = hashlib.blake2b(json.dumps(known).encode() + opening() + ours, digest_size=8).hexdigest()
+    return f"{directory}/.mesh-keeper-{digest}" if directory else ""
+
+
+def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) -> None:
+    """Have an agent wait on these hosts (by node), for as long as the cluster says. Begins a keeper if there is none.
 
     Waits for nothing; where there can be no keeper, there is none.
     """
-    path = socket_of(environ, make=True)
-    if not path:
+    with contextlib.suppress(OSError):
+        os.mkdir(f"/tmp/mesh-{os.geteuid()}", 0o700)
+    path = socket_of(environ)
+    nodes = list(keys)
+    if not path or not nodes:
         return
-    parts = [cluster.hosts[place : place + TOGETHER] for place in range(0, len(cluster.hosts), TOGETHER)]
-    requests = [{"do": "fill", "keep": cluster.keep, "cluster": told(cluster, part)} for part in parts]
+    rest = {"gateway": cluster.gateway, "python": cluster.python, "host_keys": cluster.host_keys.value}
+    requests = []
+    for place in range(0, len(nodes), TOGETHER):
+        hosts = {keys[node]: asdict(replace(cluster.hosts[node], hints={})) for node in nodes[place : place + TOGETHER]}
+        requests.append({"do": "fill", "keep": cluster.keep, "cluster": {"name": cluster.name, "hosts": hosts, **rest}})
     try:
         for request in requests:
             ask(path, request).close()
     except OSError:
-        # No terminal and no working directory of ours: it is to be in nobody's way.
-        begin = [sys.executable, "-m", "mesh.api.keeper", path]
-        quiet = subprocess.DEVNULL
-        keeper = subprocess.Popen(
-            begin, cwd="/", start_new_session=True, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
-        )
-        assert keeper.stdin is not None
-        with contextlib.suppress(OSError), keeper.stdin:
-            keeper.stdin.write(json.dumps(requests).encode())
-        keeper.returncode = 0  # nobody waits for it
+        with contextlib.suppress(OSError):  # no process is to be had
+            _begin(path, requests, environ)
 
 
-def about_keeper() -> dict[str, Any]:
-    """What the keeper tells of itself; {} if there is none.
+def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]) -> None:
+    """Start the process; no terminal and no working directory of ours, so that it is in nobody's way."""
+    known = {name: environ[name] for name in VARIABLES if name in environ}
+    here = str(Path(__file__).resolve().parents[2])
+    quiet = subprocess.DEVNULL
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "mesh.api.keeper", path],
+        cwd="/",
+        env={**known, "PYTHONPATH": here},
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=quiet,
+        stderr=quiet,
+    )
+    assert keeper.stdin is not None
+    with keeper.stdin:
+        keeper.stdin.write(json.dumps(requests).encode())
+    threading.Thread(target=keeper.wait, name="mesh-keeper", daemon=True).start()  # a program may live longer than it
 
-    "pid"; on how many hosts an agent is "waiting", and "at_work" for a command; for how long it has been "idle", and
-    how long it may be ("keep"), in seconds
+
+def about_keepers() -> list[dict[str, Any]]:
+    """What each keeper of this user tells of itself.
+
+    "pid"; on how many hosts an agent is "waiting", for how many "seconds" at most; how many are "at_work" for a command
     """
-    try:
-        with ask(socket_of(os.environ), {"do": "about"}) as way:
+    found = []
+    for path in _sockets():
+        with contextlib.suppress(OSError, ValueError), ask(path, {"do": "about"}) as way:
             way.settimeout(ANSWER)
-            found: dict[str, Any] = json.loads(way.recv(MOST))
-            return found
-    except (OSError, ValueError):
-        return {}
+            found.append(json.loads(way.recv(REQUEST)))
+    return found
 
 
-def stop_keeper() -> bool:
-    """End the keeper, its connections and the agents that wait; False if there is none. Returns when it is gone."""
-    path = socket_of(os.environ)
-    try:
-        ask(path, {"do": "stop"}).close()
-    except OSError:
-        return False
-    with _locked(path) as only:
-        deadline = time.monotonic() + ANSWER
-        while not _is_alone(only) and time.monotonic() < deadline:
-            time.sleep(0.02)
-    return True
+def stop_keepers() -> int:
+    """End all keepers of this user, and the agents that wait; return how many there were.
+
+    A command that is at work through one goes on, and the keeper leaves after it.
+    """
+    asked = []
+    for path in _sockets():
+        with contextlib.suppress(OSError):
+            ask(path, {"do": "stop"}).close()
+            asked.append(path)
+    deadline = time.monotonic() + ANSWER
+    while any(map(os.path.exists, asked)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return len(asked)
 
 
-def _locked(path: str) -> IO[bytes]:
-    """The file that the keeper of a socket has locked as long as it lives."""
-    return open(os.open(path + ".lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+def _sockets() -> list[str]:
+    directory = directory_of(os.environ)
+    found = glob.glob(f"{glob.escape(directory)}/.mesh-keeper-*") if directory else []
+    return [path for path in found if not path.endswith(".lock")]
 
 
-def _is_alone(only: IO[bytes]) -> bool:
+def _has_lock(only: IO[bytes]) -> bool:
     try:
         fcntl.flock(only, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -314,8 +378,8 @@ def main(path: str) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     requests = json.load(sys.stdin)
-    with _locked(path) as only:
-        if _is_alone(only):
+    with open(os.open(path + ".lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as only:
+        if _has_lock(only):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             keeper = Keeper(path)

@@ -21,7 +21,7 @@ def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bo
     if spec.nproc == AUTO:
         spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
-    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider)
+    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider, keeps=not check_first)
     assert store is not None  # runs are kept
     outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
     return run_result(outcome, placement, store, outputs)

@@ -106,6 +106,7 @@ def launch(
     landing: Callable[[int], Landing] | None = None,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
+    keeps: bool = False,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
@@ -113,6 +114,7 @@ def launch(
     landing: where what is pulled from the host of a rank is put
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
+    keeps: agents may wait on the hosts already, and wait there for the next command
     Raises UsageError if this process may not have a descriptor for every host.
     """
     from mesh.backends.passwords import Passwords
@@ -177,15 +179,12 @@ def launch(
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
         )
-        backend = BACKENDS[cluster.backend](cluster, passwords, reach)
+        stock = _stock(cluster) if keeps else None
+        backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock)
         try:
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
             passwords.close()
-    if _may_keep(cluster):
-        from mesh.api.keeper import fill
-
-        fill(cluster, os.environ)
     if cluster.tpu:
         from mesh.api.discovering import forget_if_wrong
 
@@ -197,6 +196,10 @@ def launch(
         done, failed = summary(outcome, placement)
         terminal.conclude(done, failed=False)
         terminal.conclude(failed, failed=True)
+    if stock:
+        from mesh.api.keeper import fill
+
+        fill(cluster, stock.keys, os.environ)
     return outcome, placement, store
 
 
@@ -304,20 +307,21 @@ def _allow_descriptors(hosts: int, each: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Backend:
+def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None) -> Backend:
     from mesh.backends.local import LocalBackend
 
     return LocalBackend()
 
 
-def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float) -> Backend:
+def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=_stock(cluster))
+    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock)
 
 
 def _stock(cluster: Cluster) -> Stock | None:
-    if not _may_keep(cluster):
+    """What may be kept, if anything may: where a password is needed, nothing is."""
+    if not cluster.keep or cluster.backend != "ssh" or cluster.password_env or cluster.ask_password:
         return None
     from mesh.api.keeper import socket_of
     from mesh.backends.kept import Stock
@@ -326,9 +330,5 @@ def _stock(cluster: Cluster) -> Stock | None:
     return Stock(socket_of(os.environ), opening())
 
 
-def _may_keep(cluster: Cluster) -> bool:
-    """Whether connections may outlive the command: those that need a password do not."""
-    return cluster.keep > 0 and cluster.backend == "ssh" and not (cluster.password_env or cluster.ask_password)
-
-
-BACKENDS: Mapping[str, Callable[[Cluster, Passwords, float], Backend]] = {"local": _local_backend, "ssh": _ssh_backend}
+Opener = Callable[[Cluster, "Passwords", float, "Stock | None"], "Backend"]
+BACKENDS: Mapping[str, Opener] = {"local": _local_backend, "ssh": _ssh_backend}

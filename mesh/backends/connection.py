@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import shlex
@@ -100,6 +101,16 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
                 return None  # a pattern that catches its own jump host
             gateway = self._shared.gateway(hop.strip(), gateway)
         return gateway
+
+    @property
+    def way(self) -> str:
+        """How its host is reached and logged in to, as text; "" through a ProxyCommand, which nobody else may use."""
+        if isinstance(self.gateway, str):
+            return ""
+        before = self.gateway.way if self.gateway else "directly"
+        files, strict = [str(path) for path in self._files], self._shared.strict
+        said = [before, self.host, self.port, self.user, self._key_alias, files, strict, dict(self.ssh_config)]
+        return before and json.dumps(said, sort_keys=True, default=str)
 
     def open(self) -> None:
         """Connect and log in, if that has not been done. Raises GivenUp, HostUnreachable, OSError and SSHException."""

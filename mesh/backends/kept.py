@@ -11,22 +11,16 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed
 from mesh.core.interfaces import Farewell
 
 PACKET = 1 << 16  # bytes of one, with its first one; a socket takes several
-MOST = 1 << 17  # bytes of a request
 DATA, END = b"d", b"e"
 ANSWER = 5.0  # seconds for the keeper to say whether it has an agent; it looks whether the host answers
-# Of a host: they say nothing of how it is reached.
-NO_ADDRESS = ("name", "hints", "remote_dir", "internal_ip", "worker")
 
 
 class KeptChannel:
@@ -43,16 +37,12 @@ class KeptChannel:
             assert data.startswith(self._ahead), "an agent is sent something else first"
             data, self._ahead = data[len(self._ahead) :], b""
         try:
-            for place in range(0, len(data), PACKET - 1):
-                self._way.send(DATA + data[place : place + PACKET - 1])
+            send_all(self._way, data)
         except OSError as error:
             raise ChannelClosed("the keeper is gone, or has lost the host") from error
 
     def receive(self) -> bytes:
-        try:
-            packet = self._way.recv(PACKET)
-        except OSError:
-            return b""
+        packet = receive(self._way)
         if packet[:1] == END:
             told = json.loads(packet[1:])
             self._farewell = Farewell(status=told["status"], stderr=base64.b64decode(told["stderr"]))
@@ -71,27 +61,38 @@ class KeptChannel:
 
 
 class Stock:
-    """What the keeper may have."""
+    """What the keeper may have for the hosts of one command."""
 
     def __init__(self, path: str, ahead: bytes) -> None:
         """path: the keeper's socket; ahead: what it sends to every agent before that waits."""
         self._path, self._ahead = path, ahead
+        self.keys: dict[int, str] = {}  # of each node that was asked for
 
-    def take(self, cluster: Cluster, host: Host) -> KeptChannel | None:
-        """The way to an agent on a host; None if none waits there."""
+    def take(self, node: int, way: str, command: str) -> KeptChannel | None:
+        """The way to an agent on a host; None if none waits there.
+
+        way: how the host is reached; "": in one that nobody may share; command: what starts the agent
+        """
+        if not way:
+            return None
+        self.keys[node] = key_of(way, command)
         try:
-            way = ask(self._path, {"do": "take", "key": key_of(cluster, host)})
+            asked = ask(self._path, {"do": "take", "key": self.keys[node]})
         except OSError:
             return None
-        try:
-            way.settimeout(ANSWER)
-            if way.recv(PACKET) == DATA:
-                way.settimeout(None)
-                return KeptChannel(way, host.address, self._ahead)
-        except OSError:
-            pass
-        way.close()
+        with contextlib.suppress(OSError):
+            asked.settimeout(ANSWER)
+            answer = asked.recv(PACKET)
+            if answer[:1] == DATA:
+                asked.settimeout(None)
+                return KeptChannel(asked, answer[1:].decode(), self._ahead)
+        asked.close()
         return None
+
+
+def key_of(way: str, command: str) -> str:
+    """Differs for hosts that are reached in another way, or whose agents are started in another one."""
+    return hashlib.blake2b(f"{command}\n{way}".encode(), digest_size=16).hexdigest()
 
 
 def ask(path: str, request: Mapping[str, Any]) -> socket.socket:
@@ -106,30 +107,19 @@ def ask(path: str, request: Mapping[str, Any]) -> socket.socket:
     return way
 
 
-def key_of(cluster: Cluster, host: Host) -> str:
-    """Differs for hosts that are reached in another way, or whose agents are other ones."""
-    way = {name: value for name, value in asdict(host).items() if name not in NO_ADDRESS}
-    rest = [cluster.gateway, cluster.python, cluster.host_keys.value]
-    return hashlib.blake2b(json.dumps([way, rest], sort_keys=True).encode(), digest_size=16).hexdigest()
+def send_all(way: socket.socket, data: bytes) -> None:
+    """Send data in packets. Raises OSError."""
+    for place in range(0, len(data), PACKET - 1):
+        way.send(DATA + data[place : place + PACKET - 1])
 
 
-def told(cluster: Cluster, hosts: tuple[Host, ...]) -> dict[str, Any]:
-    """What the keeper must know of a cluster to reach some of its hosts, for JSON."""
-    listed = [{**asdict(host), "hints": {}} for host in hosts]
-    rest = {"gateway": cluster.gateway, "python": cluster.python, "host_keys": cluster.host_keys.value}
-    return {"name": cluster.name, "hosts": listed, **rest}
-
-
-def read(given: Mapping[str, Any]) -> Cluster:
-    """The inverse of ``told``."""
-    hosts = tuple(Host(**host) for host in given["hosts"])
-    return Cluster(**{**given, "hosts": hosts, "host_keys": HostKeys(given["host_keys"])})
-
-
-def is_private(directory: str) -> bool:
-    """Whether a directory is ours, and for nobody else."""
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid()
+def receive(way: socket.socket) -> bytes:
+    """The next packet; b"" once the other end is gone, and all that it has sent has come."""
+    for _ in range(2):
+        try:
+            return way.recv(PACKET)
+        except ConnectionResetError:  # it had not read all of ours; what it said before comes after this
+            continue
+        except OSError:
+            break
+    return b""

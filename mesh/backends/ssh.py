@@ -80,10 +80,14 @@ class SshChannel:
                 if self._connection.transport.is_active():
                     answered.set()
 
-        if self._channel.closed or self._channel.eof_received:
-            return False
         threading.Thread(target=ping, name="mesh-ping", daemon=True).start()
-        return answered.wait(seconds)
+        # What ended while nobody looked, as in a laptop's sleep, is heard of before the answer.
+        return answered.wait(seconds) and not (self._channel.closed or self._channel.eof_received)
+
+    @property
+    def way(self) -> str:
+        """How its host was reached."""
+        return self._connection.way
 
     def close(self) -> None:
         # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
@@ -184,7 +188,7 @@ class SshBackend:
         group = ConnectionGroup.from_connections(self._connections)
 
         def open_one(node: int) -> Opened:
-            kept = self._stock.take(self._cluster, hosts[node]) if self._stock else None
+            kept = self._stock.take(node, self._connections[node].way, command) if self._stock else None
             if kept:
                 self._kept[node] = kept
                 return Opened(node=node, result=kept)

@@ -97,14 +97,16 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
     yield from aligned(rows)
 
 
-def keeper_lines(told: Mapping[str, Any]) -> list[str]:
-    """What is kept for the next command, if anything is. told: as from about_keeper."""
-    if not told:
-        return []
-    left = max(0.0, told["keep"] - told["idle"])
-    now = "a command is at work" if told["at_work"] else f"for {left:.0f} s more"
-    where = f"{told['waiting']} host{'s' * (told['waiting'] != 1)}"
-    return [f"kept for the next command: an agent on {where} (process {told['pid']}, {now}; `mesh keep stop` ends it)"]
+def keeper_lines(keepers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is kept for the next command; keepers: as from about_keepers."""
+    lines = []
+    for told in keepers:
+        hosts = f"{told['waiting']} host{'s' * (told['waiting'] != 1)}"
+        now = "a command is at work" if told["at_work"] else f"for {told['seconds']:.0f} s more"
+        lines.append(
+            f"kept for the next command: an agent on {hosts} (process {told['pid']}, {now}; `mesh keep stop` ends it)"
+        )
+    return lines
 
 
 def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:

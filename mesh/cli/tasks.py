@@ -330,7 +330,7 @@ def ps(
     answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
     show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
     if not json:
-        show(keeper_lines(api.about_keeper()))
+        show(keeper_lines(api.about_keepers()))
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint="`mesh check CLUSTER` tells what is wrong there")
 
@@ -542,10 +542,10 @@ def keep(context: Context, action: str = "") -> None:
     """Tell of the connections that `keep:` of cluster.yaml keeps for the next command, or end them: mesh keep stop."""
     if action not in ("", "stop"):
         raise UsageError(f"mesh keep: expected stop or nothing, found {action!r}")
-    lines = keeper_lines(api.about_keeper()) or ["nothing is kept"]
     if action:
-        lines = ["nothing is kept any more" if api.stop_keeper() else "nothing is kept"]
-    show(lines)
+        show(["nothing is kept any more" if api.stop_keepers() else "nothing is kept"])
+    else:
+        show(keeper_lines(api.about_keepers()) or ["nothing is kept"])
 
 
 @task

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PACKAGE = "mesh_agent"
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in doors.py
 CHECKSUM = 8  # hexadecimal digits
+WAITING = 900.0  # seconds, as in main.py
 KEPT = 4  # for so many different agents: of each version of mesh that clients have
 
 
@@ -97,7 +98,9 @@ def fetched() -> tuple[bytes, bytes]:
 
 def more() -> bytes:
     """What has come."""
-    return os.read(0, 65536) or sys.exit(1)
+    import select  # as in main.py: an agent that is kept waits for its command, and its connection may be dead
+
+    return (select.select([0], [], [], WAITING)[0] and os.read(0, 65536)) or sys.exit(1)
 
 
 def made(sources: bytes) -> Codes:

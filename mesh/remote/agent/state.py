@@ -183,7 +183,7 @@ def lock_owner(remote_dir: str) -> dict[str, Any] | None:
 
 def _owner_in(lock: int) -> dict[str, Any]:
     try:
-        owner = loads(os.pread(lock, 1 << 20, 0))
+        owner = loads(os.pread(lock, 1 << 20, 0).strip())
     except ValueError:
         owner = {}
     return owner if isinstance(owner, dict) else {}
