@@ -98,14 +98,13 @@ def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
 
 
 def keeper_lines(keepers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is kept for the next command; keepers: as from about_keepers."""
+    """What is kept for the next command; keepers: as from about_keepers, of other versions of mesh as well."""
     lines = []
     for told in keepers:
-        hosts = f"{told['waiting']} host{'s' * (told['waiting'] != 1)}"
-        now = "a command is at work" if told["at_work"] else f"for {told['seconds']:.0f} s more"
-        lines.append(
-            f"kept for the next command: an agent on {hosts} (process {told['pid']}, {now}; `mesh keep stop` ends it)"
-        )
+        waiting = told.get("waiting", 0)
+        now = "a command is at work" if told.get("at_work") else f"for {told.get('seconds', 0.0):.0f} s more"
+        more = f"process {told.get('pid')}, {now}; `mesh keep stop` ends it"
+        lines.append(f"kept for the next command: an agent on {waiting} host{'s' * (waiting != 1)} ({more})")
     return lines
 
 

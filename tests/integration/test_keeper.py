@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,15 @@ NOTHING = "nothing is kept"
 
 
 @pytest.fixture
-def kept(pod: Home, lab: Lab) -> Iterator[Home]:
+def own_place(home: Home) -> Iterator[None]:
+    """Where no other test has a keeper; the name of a socket must be short."""
+    with tempfile.TemporaryDirectory(prefix="mesh-") as place:
+        home.environ["XDG_RUNTIME_DIR"] = place
+        yield
+
+
+@pytest.fixture
+def kept(pod: Home, lab: Lab, own_place: None) -> Iterator[Home]:
     """A user whose connections are kept, once an agent waits on every host."""
     pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
     assert pod.mesh("exec", "pod", "true").status == 0
@@ -47,14 +56,52 @@ def logins(lab: Lab) -> int:
 
 
 def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
-    for number in range(3):
+    show = "echo $RANK $MASTER_ADDR $MESH_HOSTS; [ $RANK = 3 ] && echo no >&2 && exit 9; true"
+    direct = kept.mesh("run", "pod", "sh", "-c", show, env={**kept.environ, "MESH_KEEP": "0"})
+    for _ in range(2):
         before = logins(lab)
-        done = kept.mesh("run", "pod", "sh", "-c", f"echo $RANK {number}; [ $RANK = 3 ] && exit {number}; true")
-        assert done.status == number, done.err
-        assert sorted(done.out.split(b"\n")[:-1]) == [b"[%d] %d %d" % (rank, rank, number) for rank in range(4)]
+        done = kept.mesh("run", "pod", "sh", "-c", show)
+        assert (done.status, sorted(done.out.split())) == (9, sorted(direct.out.split())), done.err
+        assert "[3] no\n" in done.err
         wait(kept)
         assert logins(lab) == before + 4  # of those that wait for the next one
-    assert b"kept for the next command" in kept.mesh("ps", "pod").out  # which has taken the agents itself
+
+
+def test_a_name_that_means_another_host_now(home: Home, lab: Lab, own_place: None) -> None:
+    """What ssh_config says holds for each command; the hosts hear of an address, and of no alias."""
+    home.trust(lab)
+    home.clusters(f"pod:\n  user: root\n  identity_file: {lab.identity}\n  keep: 60\n  hosts: [here]\n")
+    for host in lab.hosts[:2]:
+        (home.path / ".ssh/config").write_text(f"Host here\n  HostName {host.address}\n")
+        for _ in range(2):
+            done = home.mesh("run", "pod", "sh", "-c", "echo $(hostname) $MASTER_ADDR")
+            assert done.out.decode().split() == ["[0]", host.name, host.address], done.err
+            assert eventually(lambda: "an agent on" in told(home) and "on 0 hosts" not in told(home))
+    home.mesh("keep", "stop")
+
+
+def test_a_run_that_is_left_through_it(kept: Home, lab: Lab) -> None:
+    wait_for = "while ! [ -e /tmp/over ]; do sleep 0.05; done"
+    started = kept.mesh("run", "-d", "pod", "sh", "-c", f"echo up; {wait_for}; echo done")
+    assert started.status == 0, started.err
+    kept.mesh("keep", "stop")
+    for host in lab.hosts:
+        host.path("/tmp/over").touch()
+    attached = kept.mesh("attach", "--from", "start")
+    assert (attached.status, attached.out.count(b"up"), attached.out.count(b"done")) == (0, 4, 4), attached.err
+
+
+def test_it_is_stopped_while_a_command_is_at_work(kept: Home, lab: Lab) -> None:
+    wait_for = "while ! [ -e /tmp/over ]; do sleep 0.05; done"
+    client = kept.popen("exec", "pod", "sh", "-c", f"echo up; {wait_for}; echo done")
+    assert client.stdout is not None
+    assert all(client.stdout.readline() for _ in range(4))
+    assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"
+    for host in lab.hosts:
+        host.path("/tmp/over").touch()
+    out, err = client.communicate(timeout=30)
+    assert (client.returncode, out.count(b"done"), b"again" in err) == (0, 4, False), err
+    wait(kept)
 
 
 def test_a_killed_command_ends_its_run(kept: Home, lab: Lab) -> None:
@@ -93,14 +140,14 @@ def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None
     assert kept.mesh("keep", "stop").out == b"nothing is kept\n"
 
 
-def test_it_ends_by_itself(pod: Home, lab: Lab) -> None:
+def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: None) -> None:
     pod.environ["MESH_KEEP"] = "1"
     assert pod.mesh("exec", "pod", "true").status == 0
     assert eventually(lambda: told(pod) != NOTHING)
     assert eventually(lambda: told(pod) == NOTHING)
 
 
-def test_it_can_be_forbidden(pod: Home, lab: Lab) -> None:
+def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: None) -> None:
     pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
     pod.environ["MESH_KEEP"] = "0"
     assert pod.mesh("exec", "pod", "true").status == 0
