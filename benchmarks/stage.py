@@ -21,6 +21,7 @@ from tests.lab import Lab, LabError, eventually, sh
 
 REPOSITORY = Path(__file__).parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
+KEPT_WITHIN = 60.0  # seconds for agents to wait again
 SETTLE = 5.0  # seconds for what a command has left on the hosts to end
 LONGEST = 900.0  # seconds of one command
 
@@ -63,6 +64,17 @@ class User:
         environ = {"MESH_KEEP": "600" if kept else "0"}
         name = f"{self.variant.name} {name}{', kept' * kept}"
         return Contestant(name=name, argv=self.mesh(*words), user=self, environ=environ, before=before)
+
+    def wait_for_keeper(self, hosts: int) -> None:
+        """Until an agent waits on every host for the next command. Raises BenchmarkError."""
+        told = self.mesh("keep")
+
+        def is_there() -> bool:
+            done = subprocess.run(told, env=self.environ, cwd=self.project, capture_output=True, check=False)
+            return f"an agent on {hosts} hosts".encode() in done.stdout
+
+        if not eventually(is_there, KEPT_WITHIN):
+            raise BenchmarkError(f"no agent waits on each of {hosts} hosts")
 
     def stop_keeper(self) -> None:
         """End what is kept for the next command."""
@@ -218,6 +230,8 @@ class Stage:
             said = (self.scratch / "stderr").read_text(errors="replace")[-2000:]
             raise BenchmarkError(f"{one.name}: {seen} lines, exit {process.returncode}: {said}")
         self.settle()
+        if one.environ.get("MESH_KEEP", "0") != "0":  # nobody is to be measured while it logs in again
+            one.user.wait_for_keeper(len(self.lab.hosts))
         return Sample(
             seconds=seconds,
             first=first,
