@@ -17,7 +17,7 @@ CASES = {
     "20 equal lines a rank, folded": ["--lines", "20", "--mode", "fold", "--equal"],
 }
 # As measured with real hosts: client CPU between 32 and 128 of them; logins at a round trip of 30 ms.
-COSTS = Costs(opening=0.0135, login=0.35, agent=0.15, begin=0.3)
+COSTS = Costs(opening=0.010, login=0.35, agent=0.15, begin=0.3)
 TREES = (128, 256, 1024, 4096, 16384)
 FAN_OUTS = {0: "one client", 16: "relays, 16 each", 32: "relays, 32 each", 64: "relays, 64 each"}
 HEAD = """\

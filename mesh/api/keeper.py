@@ -387,6 +387,8 @@ def main(path: str) -> None:
             for request in requests:
                 threading.Thread(target=keeper.obey, args=(request,), daemon=True).start()
             keeper.serve()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + ".lock")
         else:  # another one has begun just now
             with contextlib.suppress(OSError):
                 for request in requests:

@@ -24,6 +24,7 @@ def own_place(home: Home) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="mesh-") as place:
         home.environ["XDG_RUNTIME_DIR"] = place
         yield
+        assert eventually(lambda: not os.listdir(place)), os.listdir(place)
 
 
 @pytest.fixture
