@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -56,12 +57,33 @@ def logins(lab: Lab) -> int:
     return sum(host.path("/var/log/sshd.log").read_text().count("Accepted publickey") for host in lab.hosts)
 
 
+@contextlib.contextmanager
+def without_logins(lab: Lab) -> Iterator[None]:
+    """Within: nobody can log in anywhere; the connections that there are go on."""
+    listeners = [
+        pid for host in lab.hosts for pid, command in host.processes(with_sshd=True) if "[listener]" in command
+    ]
+    assert len(listeners) == len(lab.hosts)
+    for pid in listeners:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in listeners:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
     show = "echo $RANK $MASTER_ADDR $MESH_HOSTS; [ $RANK = 3 ] && echo no >&2 && exit 9; true"
     direct = kept.mesh("run", "pod", "sh", "-c", show, env={**kept.environ, "MESH_KEEP": "0"})
+    with without_logins(lab):
+        pushed = kept.mesh("push", "pod")
+    assert pushed.status == 0, pushed.err
+    wait(kept)
     for _ in range(2):
         before = logins(lab)
-        done = kept.mesh("run", "pod", "sh", "-c", show)
+        with without_logins(lab):
+            done = kept.mesh("run", "pod", "sh", "-c", show)
         assert (done.status, sorted(done.out.split())) == (9, sorted(direct.out.split())), done.err
         assert "[3] no\n" in done.err
         wait(kept)
@@ -83,7 +105,8 @@ def test_a_name_that_means_another_host_now(home: Home, lab: Lab, own_place: Non
 
 def test_a_run_that_is_left_through_it(kept: Home, lab: Lab) -> None:
     wait_for = "while ! [ -e /tmp/over ]; do sleep 0.05; done"
-    started = kept.mesh("run", "-d", "pod", "sh", "-c", f"echo up; {wait_for}; echo done")
+    with without_logins(lab):
+        started = kept.mesh("run", "-d", "pod", "sh", "-c", f"echo up; {wait_for}; echo done")
     assert started.status == 0, started.err
     kept.mesh("keep", "stop")
     for host in lab.hosts:
