@@ -291,8 +291,9 @@ def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) 
 
     Waits for nothing; where there can be no keeper, there is none.
     """
-    with contextlib.suppress(OSError):
-        os.mkdir(f"/tmp/mesh-{os.geteuid()}", 0o700)
+    if not environ.get("XDG_RUNTIME_DIR"):
+        with contextlib.suppress(OSError):
+            os.mkdir(f"/tmp/mesh-{os.geteuid()}", 0o700)
     path = socket_of(environ)
     nodes = list(keys)
     if not path or not nodes:

@@ -289,6 +289,12 @@ def test_stop_through_invoke(home: Home) -> None:
     assert b"error: no run 'nothing' is on local:1\n" in done.stderr  # others may be on this machine
 
 
+def last_line(home: Home, program: str) -> bytes:
+    """Of what a Python program prints."""
+    done = subprocess.run([sys.executable, "-c", program], env=home.environ, capture_output=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
 def test_help_imports_nothing_of_ssh(home: Home) -> None:
     show = (
         "import atexit, sys; sys.argv = ['mesh', '--help']; from mesh.__main__ import main\n"
@@ -296,8 +302,7 @@ def test_help_imports_nothing_of_ssh(home: Home) -> None:
         "atexit.register(lambda: print(sorted(m for m in sys.modules if m.startswith(heavy))))\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
-    assert done.stdout.splitlines()[-1] == b"[]"
+    assert last_line(home, show) == b"[]"
 
 
 def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
@@ -308,5 +313,4 @@ def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
         "context = MockContext(run=Result('done'))\n"
         "print(context.run('x').stdout, context.run.call_count, isinstance(context.run, Mock))"
     )
-    done = subprocess.run([sys.executable, "-c", show], env=home.environ, capture_output=True, check=True)
-    assert done.stdout.splitlines()[-1] == b"done 1 True"
+    assert last_line(home, show) == b"done 1 True"

@@ -1,4 +1,4 @@
-"""What a host can tell about itself before a run, without leaving anything there."""
+"""What a host can tell about itself before a run, without changing anything for one."""
 
 from __future__ import annotations
 
