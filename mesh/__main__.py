@@ -47,7 +47,10 @@ def main() -> None:
     program = MeshProgram()
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    program.run()
+    try:
+        program.run()
+    finally:
+        gc.freeze()  # everything goes with the process: looking for garbage among it takes as long as a login
 
 
 if __name__ == "__main__":

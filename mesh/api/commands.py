@@ -210,7 +210,7 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     if spec.launcher is not Launch.NONE:
         yield f"launcher   {spec.launcher.value}, one on each host, for {spec.nproc or 'so many'} processes"
     found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
-    files = [entry for entry in found.entries if entry.kind is not listing.Kind.DIRECTORY]
+    files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
     yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
     places = dict.fromkeys(host.remote_dir or cluster.remote_dir for host in cluster.hosts)
     for place in places:

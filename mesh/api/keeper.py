@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mesh.backends.ssh import SshBackend, SshChannel
 
 LOOK = 1.0  # seconds between two looks at the clock
+LEAVING = 1.0  # seconds for a command to leave; a program may go on
 UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
 TOGETHER = 64  # hosts in one request
@@ -128,6 +129,9 @@ class Keeper:
             elif request["do"] == "take":
                 self._hand_out(visitor, request["key"])
             else:
+                visitor.settimeout(LEAVING)
+                with contextlib.suppress(OSError):
+                    visitor.recv(1)  # until a command that asks has left: it is not to wait for our logins
                 self.obey(request)
 
     def _about(self) -> dict[str, Any]:

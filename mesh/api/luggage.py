@@ -58,11 +58,12 @@ class WorkspaceLuggage:
         return self._known[base]
 
     def _foresee(self, known: Manifest | None) -> Sequence[Mapping[str, Any]]:
-        if known is None:
+        if known is None or known == self._prepared.manifest:
             return ()
-        had = {entry.content for entry in known.entries} | self._cache.known_hashes()
+        had = {entry.content for entry in known.entries}
         new = {entry.content: entry.size for entry in self._prepared.manifest.entries if entry.kind == "f"}
-        return [{"hash": content, "size": size} for content, size in new.items() if content not in had]
+        lacking = self._cache.never_sent(set(new) - had)
+        return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
 
     def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""

@@ -51,7 +51,7 @@ def list_workspace() -> list[Listed]:
     listed = [
         Listed(path=os.fsdecode(entry.path), size=entry.size)
         for entry in found.entries
-        if entry.kind is not listing.Kind.DIRECTORY
+        if entry.kind != listing.DIRECTORY
     ]
     return sorted(listed, key=lambda one: (-one.size, one.path))
 

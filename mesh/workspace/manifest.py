@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 HASH_BYTES = 20
@@ -16,48 +16,60 @@ class Entry(NamedTuple):
     """One path. A tuple, as there may be 100,000 of them, and it is its own form in JSON."""
 
     path: str  # relative, with slashes; bytes as latin-1
-    kind: str  # "f", "d" or "l": a value of listing.Kind
+    kind: str  # as in a listing: "f", "d" or "l"
     mode: int  # permission bits
     mtime_ns: int  # 0 of links
     size: int  # bytes of a file, 0 of all others
     content: str  # a file's hash, a link's target as latin-1, "" of a directory
 
 
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A tree; made by ``manifest_of``."""
+    """A tree. There may be 100,000 entries: they are worked out when somebody asks for them."""
 
-    entries: tuple[Entry, ...]  # sorted by path
-    tree: str  # the hash of the entries
-    files: int
-    size: int  # bytes of all files
+    def __init__(self, tree: str, entries: Callable[[], Iterable[Entry]]) -> None:
+        """tree: the hash of the entries; entries: called once at most; in the order of their paths"""
+        self.tree = tree
+        self._entries = entries
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Manifest) and self.tree == other.tree
+
+    def __hash__(self) -> int:
+        return hash(self.tree)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """What is in it."""
+        return tuple(self._entries())
 
     def to_json(self) -> bytes:
         """The entries, as the tree hash has them."""
         return _to_json(self.entries)
 
-    @classmethod
-    def from_json(cls, data: bytes) -> Manifest:
-        """Read what to_json wrote. Raises ValueError for anything else."""
-        try:
-            return manifest_of(Entry(*row) for row in json.loads(data))
-        except (TypeError, IndexError, RecursionError) as error:
-            raise ValueError("is no manifest") from error
-
 
 def manifest_of(entries: Iterable[Entry]) -> Manifest:
     """The manifest of these entries, in any order."""
-    listed = tuple(sorted(entries))
-    sizes = [entry.size for entry in listed if entry.kind == "f"]
-    return Manifest(entries=listed, tree=hash_of(_to_json(listed)), files=len(sizes), size=sum(sizes))
+    listed = sorted(entries)
+    return Manifest(hash_of(_to_json(listed)), lambda: listed)
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Read what to_json wrote. Raises ValueError for anything else."""
+    try:
+        entries = [Entry._make(row) for row in json.loads(data)]
+    except (TypeError, RecursionError) as error:
+        raise ValueError("is no manifest") from error
+    return Manifest(hash_of(data), lambda: entries)
 
 
 def changes(base: Manifest | None, new: Manifest) -> bytes:
     """What turns base into new, as a host reads it; base None: what a host without any tree needs."""
-    had = {entry.path: entry for entry in base.entries} if base else {}
-    has = {entry.path for entry in new.entries}
-    put = [entry for entry in new.entries if had.get(entry.path) != entry]
-    drop = [path for path in had if path not in has]
+    put: list[Entry] = []
+    drop: list[str] = []
+    if base != new:
+        had = {entry.path: entry for entry in base.entries} if base else {}
+        put = [entry for entry in new.entries if had.pop(entry.path, None) != entry]
+        drop = list(had)
     told = {"base": base.tree if base else "", "put": put, "drop": drop, "tree": new.tree}
     return zlib.compress(json.dumps(told, separators=(",", ":")).encode())
 
@@ -76,5 +88,5 @@ def new_hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=HASH_BYTES)
 
 
-def _to_json(entries: tuple[Entry, ...]) -> bytes:
+def _to_json(entries: Sequence[Entry]) -> bytes:
     return json.dumps(entries, separators=(",", ":")).encode()

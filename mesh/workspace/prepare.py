@@ -8,14 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import IO
 
 from mesh.workspace import listing as listed
 from mesh.workspace import pack
 from mesh.workspace.counting import Counter, Tell, untold
-from mesh.workspace.hashes import HashCache, Row, Stamp
-from mesh.workspace.listing import Listing, list_workspace, told, unreadable
+from mesh.workspace.hashes import HashCache
+from mesh.workspace.listing import Listing, entry_of, list_workspace, told, unreadable
 from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
 
 TRIES = 3  # for a file that changes while it is read
@@ -52,7 +54,7 @@ class Prepared:
             return pack.make(self.root, self.manifest, wanted, into, compress=compress, step=step, tell=tell)
         except pack.Changed as error:
             for path in error.paths:
-                self.cache.forget(path)
+                self.cache.forget(path.encode("latin-1"))
             raise
 
 
@@ -78,59 +80,54 @@ def make_manifest(
     step: called with each file's path while it is read, for tests
     Raises MeshError naming files that change faster than they are read, or cannot be read.
     """
-    entries: list[Entry] = []
-    rows: dict[str, Row] = {}
-    unknown: list[listed.Entry] = []
-    safe = listing.started_ns - RECENT_NS
-    for found in listing.entries:
-        path = found.path.decode("latin-1")
-        if found.kind is listed.Kind.FILE:
-            stamp = (found.device, found.inode, found.size, found.mtime_ns, found.ctime_ns)
-            content = cache.get(path, stamp)
-            if content:
-                rows[path] = stamp, content
-                entries.append(Entry(path, "f", found.mode, found.mtime_ns, found.size, content))
-            else:
-                unknown.append(found)
-        elif found.kind is listed.Kind.DIRECTORY:
-            entries.append(Entry(path, "d", found.mode, found.mtime_ns, 0, ""))
-        else:
-            entries.append(Entry(path, "l", found.mode, 0, 0, found.target.decode("latin-1")))
-    troubles: list[str] = []
-    changing: list[str] = []
+    tree, contents = cache.whole(listing.entries)
+    if tree:
+        return Manifest(tree, partial(map, _entry, listing.entries, contents))
+    contents = cache.contents(listing.entries)
+    pairs = zip(listing.entries, contents, strict=True)
+    unknown = [found for found, content in pairs if found.kind == listed.FILE and not content]
     counter = Counter(tell, "hashing", sum(found.size for found in unknown))
-    for found, hashed in _hash_all(listing.root, unknown, step, counter):
-        if isinstance(hashed, FileNotFoundError):  # deleted meanwhile: it does not belong any more
-            continue
-        if isinstance(hashed, OSError):
-            troubles.append(f"{told(found.path)}: {hashed.strerror}")
-        elif hashed is None:
-            changing.append(told(found.path))
-        else:
-            entry, stamp = hashed
-            entries.append(entry)
-            if max(stamp[3:]) < safe:
-                rows[entry.path] = stamp, entry.content
-    cache.keep(rows)
+    hashed = _hash_all(listing.root, unknown, step, counter)
+    now = [hashed.get(found.path, (found, content)) for found, content in zip(listing.entries, contents, strict=True)]
+    good = [one for one in now if isinstance(one, tuple)]
+    safe = listing.started_ns - RECENT_NS
+    settled = [one for one in good if one[0].path not in hashed or max(one[0].mtime_ns, one[0].ctime_ns) < safe]
+    manifest = manifest_of(starmap(_entry, good))
+    cache.keep(settled, manifest.tree if len(settled) == len(now) else "")
+    # One that was deleted meanwhile does not belong any more.
+    errors = {path: one for path, one in hashed.items() if isinstance(one, OSError)}
+    troubles = [
+        f"{told(path)}: {one.strerror}" for path, one in errors.items() if not isinstance(one, FileNotFoundError)
+    ]
     if troubles:
         raise unreadable(troubles)
+    changing = [told(path) for path, one in hashed.items() if one is None]
     if changing:
         raise pack.changes_while_it_is_read(changing)
-    return manifest_of(entries)
+    return manifest
 
 
-Hashed = tuple[Entry, Stamp] | OSError | None  # None: it changed each time that it was read
+def _entry(found: listed.Entry, content: str) -> Entry:
+    """What the manifest has of a path. content: a file's hash"""
+    path, kind, mode, size, mtime_ns, _, _, _, _, target = found
+    if kind == listed.LINK:
+        return Entry(path.decode("latin-1"), kind, mode, 0, 0, target.decode("latin-1"))
+    return Entry(path.decode("latin-1"), kind, mode, mtime_ns, size, content)
+
+
+Hashed = tuple[listed.Entry, str] | OSError | None  # None: it changed each time that it was read
 
 
 def _hash_all(
     root: bytes, files: Sequence[listed.Entry], step: Callable[[bytes], None], counter: Counter
-) -> list[tuple[listed.Entry, Hashed]]:
+) -> dict[bytes, Hashed]:
+    """What became of each file, by its path."""
     small = [found for found in files if found.size < LARGE]
     large = [found for found in files if found.size >= LARGE]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        later = [(found, pool.submit(_hash, root, found, step, counter)) for found in large]
-        now = [(found, _hash(root, found, step, counter)) for found in small]
-        return now + [(found, one.result()) for found, one in later]
+        later = {found.path: pool.submit(_hash, root, found, step, counter) for found in large}
+        hashed = {found.path: _hash(root, found, step, counter) for found in small}
+        return hashed | {path: one.result() for path, one in later.items()}
 
 
 def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], counter: Counter) -> Hashed:
@@ -148,24 +145,19 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], count
                 while data := file.read(min(PIECE, before.st_size + 1)):
                     digest.update(data)
                     counter.add(len(data))
-                stamp = _stamp(os.fstat(descriptor))
-            if _stamp(before) == stamp:
-                path, mode = found.path.decode("latin-1"), stat.S_IMODE(before.st_mode)
-                return Entry(path, "f", mode, before.st_mtime_ns, before.st_size, digest.hexdigest()), stamp
+                now = entry_of(found.path, found.kind, os.fstat(descriptor))
+            if now == entry_of(found.path, found.kind, before):
+                return now, digest.hexdigest()
     except OSError as error:
         return error
     return None
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _hard_links(listing: Listing) -> tuple[str, ...]:
     """Tell of files with several names in the workspace: hosts get a file of its own for each."""
     names: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
     for entry in listing.entries:
-        if entry.names > 1 and entry.kind is listed.Kind.FILE:
+        if entry.names > 1 and entry.kind == listed.FILE:
             names[entry.device, entry.inode].append(entry.path)
     several = [paths for paths in names.values() if len(paths) > 1]
     if not several:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.workspace.listing import Kind, list_workspace
+from mesh.workspace.listing import DIRECTORY, list_workspace
 
 CASES = int(os.environ.get("MESH_TEST_IGNORE_CASES", "120"))  # random trees, each compared with git
 NAMES = [
@@ -88,7 +88,7 @@ def files_of_git(directory: Path) -> set[bytes]:
 
 
 def files_of_ours(directory: Path, *ignore: str) -> set[bytes]:
-    return {entry.path for entry in list_workspace(directory, ignore).entries if entry.kind is not Kind.DIRECTORY}
+    return {entry.path for entry in list_workspace(directory, ignore).entries if entry.kind != DIRECTORY}
 
 
 def grow(directory: Path, chance: random.Random, depth: int = 0) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import socket
     from collections import deque
     from functools import partial
+    from operator import attrgetter
     from typing import Any
 else:
     try:
@@ -20,13 +21,27 @@ else:
         import _socket as socket
         from _collections import deque
         from _functools import partial
+        from _operator import attrgetter
     except ImportError:
         import signal
         import socket
         from collections import deque
         from functools import partial
+        from operator import attrgetter
 
-__all__ = ["Socket", "deque", "dumps", "loads", "partial", "prctl", "quote", "signal", "socket", "socketpair"]
+__all__ = [
+    "Socket",
+    "attrgetter",
+    "deque",
+    "dumps",
+    "loads",
+    "partial",
+    "prctl",
+    "quote",
+    "signal",
+    "socket",
+    "socketpair",
+]
 
 
 class Socket(socket.socket):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import zlib
 
-from .lean import dumps, loads
+from .lean import attrgetter, dumps, loads
 from .store import hash_of, is_hash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Final
 
     Entry = tuple[str, str, int, int, int, str]  # path, kind, mode, mtime_ns, size, content
@@ -25,7 +26,12 @@ SIZE: Final = 4
 CONTENT: Final = 5
 FILE, DIRECTORY, LINK = "f", "d", "l"
 CLEAN, DIRTY = "clean", "dirty"
+STATUS = struct.Struct("<Q3qL")  # a status in the record
 MOST = 1 << 29  # bytes of changes, unpacked; some millions of entries
+
+
+# What shows that a path was not touched: the Status of a stat_result.
+status_of: Callable[[os.stat_result], Status] = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode")
 
 
 class BadChanges(Exception):
@@ -53,7 +59,7 @@ class Record(Manifest):
         entries: list[Entry],
         text: bytes,
         tree: str,
-        statuses: Iterable[Status] = (),
+        statuses: Sequence[Status] = (),
         extra: Iterable[str] = (),
         *,
         clean: bool,
@@ -80,20 +86,19 @@ def read_record(path: str) -> Record:
     """
     try:
         with open(path, "rb") as file:
-            head, text, more = file.read().split(b"\n", 2)
+            head, text, rest = file.read().split(b"\n", 2)
         tree, mark = head.decode("ascii").split()
-        entries, rest = loads(text), loads(more)
-        if tree != hash_of(text) or (mark == CLEAN and len(rest) != 5 * len(entries)):
+        entries = loads(text)
+        if tree != hash_of(text) or (mark == CLEAN and len(rest) != STATUS.size * len(entries)):
             raise ValueError
+        if mark == CLEAN:
+            return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True)
+        return Record(entries, text, tree, extra=loads(rest), clean=False)
     except FileNotFoundError:
         return _no_record()
     except (ValueError, TypeError):
         os.unlink(path)
         return _no_record()
-    if mark != CLEAN:
-        return Record(entries, text, tree, extra=rest, clean=False)
-    numbers = iter(rest)
-    return Record(entries, text, tree, zip(numbers, numbers, numbers, numbers, numbers), clean=True)
 
 
 def _no_record() -> Record:
@@ -101,10 +106,18 @@ def _no_record() -> Record:
     return Record([], empty.text, empty.tree, clean=False)
 
 
-def write_record(path: str, manifest: Manifest, mark: str, rest: Sequence[object]) -> None:
-    """Replace the record. Raises OSError."""
-    head = f"{manifest.tree} {mark}\n".encode()
-    write_whole(path, head + manifest.text + b"\n" + dumps(rest).encode("ascii"))
+def write_clean(path: str, manifest: Manifest, statuses: Mapping[str, Status]) -> None:
+    """Replace the record: everything is in place, with these statuses by path. Raises OSError."""
+    _write(path, manifest, CLEAN, b"".join([STATUS.pack(*statuses[entry[PATH]]) for entry in manifest.entries]))
+
+
+def write_dirty(path: str, manifest: Manifest, extra: Iterable[str]) -> None:
+    """Replace the record: from now on there may be these paths as well. Raises OSError."""
+    _write(path, manifest, DIRTY, dumps(sorted(extra)).encode("ascii"))
+
+
+def _write(path: str, manifest: Manifest, mark: str, rest: bytes) -> None:
+    write_whole(path, b"%s %s\n%s\n%s" % (manifest.tree.encode(), mark.encode(), manifest.text, rest))
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -184,11 +197,6 @@ def _is_entry(entry: Any) -> bool:
     if kind == LINK:
         return content != "" and "\0" not in content and max(content) <= "\xff"
     return kind == DIRECTORY and content == ""
-
-
-def status_of(status: os.stat_result) -> Status:
-    """What shows that a path was not touched."""
-    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
 
 
 def mode_of(status: os.stat_result) -> int:

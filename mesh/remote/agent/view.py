@@ -5,7 +5,21 @@ from __future__ import annotations
 import os
 import stat
 
-from .manifest import CONTENT, DIRECTORY, FILE, KIND, LINK, MODE, MTIME, PATH, SIZE, is_path, mode_of, parent_of
+from .manifest import (
+    CONTENT,
+    DIRECTORY,
+    FILE,
+    KIND,
+    LINK,
+    MODE,
+    MTIME,
+    PATH,
+    SIZE,
+    is_path,
+    mode_of,
+    parent_of,
+    status_of,
+)
 from .store import Store, hash_file, hash_of, open_file
 
 TYPE_CHECKING = False
@@ -102,24 +116,25 @@ class View:
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
-        record, root, missing = self.record, self._root, self._no_directory
-        for entry, known in zip(record.entries, record.statuses):
+        record, missing = self.record, self._no_directory
+        if not record.clean:
+            return
+        paths = [self.full(entry[PATH]) for entry in record.entries]
+        try:
+            found: list[Status | None] = list(map(status_of, map(os.lstat, paths)))  # there may be 100,000
+        except OSError:
+            found = list(map(_look, paths))
+        for entry, known, status in zip(record.entries, record.statuses, found):
             path = entry[PATH]
-            if missing and parent_of(path) in missing:
+            if status is None or (missing and parent_of(path) in missing):
                 missing.add(path)
-                continue
-            try:
-                status = os.lstat(root + path.encode("latin-1"))
-            except OSError:
-                missing.add(path)
-                continue
-            if entry[KIND] == DIRECTORY:  # its other numbers change with what is in it
-                if status.st_mode == known[4]:
-                    self.statuses[path] = known
-                elif not stat.S_ISDIR(status.st_mode):
-                    missing.add(path)
-            elif (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode) == known:
+            elif status == known:
                 self.statuses[path] = known
+            elif entry[KIND] == DIRECTORY:  # its other numbers change with what is in it
+                if status[4] == known[4]:
+                    self.statuses[path] = known
+                elif not stat.S_ISDIR(status[4]):
+                    missing.add(path)
 
     def _sort(self, entry: Entry) -> None:
         """Decide what is to be done about one entry; those of its directories were sorted before."""
@@ -183,6 +198,13 @@ class View:
                 return False
             parent = parent_of(parent)
         return True
+
+
+def _look(path: bytes) -> Status | None:
+    try:
+        return status_of(os.lstat(path))
+    except OSError:
+        return None
 
 
 def _may_touch(entry: Entry, status: os.stat_result) -> bool:

@@ -6,9 +6,7 @@ import errno
 import os
 
 from .manifest import (
-    CLEAN,
     CONTENT,
-    DIRTY,
     FILE,
     KIND,
     LINK,
@@ -18,7 +16,8 @@ from .manifest import (
     SIZE,
     apply_changes,
     read_record,
-    write_record,
+    write_clean,
+    write_dirty,
     write_whole,
 )
 from .packs import BadPack, unpack
@@ -121,7 +120,7 @@ class Workspace:
         record, manifest = view.record, view.manifest
         extra = {entry[PATH] for entry in view.todo}.union(record.extra)
         step("record")
-        write_record(self._record, record, DIRTY, sorted(extra.difference(view.old)))
+        write_dirty(self._record, record, extra.difference(view.old))
         os.makedirs(self._root, exist_ok=True)
         place = Place(self._root, self._store, view.unchanged, step)
         for path in gone:
@@ -139,8 +138,7 @@ class Workspace:
             place.clear(kinds)
         statuses.update(place.finish(manifest.entries, {entry[PATH] for entry in view.todo}))
         step("record")
-        rest = [number for entry in manifest.entries for number in statuses[entry[PATH]]]
-        write_record(self._record, manifest, CLEAN, rest)
+        write_clean(self._record, manifest, statuses)
         self._store.trim()
         return _done(view, len(view.todo) + len(gone))
 
