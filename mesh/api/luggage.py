@@ -46,7 +46,7 @@ class WorkspaceLuggage:
         return self._since(base)[0]
 
     def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
-        """What a host that has that tree will lack: what we have never sent."""
+        """What a host that has that tree will lack: what we have never sent, or everything if it has none."""
         return self._since(base)[1]
 
     def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
@@ -54,24 +54,31 @@ class WorkspaceLuggage:
         if base not in self._known:
             manifest = self._prepared.manifest
             known = manifest if base == manifest.tree else self._cache.known_manifest(base)
-            self._known[base] = changes(known, self._prepared.manifest), self._foresee(known)
+            foreseen = self._foresee(known) if known or not base else ()
+            self._known[base] = changes(known, manifest), foreseen
         return self._known[base]
 
     def _foresee(self, known: Manifest | None) -> Sequence[Mapping[str, Any]]:
-        if known is None or known == self._prepared.manifest:
+        if known == self._prepared.manifest:
             return ()
-        had = {entry.content for entry in known.entries}
         new = {entry.content: entry.size for entry in self._prepared.manifest.entries if entry.kind == "f"}
-        lacking = self._cache.never_sent(set(new) - had)
+        lacking = set(new)
+        if known is not None:
+            lacking = self._cache.never_sent(lacking.difference(entry.content for entry in known.entries))
         return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
+
+    def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:
+        """Before very much is sent: name the biggest, once."""
+        if self._has_told_size or sum(want["size"] for want in wants if not want.get("base")) <= LARGE:
+            return
+        self._has_told_size = True
+        self._tell_size(read_wants(list(wants)))
 
     def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
-        wanted: Sequence[Want] = read_wants(list(wants))
-        self._tell_size(wanted)
-        self._prepared.pack(wanted, file, compress=compress, tell=self._tell_progress)
+        self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_progress)
         file.flush()
         return file.fileno()
 
@@ -96,7 +103,6 @@ class WorkspaceLuggage:
         self.tree = self._prepared.manifest.tree
 
     def _tell_size(self, wanted: Sequence[Want]) -> None:
-        """Before very much is sent: name the biggest, once."""
         missing = {want.hash for want in wanted if not want.base}
         files = [
             (entry.path.encode("latin-1"), entry.size)
@@ -104,9 +110,6 @@ class WorkspaceLuggage:
             if entry.kind == "f" and entry.content in missing
         ]
         total = sum(want.size for want in wanted if not want.base)
-        if total <= LARGE or self._has_told_size:
-            return
-        self._has_told_size = True
         paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
         lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
         head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"

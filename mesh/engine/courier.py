@@ -26,6 +26,7 @@ from mesh.remote.session import Session
 Want = Mapping[str, Any]  # a content that a host lacks, as docs/sync.md has it
 
 FORESEEN = 256 << 10  # bytes of contents that are sent along without being asked for
+AHEAD = 256 << 20  # bytes that are packed for a host without a tree before it asks; it may have them elsewhere
 HANDED_ON = 1 << 20  # bytes of a pack from which on hosts hand it on
 LOOK = 0.1  # seconds
 TRIES = 3  # for files that change between being listed and being packed
@@ -46,7 +47,10 @@ class Luggage(Protocol):
         """What has changed since another tree; everything, if we do not know that one."""
 
     def foreseen(self, base: str) -> Sequence[Want]:
-        """What a host that has that tree will lack, as far as we can tell; () if we cannot."""
+        """What a host that has that tree ("": none) will lack, as far as we can tell; () if we cannot."""
+
+    def asked(self, wants: Sequence[Want]) -> None:
+        """A host asks for these."""
 
     def pack(self, wants: Sequence[Want], *, compress: bool) -> int:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
@@ -120,7 +124,7 @@ class Courier:
         self._lock = threading.Lock()
         self._attempt = 0  # how often the workspace was listed again
         self._is_final = False  # a host that has the tree was accepted
-        self._packs: dict[str, int] = {}  # by what they hold
+        self._packs: dict[str, Future[int]] = {}  # by what they hold
         self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._planted = 0  # trees, ever
         self._credentials = ""
@@ -189,7 +193,10 @@ class Courier:
         self._sessions[node], self._had[node] = session, tree
         session.attempt = self._attempt  # what is still being sent of an earlier one is broken off
         foreseen = luggage.foreseen(tree)
-        pack = self._pack(foreseen) if 0 < sum(want["size"] for want in foreseen) <= FORESEEN else -1
+        size = sum(want["size"] for want in foreseen)
+        if not tree and FORESEEN < size <= AHEAD:
+            self._pack_ahead(foreseen)
+        pack = self._pack(foreseen) if 0 < size <= FORESEEN else -1
         changes = luggage.changes(tree)
         self._planned += len(changes) + (os.fstat(pack).st_size if pack >= 0 else 0)
         self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
@@ -212,6 +219,7 @@ class Courier:
         if lacks.attempt != self._attempt:
             return
         wants = lacks.wants
+        self._luggage.result().asked(wants)
         pack = self._pack(wants)
         size = os.fstat(pack).st_size
         if self._fan_out and self._count >= FEW and size >= HANDED_ON:
@@ -233,12 +241,27 @@ class Courier:
         self._begin(node, self._sessions[node], other.tree)
 
     def _pack(self, wants: Sequence[Want]) -> int:
+        """The pack of these contents; waits for it. Raises MeshError and OSError."""
         key = _key(wants)
         if key not in self._packs:
-            # Where answers are back in no time, the link is faster than any compressor.
-            near = min(session.round_trip for session in self._sessions.values()) < NEAR
-            self._packs[key] = self._luggage.result().pack(wants, compress=not near)
-        return self._packs[key]
+            self._packs[key] = Future()
+            self._make_pack(wants, self._packs[key])
+        return self._packs[key].result()
+
+    def _pack_ahead(self, wants: Sequence[Want]) -> None:
+        """Begin with a pack that a host will probably ask for."""
+        key = _key(wants)
+        if key not in self._packs:
+            self._packs[key] = Future()
+            self._spawn("mesh-pack-ahead", partial(self._make_pack, wants, self._packs[key]))
+
+    def _make_pack(self, wants: Sequence[Want], pack: Future[int]) -> None:
+        # Where answers are back in no time, the link is faster than any compressor.
+        near = min(session.round_trip for session in list(self._sessions.values())) < NEAR
+        try:
+            pack.set_result(self._luggage.result().pack(wants, compress=not near))
+        except BaseException as error:  # for whoever asks for it
+            pack.set_exception(error)
 
     def _send_pack(self, node: int, pack: int) -> None:
         self._planned += os.fstat(pack).st_size
@@ -250,20 +273,20 @@ class Courier:
     # ---- handing on
 
     def _plant(self, node: int, tree: _Tree) -> None:
-        """Put a host into a tree, as the last one."""
+        """Put a host into a tree, as the last one. The first one gets the pack from us."""
         self._credentials = self._credentials or make_credentials()
         tree.add(node)
-        if len(tree.nodes) > 1:
-            tree.waiting.add(node)
         self._sessions[node].serve(tree.number, tree.size, self._credentials)
-        self._tell_where(tree, [node])
+        if tree.parent(node) < 0:
+            self._send_pack(node, tree.pack)
+        else:
+            tree.waiting.add(node)
+            self._tell_where(tree, [node])
 
     def _serving(self, node: int, number: int, port: int) -> None:
         for tree in self._trees.values():
             if tree.number == number:
                 tree.ports[node] = port
-                if node == tree.nodes[0]:
-                    self._send_pack(node, tree.pack)
                 self._tell_where(tree, [node, *tree.children(node)])
 
     def _tell_where(self, tree: _Tree, nodes: Sequence[int]) -> None:
@@ -283,7 +306,8 @@ class Courier:
         for tree in self._trees.values():
             if tree.number == number:
                 tree.waiting.discard(node)
-                self._send_pack(node, tree.pack)
+                if tree.parent(node) >= 0:
+                    self._send_pack(node, tree.pack)
                 if node not in tree.ports:
                     tree.barren.add(node)
                 self._tell_where(tree, tree.children(node))

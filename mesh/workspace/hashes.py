@@ -29,6 +29,9 @@ HEADER = f"mesh hashes 2 {sys.implementation.cache_tag} ".encode()
 _CONTENT = re.compile(rb'"([0-9a-f]{40})"\]')  # the end of a file's entry in a manifest
 
 Row = tuple[Any, ...]  # an entry of a listing, as marshal takes it
+# Rows; of each a file's hash, "" of all others; the tree hash, if they are all of a workspace.
+Known = tuple[tuple[Row, ...], tuple[str, ...], str]
+NOTHING: Known = (), (), ""
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
@@ -44,20 +47,20 @@ class HashCache:
         """directory: see cache_directory."""
         path = os.fsencode(workspace.resolve())
         self._directory = directory / "workspaces" / hash_of(path)
-        self._rows: tuple[Row, ...]
-        self._contents: tuple[str, ...]  # of each row: a file's hash, "" of all others
-        self._rows, self._contents, self._tree = self._load()
+        self._known = self._load()
 
     def whole(self, entries: tuple[Entry, ...]) -> tuple[str, Sequence[str]]:
         """The tree hash and the contents of a listing that is just the one that was kept; else "", ()."""
-        return (self._tree, self._contents) if entries == self._rows else ("", ())
+        rows, contents, tree = self._known
+        return (tree, contents) if entries == rows else ("", ())
 
     def contents(self, entries: Sequence[Entry]) -> list[str]:
         """Of each entry: a file's hash; "" if it is not known, or the file is another one now."""
-        known = {row[0]: number for number, row in enumerate(self._rows)}
+        rows, contents, _ = self._known
+        known = {row[0]: number for number, row in enumerate(rows)}
         numbers = [known.get(entry.path, -1) for entry in entries]
         return [
-            self._contents[number] if number >= 0 and self._rows[number] == entry else ""
+            contents[number] if number >= 0 and rows[number] == entry else ""
             for number, entry in zip(numbers, entries, strict=True)
         ]
 
@@ -68,12 +71,13 @@ class HashCache:
 
         tree: the hash of all of them, if they are all of a workspace; else ""
         """
-        self._keep(tuple(tuple(entry) for entry, _ in known), tuple(content for _, content in known), tree)
+        self._keep((tuple(tuple(entry) for entry, _ in known), tuple(content for _, content in known), tree))
 
     def forget(self, path: bytes) -> None:
         """Do not believe a file's hash any more."""
-        numbers = [number for number, row in enumerate(self._rows) if row[0] != path]
-        self._keep(tuple(self._rows[n] for n in numbers), tuple(self._contents[n] for n in numbers), "")
+        rows, contents, _ = self._known
+        numbers = [number for number, row in enumerate(rows) if row[0] != path]
+        self._keep((tuple(rows[number] for number in numbers), tuple(contents[number] for number in numbers), ""))
 
     def known_manifest(self, tree: str) -> Manifest | None:
         """A manifest that was remembered, by its tree hash."""
@@ -113,21 +117,21 @@ class HashCache:
         except (OSError, zlib.error):
             return b""
 
-    def _keep(self, rows: tuple[Row, ...], contents: tuple[str, ...], tree: str) -> None:
-        if (rows, contents, tree) != (self._rows, self._contents, self._tree):
-            self._rows, self._contents, self._tree = rows, contents, tree
-            data = marshal.dumps((rows, contents, tree))
+    def _keep(self, known: Known) -> None:
+        if known != self._known:
+            self._known = known
+            data = marshal.dumps(known)
             self._write(HASHES, HEADER + hash_of(data).encode() + b"\n" + data)
 
-    def _load(self) -> tuple[tuple[Row, ...], tuple[str, ...], str]:
+    def _load(self) -> Known:
         try:
             header, _, data = (self._directory / HASHES).read_bytes().partition(b"\n")
         except OSError:
-            return (), (), ""
+            return NOTHING
         if header != HEADER + hash_of(data).encode():
-            return (), (), ""
-        rows, contents, tree = marshal.loads(data)
-        return rows, contents, tree
+            return NOTHING
+        known: Known = marshal.loads(data)
+        return known
 
     def _write(self, name: str, data: bytes) -> None:
         with contextlib.suppress(OSError):
