@@ -163,10 +163,9 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
         raise BadChanges("paths are to be dropped from nothing")
     entries = [new[path] for path in sorted(new)]
     directories = {entry[PATH] for entry in entries if entry[KIND] == DIRECTORY}
-    directories.add("")
-    for entry in entries:
-        if parent_of(entry[PATH]) not in directories:
-            raise BadChanges(f"{entry[PATH]!r} goes through something that is no directory")
+    nowhere = {entry[PATH].rpartition("/")[0] for entry in entries} - directories - {""}
+    if nowhere:
+        raise BadChanges(f"{min(nowhere)!r} is to have something in it, and is no directory")
     manifest = Manifest(entries)
     if manifest.tree != tree:
         raise BadChanges("the changes do not lead to the tree that they should")

@@ -108,18 +108,16 @@ class View:
         return self._root + path.encode("latin-1")
 
     def _differing(self) -> list[Entry]:
-        return [
-            entry
-            for entry in self.manifest.entries
-            if entry[PATH] not in self.statuses or self.old.get(entry[PATH]) != entry
-        ]
+        same, old = self.statuses, self.old
+        return [entry for entry in self.manifest.entries if entry[PATH] not in same or old[entry[PATH]] != entry]
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
         record, missing = self.record, self._no_directory
         if not record.clean:
             return
-        paths = [self.full(entry[PATH]) for entry in record.entries]
+        root = self._root
+        paths = [root + entry[PATH].encode("latin-1") for entry in record.entries]
         try:
             found: list[Status | None] = list(map(status_of, map(os.lstat, paths)))  # there may be 100,000
         except OSError:

@@ -154,7 +154,7 @@ def _forget(staging: bytes) -> None:
 
 
 def _done(view: View, changed: int) -> dict[str, Any]:
-    files = sum(entry[KIND] == FILE for entry in view.manifest.entries)
+    files = sum([entry[KIND] == FILE for entry in view.manifest.entries])
     return {"tree": view.manifest.tree, "files": files, "changed": changed}
 
 
