@@ -15,6 +15,9 @@ from benchmarks.stage import Contestant, Stage
 
 UPLINK = "100mbit"
 MASTERED = "rsync -a over ControlMaster"
+ONE_COPY = "rsync -a, to one host"
+AS_ONE = (ONE_COPY, "tar over ssh")  # left out where tar would send everything again
+SLOW = (*AS_ONE, "clush --copy")
 HEAD = """\
 ## The workspace on every host
 
@@ -36,19 +39,19 @@ def contestants(stage: Stage) -> list[Contestant]:
     width = f"-l root -f {count} -w {','.join(stage.addresses)}"
     scripts = {
         "rsync -a": each + shlex.quote(f"rsync -a --delete -e {shlex.quote(ssh)} {here}/ root@%:copy/"),
+        ONE_COPY: f"rsync -a --delete -e {shlex.quote(ssh)} {here}/ root@{stage.addresses[0]}:copy/",
         MASTERED: each + shlex.quote(f"rsync -a --delete -e {shlex.quote(kept_ssh)} {here}/ root@%:copy/"),
         "tar over ssh": each + shlex.quote(f"tar -C {here} -cf - . | {ssh} root@% {shlex.quote(there)}"),
         "clush --copy": f"clush {width} -o {shlex.quote(' '.join(stage.ssh_options))} --copy {here} --dest /root/clush",
     }
-    needs = {"rsync -a": "rsync", MASTERED: "rsync", "tar over ssh": "tar", "clush --copy": "clush"}
     return [
         *ours,
         *(
             Contestant(
                 name=name,
-                argv=["sh", "-c", script] if shutil.which(needs[name]) else (),
+                argv=["sh", "-c", script] if shutil.which(name.split()[0]) else (),
                 user=stage.user,
-                missing="" if shutil.which(needs[name]) else f"Debian: {needs[name]}",
+                missing="" if shutil.which(name.split()[0]) else f"Debian: {name.split()[0]}",
             )
             for name, script in scripts.items()
         ),
@@ -72,16 +75,18 @@ class _Cases:
     def __init__(self, stage: Stage, chosen: Chosen) -> None:
         self._stage, self._chosen = stage, chosen
         self.contestants = contestants(stage)
-        self.parts: list[str] = []
+        self._parts: list[str] = []
 
-    def compare(self, title: str, before: Callable[[Contestant], object], *, warm: bool, less: str = "") -> None:
-        """less: the name of one that is left out; where nothing is warm, no connection is there before"""
-        here = [one for one in self.contestants if one.name != less and (warm or not _is_connected(one))]
+    def compare(
+        self, title: str, before: Callable[[Contestant], object], *, warm: bool, less: tuple[str, ...] = (ONE_COPY,)
+    ) -> None:
+        """less: the names of those that are left out; where nothing is warm, no connection is there before"""
+        here = [one for one in self.contestants if one.name not in less and (warm or not _is_connected(one))]
         found = [dataclasses.replace(one, before=partial(before, one)) for one in here]
         samples = self._stage.compare(found, self._chosen.rounds, warm=warm)
         title = f"{len(self._stage.addresses)} hosts: {title}"
         columns = ["client CPU, s", "hosts' CPU, s", "MB sent"]
-        self.parts.append(
+        self._parts.append(
             told(self._chosen, title, "until its end", samples, lambda sample: sample.seconds, columns) + "\n"
         )
 
@@ -89,8 +94,22 @@ class _Cases:
         for user in self._stage.users:
             user.fill(files, size)
 
+    def end(self) -> list[str]:
+        """Close all connections; return what was found."""
+        close_masters(self._stage)
+        for user in self._stage.users:
+            user.stop_keeper()
+        return self._parts
+
     def cold(self, one: Contestant) -> None:
         forget(self._stage)
+
+    def unchanged(self) -> None:
+        """What many files add where none has changed."""
+        for files in (20, 20_000):
+            self.fill(files, 100)
+            # What was changed just now is hashed again, twice.
+            self.compare(f"{files:,} unchanged files", lambda one: time.sleep(2.5), warm=True, less=SLOW)
 
 
 def sync(chosen: Chosen) -> str:
@@ -101,17 +120,17 @@ def sync(chosen: Chosen) -> str:
             cases.fill(2000, 10_000)
             cases.compare("cold, 2,000 files, 20 MB", cases.cold, warm=False)
             forget(stage)
-            cases.compare("one 1 KB file of 2,000 changed", lambda one: one.user.edit(), warm=True, less="tar over ssh")
+            cases.compare("one 1 KB file of 2,000 changed", lambda one: one.user.edit(), warm=True, less=AS_ONE)
             if hosts <= 8:
                 cases.fill(20, 1_000_000)
                 with stage.slow(uplink=UPLINK):
-                    cases.compare("cold, 20 MB over 100 Mbit/s (one copy takes 1.6 s)", cases.cold, warm=False)
-                cases.fill(20_000, 100)
-                # What was changed just now is hashed again, twice.
-                cases.compare("20,000 unchanged files", lambda one: time.sleep(2.5), warm=True, less="tar over ssh")
-            close_masters(stage)
-            for user in stage.users:
-                user.stop_keeper()
-            parts += cases.parts
+                    title = "cold, 20 MB over 100 Mbit/s (the bytes of one copy take 1.6 s)"
+                    cases.compare(title, cases.cold, warm=False, less=())
+                cases.unchanged()
+            parts += cases.end()
             missing = absent(cases.contestants)
+    with Stage(1, chosen.variants) as stage:  # here nobody else needs the host's processor
+        cases = _Cases(stage, chosen)
+        cases.unchanged()
+        parts += cases.end()
     return "\n".join([*parts, missing])
