@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,9 @@ def checked_out(revision: str) -> Iterator[Variant]:
     git = ["git", "-C", str(REPOSITORY)]
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"
-        subprocess.run([*git, "worktree", "add", "-q", "--detach", str(source), revision], check=True)
+        made = subprocess.run([*git, "worktree", "add", "-q", "--detach", str(source), revision], check=False)
+        if made.returncode:
+            sys.exit(f"--against {revision}: no such revision here")
         try:
             yield Variant(name=f"mesh at {revision}", source=source)
         finally:

@@ -235,6 +235,8 @@ def push(
 ) -> None:
     """Bring the working directory to every host, and start nothing."""
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh, no_fanout=no_fanout)
+    if (explain != "") + list + watch > 1:
+        raise UsageError("--list, --explain and --watch are three things: name one of them")
     if explain:
         found = api.explain(explain)
         show([dumps(asdict(found))] if json else explained(explain, found))

@@ -128,6 +128,13 @@ def test_a_word_after_wait_that_is_no_time(home: Home) -> None:
     assert home.mesh("init", "x").err.startswith("error: unexpected word 'x'\n")
 
 
+def test_a_push_does_one_thing(home: Home) -> None:
+    for words in (["--list", "--watch"], ["--explain=a", "--watch"], ["--explain=a", "--list"]):
+        done = home.mesh("push", *words, "local")
+        assert (done.status, done.out) == (2, b"")
+        assert "name one of them" in done.err
+
+
 def test_an_empty_value_is_not_everything(home: Home) -> None:
     for words in (
         ["run", "--hosts", "", "local", "true"],
