@@ -69,6 +69,8 @@ MODULES = (
     "pull",
     "locking",
     "outfit",
+    "visits",
+    "work",
     "main",
 )
 

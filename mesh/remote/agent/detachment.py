@@ -57,7 +57,7 @@ class Detachment:
         from .logins import ends_with, user_name
 
         agent = self._agent
-        if self.is_on or self._alone is None or not agent.ranks or agent.is_over():
+        if self.is_on or self._alone is None or not agent.work.ranks or agent.is_over():
             return
         try:
             tape = self._make_tape()

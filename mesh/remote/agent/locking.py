@@ -53,7 +53,7 @@ class Locking:
             return
         try:
             agent.state.make()
-            agent.make_door()
+            agent.visits.make_door()
             if header.get("take_over"):
                 self._until = time.monotonic() + TAKE_OVER
                 stop_runs(header["take_over"])

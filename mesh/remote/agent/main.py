@@ -14,28 +14,27 @@ from . import cgroups, devices
 from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
-from .doors import Door, bring_channel, containers_of, remove_door, sweep
+from .doors import bring_channel, containers_of, remove_door, sweep
 from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder
 from .guardian import guard
-from .lean import deque, dumps, partial, signal
+from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
 from .outbox import Outbox
 from .outfit import Outfit
 from .preparation import Preparation
 from .processes import (
     Process,
-    Setting,
     become_subreaper,
     close_inherited,
     descendants,
     first_environment,
-    pass_on,
 )
-from .ranks import CHUNK, Rank, Source, start_rank
 from .spool import Spool
 from .state import State, machine_directory, machine_id
+from .visits import Visits
+from .work import GATHER, Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,11 +44,8 @@ if TYPE_CHECKING:
     from .frames import Frame
     from .lean import Socket
     from .pull import Pull
-    from .setup import Setup
 
 WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
-TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
-GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
 
@@ -68,8 +64,6 @@ class Agent:
         self.obeyed = 0  # the number of the last order: those that are sent again are known by it
         place = machine_directory(begin["remote_dir"])
         self.out = Outbox(Spool(os.path.join(place, f"spool-{begin['run']}-{begin['node']}"), begin["spool"]))
-        self.passed: dict[str, dict[int, int]] = {}  # what came of signals that were passed on
-        self.door: Door | None = None
         self.began = time.time()
         self.terminated = False  # somebody sent us SIGTERM
         self.parent = os.getppid()
@@ -84,16 +78,12 @@ class Agent:
         self.locking = Locking(self, guardian)
         self.outfit = Outfit(self)
         self.preparation = Preparation(self, self.state, bool(self.share))
-        self.setup: Setup | None = None
+        self.visits = Visits(self)
+        self.work = Work(self)
         self.pull: Pull | None = None
         self.enclosed = b""  # what the client has sent for a question
-        self.ranks: dict[int, Rank] = {}  # by pid
-        self.sources: dict[int, Source] = {}  # by descriptor
-        self.read_again = 0.0  # when the ranks' pipes are looked at next
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
         self.ending = Ending()
-        self.ended: list[Rank] = []  # ranks whose end may wait behind their output
-        self.tell_at = float("inf")  # when that is told before it, monotonic
         self.is_clear = False  # every process of the run is gone, or named
 
     # ---- the loop
@@ -113,8 +103,7 @@ class Agent:
             while not self.is_done():
                 self.serve(self.poll())
         finally:
-            if self.door is not None:
-                self.door.close()
+            self.visits.close()
             self.out.close()
             self.detachment.close()
 
@@ -133,7 +122,7 @@ class Agent:
         now = time.monotonic()
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
-        moments = [self.tell_at, float("inf") if self.is_clear else self.ending.next()]
+        moments = [self.work.next(now), float("inf") if self.is_clear else self.ending.next()]
         if self.is_clear or not self.ending.ordered:
             moments.append(self.client.given_up_at())
         if self.locking.is_waiting:
@@ -145,31 +134,20 @@ class Agent:
             moments.append(now + 1.0)
         for descriptor in self.detachment.followers.descriptors():
             poll.register(descriptor, select.POLLIN)
-        for descriptor, events in self.detachment.events().items():
+        for descriptor, events in [*self.detachment.events().items(), *self.work.events(now)]:
             poll.register(descriptor, events)
         if self.client.channel >= 0:
             poll.register(self.client.channel, select.POLLIN)
         if self.out:
             poll.register(self.out.channel, select.POLLOUT)
-        if self.door is not None:
-            poll.register(self.door.fileno(), select.POLLIN)
-        if self.sources:
-            if now >= self.read_again:
-                for descriptor in self.sources:
-                    poll.register(descriptor, select.POLLIN)
-            else:
-                moments.append(self.read_again)
+        if self.visits.door is not None:
+            poll.register(self.visits.door.fileno(), select.POLLIN)
         if self.preparation.words >= 0:
             poll.register(self.preparation.words, select.POLLIN)
-        if self.setup is not None and self.setup.words >= 0:
-            poll.register(self.setup.words, select.POLLIN)
         if self.errand is not None:
             poll.register(self.errand.answer, select.POLLIN)
         if self.pull is not None and self.pull.channel >= 0 and self.pull.events(self.out.has_room):
             poll.register(self.pull.channel, self.pull.events(self.out.has_room))
-        for rank in self.ranks.values():
-            if rank.wants_to_write():
-                poll.register(rank.stdin, select.POLLOUT)
         wait = max(0.0, min(moments) - now)
         return {descriptor for descriptor, _ in poll.poll(min(wait, 3600.0) * 1000 + 0.5)}
 
@@ -181,21 +159,15 @@ class Agent:
             self.receive()
         if self.out.channel in ready:
             self.flush()
-        if self.door is not None and self.door.fileno() in ready:
-            self.open_door(self.door)
+        if self.visits.door is not None and self.visits.door.fileno() in ready:
+            self.visits.receive(self.visits.door)
         if self.preparation.words in ready:
             self.preparation.listen()
-        if self.setup is not None and self.setup.words in ready:
-            self.listen_to_setup(self.setup)
         if self.errand is not None and self.errand.answer in ready:
             self.errand.listen()
         if self.pull is not None and self.pull.channel in ready:
             self.relay_pull(self.pull)
-        self.relay(ready)
-        for rank in list(self.ranks.values()):
-            if rank.stdin >= 0 and rank.stdin in ready:
-                self.took_stdin(rank, rank.fill())
-        self.tell_ends()
+        self.work.serve(ready)
         for order in self.detachment.followers.listen(ready):
             self.obey(order, b"")
         self.detachment.meet(ready)
@@ -231,85 +203,9 @@ class Agent:
             release(self.out.channel)
             self.out.channel = -1
 
-    def open_door(self, door: Door) -> None:
-        """Somebody comes: the client with another channel, or a question."""
-        found = door.answer()
-        if found is None:
-            return
-        request, descriptors, visitor = found
-        if request["type"] == "channel" and len(descriptors) == 2:
-            incoming, outgoing = descriptors
-            self.lose_channel()
-            self.client.take_channel(incoming, visitor)
-            os.set_blocking(outgoing, False)
-            self.out.go_on(outgoing, request["have"])
-            self.out.send_urgently({"type": "attached", "orders": self.obeyed})
-            self.flush()
-            return
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if request["type"] == "follow" and self.client.is_detached:
-            self.detachment.follow(visitor, request["client"])
-            return
-        if request["type"] == "detach":
-            self.detachment.detach()
-        if request["type"] == "pass":
-            reply(visitor, {"ranks": self.pass_on(request)})
-            return
-        if request["type"] == "stop":
-            grace = request["grace"]
-            self.out.send_urgently({"type": "stopped", "time": time.time()})
-            self.detachment.note_end("signal", signal.SIGTERM, {})
-            self.finish(signal.SIGTERM, self.begin["grace"] if grace is None else grace)
-            if grace is not None:
-                self.ending.kill_by(grace)  # it may have been ending already, with more time
-        reply(visitor, self.about())
-
-    def about(self) -> dict[str, Any]:
-        """What others may know of this run."""
-        pids = {process.pid for process in self.ending.family()}
-        held = devices.holders(devices.find(self.begin["devices"]))
-        return {
-            "run": self.begin["run"],
-            "node": self.begin["node"],
-            "about": self.begin["about"],
-            "grace": self.begin["grace"],
-            "workspace": self.state.workspace,
-            "began": self.began,
-            "attached": self.client.channel >= 0 or len(self.detachment.followers) > 0,
-            "detached": self.client.is_detached,
-            "state": self.state_of_it(),
-            "processes": len(pids),
-            "ranks": [{"rank": rank.rank, "pid": rank.pid, "ended": rank.status >= 0} for rank in self.ranks.values()],
-            "devices": sorted({path for pid in pids for path in held.get(pid, ())}),
-        }
-
-    def state_of_it(self) -> str:
-        """How far the run is here, in a word."""
-        if self.is_clear:
-            return "ended"
-        if self.is_over():
-            return "ending"
-        if self.ranks:
-            return "running"
-        if self.pull is not None:
-            return "pulling"
-        return "preparing" if self.locking.is_held else "waiting"
-
-    def pass_on(self, request: dict[str, Any]) -> dict[int, int]:
-        """Signal ranks as a user would; return to how many processes of each of them it went.
-
-        "id" of the request: it may come once through each host that is this machine
-        """
-        if request["id"] not in self.passed:
-            wanted = [rank for rank in self.ranks.values() if request["ranks"] is None or rank.rank in request["ranks"]]
-            told = {rank.rank: pass_on(rank.pid, request["signal"]) for rank in wanted if rank.status < 0}
-            self.passed[request["id"]] = told
-        return self.passed[request["id"]]
-
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         name = "do_" + header["type"]
-        parts = (self, self.delivery, self.locking, self.outfit, self.detachment)
+        parts = (self, self.delivery, self.locking, self.outfit, self.work, self.detachment)
         getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
 
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
@@ -343,16 +239,16 @@ class Agent:
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
         """Answer a question. Without a run we may block; a pull answers when everything was sent."""
         try:
-            if self.ranks:  # about them
+            if self.work.ranks:  # about them
                 from . import stacks
 
-                tell = partial(stacks.tell, [self.about()], self.begin["remote_dir"], {}, b"")
+                tell = partial(stacks.tell, [self.visits.about()], self.begin["remote_dir"], {}, b"")
                 self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
                 return
             if header["question"] == "pull":
                 from .pull import Pull
 
-                self.make_door()
+                self.visits.make_door()
                 self.pull = Pull(header["paths"], self.state.workspace)
                 return
             from .questions import answer
@@ -390,122 +286,6 @@ class Agent:
             self.fail("pull", "the process that reads the files was killed", "is there memory left on the host?")
         self.flush()
 
-    # ---- ranks
-
-    def make_door(self) -> None:
-        """From now on a client that has lost its channel may come back."""
-        if self.door is None:
-            try:
-                self.door = Door(self.begin["run"], self.begin["node"])
-            except OSError as error:
-                self.out.send({"type": "no-door", "why": why(error)})
-
-    def do_start(self, header: dict[str, Any], data: bytes) -> None:
-        if self.is_over():
-            return
-        self.delivery.drop()
-        self.make_door()
-        self.locking.release_ports()
-        try:
-            self.outfit.at_start()
-            self.detachment.start(len(header["ranks"]), header["detach"])
-        except OSError as error:
-            self.fail("start", why(error), hint(error))
-            return
-        for rank in header["ranks"]:
-            try:
-                setting = self.outfit.of_rank(rank["env"])
-                self.add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
-            except OSError as error:  # no process or descriptor is left to have
-                self.fail("start", why(error))
-                return
-
-    def add_rank(self, rank: Rank) -> None:
-        self.ranks[rank.pid] = rank
-        for source in rank.sources:
-            self.add_source(source)
-        self.out.send({"type": "started", "rank": rank.rank, "pid": rank.pid, "time": time.time()})
-
-    def do_setup(self, header: dict[str, Any], data: bytes) -> None:
-        """Run the commands of a setup, in the home directory."""
-        from .setup import Setup
-
-        if self.is_over():
-            return
-        self.make_door()
-        home = os.fsdecode(self.outfit.setting.environment[b"HOME"])
-        # What it leaves in the background is there on purpose, however long.
-        own = {b"PWD": os.fsencode(home), b"PATH": self.outfit.path, b"MESH_SETUP": b"1"}
-        setting = Setting({**self.outfit.setting.environment, **own}, home)
-        try:
-            self.setup = Setup(header["rank"], header["commands"], header["force"], setting)
-        except OSError as error:
-            self.fail("start", why(error))
-            return
-        self.add_rank(self.setup)
-
-    def listen_to_setup(self, setup: Setup) -> None:
-        for word in setup.hear():
-            if word == "password":
-                from .logins import user_name
-
-                self.out.send({"type": "asks-password", "user": user_name()})
-            else:
-                (source,) = setup.sources
-                self.relay_all(source.descriptor)
-                own_line = b"" if source.ends_line else b"\n"
-                self.out.send({"type": "output", "rank": setup.rank, "stream": "setup"}, own_line + setup.shown())
-                setup.answer()
-
-    def do_password(self, header: dict[str, Any], data: bytes) -> None:
-        if self.setup is not None:
-            self.setup.answer(data)
-
-    def add_source(self, source: Source) -> None:
-        self.sources[source.descriptor] = source
-
-    def relay(self, ready: set[int]) -> None:
-        """Pass on what ranks have printed."""
-        now = time.monotonic()
-        longest = 0
-        for descriptor in ready & self.sources.keys():
-            source = self.sources[descriptor]
-            data = source.read()
-            if data:
-                self.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
-                longest = max(longest, len(data))
-                self.detachment.printed(now)
-            elif data is not None:
-                del self.sources[descriptor]
-                os.close(descriptor)
-        if longest:
-            self.read_again = now if longest == CHUNK else now + GATHER
-            self.flush()
-
-    def relay_all(self, descriptor: int) -> None:
-        """Pass on what a source holds now, before something that comes after it is told."""
-        source = self.sources.get(descriptor)
-        if source is not None:
-            source.owe_what_waits()
-            while source.owed:
-                data = source.read()
-                if not data:
-                    break
-                self.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
-
-    def tell_ends(self) -> None:
-        for rank in self.ranks.values():
-            if rank.all_relayed() and not rank.told:
-                rank.told = True
-                ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
-                ours = self.signalled or self.ending.ordered
-                memory = self.outfit.memory
-                if not ours and memory is not None and memory.explains(rank.pid, rank.status):
-                    ended["oom"] = True
-                self.out.send({**ended, **_how(rank.status)})
-                self.flush()
-                self.detachment.ended(rank.status != 0)
-
     def reap(self) -> None:
         """Take note of every child that has ended; orphans of the run are our children too."""
         self.ending.look_now()
@@ -516,13 +296,9 @@ class Agent:
                 return
             if not pid:
                 return
-            rank = self.ranks.get(pid)
-            if rank is not None and rank.status < 0:
-                rank.end(status, time.time())
-                self.ended.append(rank)
-                self.tell_at = time.monotonic() if self.out.is_behind else time.monotonic() + TOLD
-                self.took_stdin(rank, rank.drop_input())
-            elif self.errand is not None and pid == self.errand.pid:
+            if self.work.has_ended(pid, status):
+                continue
+            if self.errand is not None and pid == self.errand.pid:
                 ended, self.errand = self.errand, None
                 ended.end()
             elif pid == self.preparation.pid:
@@ -530,17 +306,6 @@ class Agent:
             elif self.pull is not None and pid == self.pull.pid:
                 self.pull.status = status
                 self.tell_pull(self.pull)
-
-    def do_stdin(self, header: dict[str, Any], data: bytes) -> None:
-        """Bytes for the stdin of one rank; none: its end."""
-        for rank in self.ranks.values():
-            if rank.rank == header["rank"]:
-                rank.give(data)
-                self.took_stdin(rank, rank.drop_input())
-
-    def took_stdin(self, rank: Rank, count: int) -> None:
-        if count:
-            self.out.send({"type": "taken", "rank": rank.rank, "bytes": count})
 
     # ---- the end
 
@@ -578,7 +343,7 @@ class Agent:
 
     def finish(self, number: int, grace: float) -> None:
         """End whatever is left of the run; then we leave."""
-        if self.setup is not None and self.setup.status >= 0 and not self.signalled:
+        if self.work.is_set_up() and not self.signalled:
             self.leave_setup()
         elif not self.ending.ordered:
             self.requests.clear()
@@ -594,17 +359,8 @@ class Agent:
             self.containers.stop(0.0)  # it has used none of the scripts: they are removed
             self.take_leave([], stays=descendants(os.getpid()))
 
-    def tell_urgently(self) -> None:
-        """Whoever looks at a paused terminal wants to know who has ended all the same."""
-        for rank in self.ended:
-            self.out.send_urgently({"type": "ended", "rank": rank.rank, "time": rank.ended, **_how(rank.status)})
-        self.ended = []
-        self.tell_at = float("inf")
-        self.flush()
-
     def look_at_the_clock(self) -> None:
-        if time.monotonic() >= self.tell_at:
-            self.tell_urgently()
+        self.work.look_at_the_clock()
         self.locking.try_again()
         if self.terminated and not self.ending.ordered:
             orphaned = os.getppid() != self.parent
@@ -651,9 +407,7 @@ class Agent:
         left: what is still there and why, one line each
         """
         self.reap()
-        for descriptor in list(self.sources):
-            self.relay_all(descriptor)
-        self.tell_ends()
+        self.work.tell_all()
         self.detachment.done()
         told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
@@ -686,22 +440,6 @@ def _clean_up(
         if os.path.exists(workspace):
             left.append(f"cannot remove {workspace}")
     return {"left": left}
-
-
-def _how(status: int) -> dict[str, int]:
-    """How a process ended, from what waitpid says."""
-    if os.WIFSIGNALED(status):
-        return {"signal": os.WTERMSIG(status)}
-    return {"code": os.WEXITSTATUS(status)}
-
-
-def reply(visitor: Socket, told: dict[str, Any]) -> None:
-    """Answer somebody at the door, who may have gone."""
-    with visitor:
-        try:
-            visitor.send(dumps(told).encode())
-        except OSError:
-            pass
 
 
 def drain(descriptor: int) -> None:

@@ -54,7 +54,7 @@ class Preparation:
             agent.fail("prerun", why(error))
             return
         self._once = Once(self._state, entries, force)
-        agent.add_source(Source(self._session.output, -1, "prerun"))
+        agent.work.add_source(Source(self._session.output, -1, "prerun"))
 
     def listen(self) -> None:
         """The session has said something."""
@@ -65,7 +65,7 @@ class Preparation:
             agent.outfit.setting = session.setting
             agent.ending.spared = {session.pid, session.holder}  # bash would tell of a child that was terminated
             if not agent.is_over():
-                agent.relay_all(session.output)
+                agent.work.relay_all(session.output)
                 self._tell_ready()
         elif word == ASKS and not agent.is_over():
             self._ask(wait=False)
@@ -77,7 +77,7 @@ class Preparation:
         self.listen()  # its last words may still be in the pipe
         session, agent = self._session, self._agent
         if session is not None and session.setting is None and not agent.is_over():
-            agent.relay_all(session.output)
+            agent.work.relay_all(session.output)
             agent.fail("prerun", session.failure(status))
         if self._once is not None:
             self._once.close()
@@ -150,8 +150,8 @@ class Preparation:
     def _say(self, text: str) -> None:
         """A line of ours between those of the session; "": only end its last one."""
         assert self._session is not None
-        source = self._agent.sources.get(self._session.output)
-        self._agent.relay_all(self._session.output)
+        source = self._agent.work.sources.get(self._session.output)
+        self._agent.work.relay_all(self._session.output)
         lead = "" if source is None or source.ends_line else "\n"
         line = lead + (f"==> {text}\n" if text else "")
         if line:
