@@ -12,7 +12,7 @@ from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.engine.workers import Numbers
-from mesh.remote.session import told_owner
+from mesh.remote.telling import told_owner
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000

@@ -91,7 +91,7 @@ class Following(Session):
                 if left:
                     reason += f", and left there {left}"
                 lost = {"is_clear": not left, "is_known": True}
-                yield Lost(time=self._ours(header["time"]), node=node, reason=reason, **lost)
+                yield Lost(time=header["time"] - self._offset, node=node, reason=reason, **lost)
             case "output":
                 yield from self._output(header, data)
             case "beat":
@@ -107,7 +107,7 @@ class Following(Session):
         self._told.add(known)
         if header["type"] == "end-ordered":
             more = {"lost": header.get("lost", -1), "reason": header.get("reason", "")}
-            at, cause = self._ours(header["time"]), header["cause"]
+            at, cause = header["time"] - self._offset, header["cause"]
             yield EndOrdered(time=at, node=self.node, cause=cause, signal=header["signal"], **more)
         else:
             yield from super()._event(header, data)

@@ -4,56 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.core.errors import ChannelClosed
 from mesh.core.events import (
-    Answered,
-    AsksPassword,
-    Busy,
-    Cleared,
     Connected,
-    Detached,
-    Ended,
     EndOrdered,
     Event,
-    Exited,
-    Gone,
     Heard,
-    HostEvent,
     HostNotice,
-    Introduced,
-    Lacks,
-    LeftOut,
-    Locked,
     Lost,
-    OtherTree,
-    Output,
     PrepareFailed,
-    PrerunDecided,
-    Ready,
-    Reconnected,
     Reconnecting,
-    Serving,
-    Started,
-    Stopped,
-    Stream,
-    Synced,
-    Unfetched,
 )
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob, lacking, opening
+from mesh.remote.telling import event_of, told_owner
 
 # Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
 # over a share of 32 kbit/s of an uplink, this is 8 s.
@@ -514,121 +489,57 @@ class Session:
         return chunk
 
     def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        now = time.time()
-        node = self.node
+        """Do what a frame means for us, and tell the rest."""
         match header["type"]:
-            case "output" if header["stream"] == "prerun":
-                yield Output(time=now, node=node, rank=self._first_rank, stream=Stream.PRERUN, data=data)
-            case "output":  # a rank's, or that of a setup
-                stream = Stream(header["stream"])
-                yield Output(time=now, node=node, rank=header["rank"], stream=stream, data=data)
             case "beat":
-                self._set_clock(now, sent=header["echo"], there=header["time"])
+                self._set_clock(time.time(), sent=header["echo"], there=header["time"])
                 self._forget_orders(header["orders"])
-            case "attached":
-                self._go_on(header["orders"])
-                yield Reconnected(time=now, node=node)
             case "busy" if header["owner"].get("run") not in self._taken_over and self._is_dead(header["owner"]):
-                run = header["owner"]["run"]
-                self._taken_over.add(run)  # once: the agent waits for the lock while that run ends
-                self._send(encode({"type": "lock", "take_over": run}))
-                told = f"ending what is left of a run whose client is dead: {told_owner(header['owner'])}"
-                yield HostNotice(time=now, node=node, text=told)
-            case "notice":
-                yield HostNotice(time=now, node=node, text=header["text"], seconds=header["seconds"])
-            case "stopped":
-                yield Stopped(time=self._ours(header["time"]), node=node)
-            case "lacks":
-                wants = tuple(json.loads(zlib.decompress(data)))
-                yield Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
-            case "other-tree":
-                yield OtherTree(time=now, node=node, tree=header["tree"], attempt=header["attempt"])
+                yield self._take_over(header["owner"])
             case "no-door":
                 self._may_come_back = False
             case "no-agent":
                 self._over = True
                 left = "; ".join(header["left"])
                 reason = "its agent is gone" + (f", and left there {left}" if left else "")
-                yield Lost(time=now, node=node, reason=reason, is_clear=not left)
+                yield Lost(time=time.time(), node=self.node, reason=reason, is_clear=not left)
             case "piece":
                 yield from self._receive_piece(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case "taken":
                 self._taken(header["rank"], header["bytes"])
-            case "started":
-                at = self._ours(header["time"])
-                yield Started(time=at, node=node, rank=header["rank"], pid=header["pid"])
-            case "exited" | "ended" as kind:
-                at = self._ours(header["time"])
-                code, number = header.get("code", 0), header.get("signal", 0)
-                more = {"during": header.get("during", ""), "oom": header.get("oom", False)}
-                event = Exited if kind == "exited" else Ended
-                yield event(time=at, node=node, rank=header["rank"], code=code, signal=number, **more)
-            case "detached":
-                self._is_detached = True
-                yield Detached(time=now, node=node, ends_with=header["ends_with"])
-            case "introduced":
-                yield Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
-            case "left-out":
-                stream = Stream(header["stream"])
-                yield LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
-            case _:
-                yield self._host_event(header, now)
-
-    def _host_event(self, header: dict[str, Any], now: float) -> HostEvent:
-        node = self.node
-        match header["type"]:
             case "hello":
-                self._offset = header["time"] - now  # until the first beat is back
-                self.beat()
-                return Connected(
-                    time=now,
-                    node=node,
-                    address=self._channel.address,
-                    machine=header["machine"],
-                    is_locking=self._is_locking,
-                )
-            case "locked":
-                self._cgroup = header["cgroup"]
-                return Locked(time=now, node=node, tree=header["tree"], ports=tuple(header["ports"]))
-            case "serving":
-                return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
-            case "unfetched":
-                return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
-            case "busy":
-                owner = header["owner"]
-                return Busy(time=now, node=node, owner=told_owner(owner), is_brief=owner.get("watch") is True)
-            case "synced":
-                files, seconds, tree = header["files"], header["seconds"], header["tree"]
-                return Synced(
-                    time=now,
-                    node=node,
-                    files=files,
-                    bytes=self.sent,
-                    seconds=seconds,
-                    tree=tree,
-                    attempt=header["attempt"],
-                )
-            case "decided":
-                entry, why, missing = header["entry"], header["why"], tuple(header["missing"])
-                return PrerunDecided(time=now, node=node, entry=entry, why=why, missing=missing)
-            case "ready":
-                return Ready(time=now, node=node, interfaces=header["interfaces"])
-            case "failed":
-                step, message, hint = header["step"], header["message"], header["hint"]
-                # Its own time: what it ends because of it comes after.
-                return PrepareFailed(time=self._ours(header["time"]), node=node, step=step, message=message, hint=hint)
-            case "asks-password":
-                return AsksPassword(time=now, node=node, user=header["user"])
-            case "answer":
-                return Answered(time=now, node=node, answer=header["answer"], clock=self._offset)
-            case "clear":
-                return Cleared(time=now, node=node)
-            case "gone":
-                self._over = True
-                return Gone(time=now, node=node, left=tuple(header["left"]), stays=tuple(header["stays"]))
-            case other:
-                raise FrameError(f"an unknown frame {other!r}")
+                yield self._connected(header)
+            case kind:
+                if kind == "attached":
+                    self._go_on(header["orders"])
+                elif kind == "locked":
+                    self._cgroup = header["cgroup"]
+                elif kind == "detached":
+                    self._is_detached = True
+                elif kind == "gone":
+                    self._over = True
+                about = {"node": self.node, "first_rank": self._first_rank, "sent": self.sent}
+                yield event_of(header, data, **about, offset=self._offset)
+
+    def _connected(self, header: dict[str, Any]) -> Connected:
+        now = time.time()
+        self._offset = header["time"] - now  # until the first beat is back
+        self.beat()
+        return Connected(
+            time=now,
+            node=self.node,
+            address=self._channel.address,
+            machine=header["machine"],
+            is_locking=self._is_locking,
+        )
+
+    def _take_over(self, owner: Mapping[str, Any]) -> HostNotice:
+        """End what is left of a run whose client is dead. Once: the agent waits for the lock while that run ends."""
+        self._taken_over.add(owner["run"])
+        self._send(encode({"type": "lock", "take_over": owner["run"]}))
+        told = f"ending what is left of a run whose client is dead: {told_owner(owner)}"
+        return HostNotice(time=time.time(), node=self.node, text=told)
 
     def _forget_orders(self, obeyed: int) -> None:
         with self._lock:
@@ -649,9 +560,6 @@ class Session:
         if 0 <= round_trip < self.round_trip:
             self.round_trip = round_trip
             self._offset = there - (sent + round_trip / 2)
-
-    def _ours(self, there: float) -> float:
-        return there - self._offset
 
     def _no_agent(self, farewell: Farewell, banner: bytes) -> PrepareFailed:
         """The channel ended before the agent greeted: say why."""
@@ -694,15 +602,3 @@ def _tail(text: bytes) -> str:
     """The last line that says something, as a person may read it."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1][:400] if lines else ""
-
-
-def told_owner(owner: Mapping[str, object]) -> str:
-    """The owner of a lock in one line."""
-    if not owner:
-        return "a run of which nothing is known"
-    since = owner.get("since")
-    when = ""
-    if isinstance(since, (int, float)):
-        when = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since))
-    run = f"run {owner.get('run')}" + (", detached" if owner.get("detached") else "")
-    return f"{owner.get('user')} on {owner.get('machine')}{when}: {owner.get('command')} ({run})"

@@ -231,8 +231,10 @@ def test_before_very_much_is_sent_the_biggest_is_named(home: Home, monkeypatch: 
         wants = [{"hash": hash_of(bytes([number]) * 10_000), "size": 10_000} for number in range(50)]
         wants += [{"hash": hash_of(name.encode() * 7_500), "size": 7_500} for name in "abcd"]
         wants += [{"hash": hash_of(b"m" * 80_000), "size": 80_000}]
-        luggage.pack(wants, compress=False)
-        luggage.pack(wants, compress=True)
+        luggage.pack(wants, compress=False)  # before anybody asks: perhaps nobody needs it
+        assert not [event for event in told if isinstance(event, Notice)]
+        luggage.asked(wants)
+        luggage.asked(wants[:-1])
     (notice,) = [event.text for event in told if isinstance(event, Notice)]
     assert notice.splitlines() == [
         "sending 610.0 kB; what the hosts can do without goes into mesh.yaml, as",
@@ -250,7 +252,7 @@ def test_before_very_much_is_sent_the_biggest_is_named(home: Home, monkeypatch: 
 def test_what_is_not_so_much_is_not_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     luggage, files, told = large(home, monkeypatch)
     with files:
-        luggage.pack([{"hash": hash_of(b"m" * 80_000), "size": 80_000}], compress=False)
+        luggage.asked([{"hash": hash_of(b"m" * 80_000), "size": 80_000}])
     assert not [event for event in told if isinstance(event, Notice)]
 
 
