@@ -114,10 +114,10 @@ class Keeper:
         with contextlib.suppress(OSError):  # somebody who comes has ``serve`` look
             ask(self._path, {"do": "about"}).close()
 
-    def obey(self, request: Mapping[str, Any]) -> None:
-        """Do what needs no answer."""
+    def obey(self, request: Mapping[str, Any], visitor: socket.socket | None = None) -> None:
+        """Do what needs no answer. visitor: who asks for it, until it leaves"""
         if request["do"] == "fill":
-            self._fill(request)
+            self._fill(request, visitor)
         elif request["do"] == "stop":
             self.end()
 
@@ -129,10 +129,7 @@ class Keeper:
             elif request["do"] == "take":
                 self._hand_out(visitor, request["key"])
             else:
-                visitor.settimeout(LEAVING)
-                with contextlib.suppress(OSError):
-                    visitor.recv(1)  # until a command that asks has left: it is not to wait for our logins
-                self.obey(request)
+                self.obey(request, visitor)
 
     def _about(self) -> dict[str, Any]:
         with self._changed:
@@ -149,13 +146,17 @@ class Keeper:
 
     # ---- agents that wait
 
-    def _fill(self, request: Mapping[str, Any]) -> None:
+    def _fill(self, request: Mapping[str, Any], visitor: socket.socket | None) -> None:
         """Have an agent wait on each host; one that cannot be reached without a question has none."""
         given = request["cluster"]
         hosts = {key: Host(**host) for key, host in given["hosts"].items()}
         with self._changed:
             self._wanted += 1
         try:
+            if visitor:  # its last work is not to wait for our logins
+                visitor.settimeout(LEAVING)
+                with contextlib.suppress(OSError):
+                    visitor.recv(1)
             with self._filling:
                 with self._changed:
                     new = {k: host for k, host in hosts.items() if k not in self._waiting and k not in self._refused}
@@ -290,6 +291,9 @@ def socket_of(environ: Mapping[str, str]) -> str:
     return f"{directory}/.mesh-keeper-{digest}" if directory else ""
 
 
+_asking: list[socket.socket] = []  # they end with this process, and then the keeper does what it was asked for
+
+
 def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) -> None:
     """Have an agent wait on these hosts (by node), for as long as the cluster says. Begins a keeper if there is none.
 
@@ -307,9 +311,11 @@ def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) 
     for place in range(0, len(nodes), TOGETHER):
         hosts = {keys[node]: asdict(replace(cluster.hosts[node], hints={})) for node in nodes[place : place + TOGETHER]}
         requests.append({"do": "fill", "keep": cluster.keep, "cluster": {"name": cluster.name, "hosts": hosts, **rest}})
+    while _asking:
+        _asking.pop().close()
     try:
         for request in requests:
-            ask(path, request).close()
+            _asking.append(ask(path, request))
     except OSError:
         with contextlib.suppress(OSError):  # no process is to be had
             _begin(path, requests, environ)

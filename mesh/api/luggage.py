@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
+from mesh.core.errors import MeshError
 from mesh.core.events import Event, Notice, Preparing
 from mesh.core.run import RunSpec
 from mesh.sinks.amounts import told_bytes
@@ -33,6 +34,7 @@ class WorkspaceLuggage:
         self._spec, self._files, self._tell = spec, files, tell
         self._told_at = time.monotonic()
         self._has_told_size = False
+        self._is_stopped = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
         self._list()
         for skipped in self._prepared.skipped:
@@ -78,7 +80,7 @@ class WorkspaceLuggage:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
-        self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_progress)
+        self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_packing)
         file.flush()
         return file.fileno()
 
@@ -93,6 +95,10 @@ class WorkspaceLuggage:
     def sent(self) -> None:
         """A host has it now: it will be known as a base."""
         self._cache.remember(self._prepared.manifest)
+
+    def stop(self) -> None:
+        """No pack is needed any more: one that is being made fails with a MeshError. From any thread."""
+        self._is_stopped = True
 
     def _list(self) -> None:
         spec = self._spec
@@ -117,6 +123,11 @@ class WorkspaceLuggage:
 
     def _say(self, text: str) -> None:
         self._tell(Notice(time=time.time(), text=text))
+
+    def _tell_packing(self, what: str, done: int, of: int) -> None:
+        if self._is_stopped:
+            raise MeshError("nobody needs this pack any more")
+        self._tell_progress(what, done, of)
 
     def _tell_progress(self, what: str, done: int, of: int) -> None:
         now = time.monotonic()

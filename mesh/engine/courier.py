@@ -64,6 +64,9 @@ class Luggage(Protocol):
     def sent(self) -> None:
         """A host has it now."""
 
+    def stop(self) -> None:
+        """No pack is needed any more: one that is being made fails with a MeshError. From any thread."""
+
 
 @dataclass
 class _Tree:
@@ -77,6 +80,7 @@ class _Tree:
     ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
     barren: set[int] = field(default_factory=set)  # that cannot hand it on
     waiting: set[int] = field(default_factory=set)  # that have not been told where to fetch
+    given: set[int] = field(default_factory=set)  # that get it from us
 
     def add(self, node: int) -> None:
         """One more, at the last place."""
@@ -125,6 +129,7 @@ class Courier:
         self._attempt = 0  # how often the workspace was listed again
         self._is_final = False  # a host that has the tree was accepted
         self._packs: dict[str, Future[int]] = {}  # by what they hold
+        self._along: dict[str, int] = {}  # the pack that goes along with the changes since a tree, or -1
         self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._planted = 0  # trees, ever
         self._credentials = ""
@@ -136,6 +141,8 @@ class Courier:
     def stop(self) -> None:
         self._stopped.set()
         self._happened.put(None)
+        if self._luggage.done() and not self._luggage.exception():
+            self._luggage.result().stop()
 
     def begin(self, node: int, session: Session, tree: str) -> None:
         """Sync a host that has this tree. From any thread, as the next one."""
@@ -192,27 +199,40 @@ class Courier:
         luggage = self._luggage.result()
         self._sessions[node], self._had[node] = session, tree
         session.attempt = self._attempt  # what is still being sent of an earlier one is broken off
-        foreseen = luggage.foreseen(tree)
-        size = sum(want["size"] for want in foreseen)
-        if not tree and FORESEEN < size <= AHEAD:
-            self._pack_ahead(foreseen)
-        pack = self._pack(foreseen) if 0 < size <= FORESEEN else -1
-        changes = luggage.changes(tree)
+        if tree not in self._along:
+            self._along[tree] = self._foresee(tree)
+        pack, changes = self._along[tree], luggage.changes(tree)
         self._planned += len(changes) + (os.fstat(pack).st_size if pack >= 0 else 0)
         self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
+
+    def _foresee(self, tree: str) -> int:
+        """The pack that a host with this tree gets without asking; -1: it is to ask. Raises MeshError and OSError."""
+        foreseen = self._luggage.result().foreseen(tree)
+        size = sum(want["size"] for want in foreseen)
+        if 0 < size <= FORESEEN:
+            return self._pack(foreseen)
+        if not tree and size <= AHEAD:  # one that has a tree may ask for parts of files
+            self._pack_ahead(foreseen)
+        return -1
 
     def _begin_again(self, error: MeshError) -> None:
         """A file is another one than it was when the workspace was listed. Raises the error if that is too late."""
         luggage = self._luggage.result()
-        with self._lock:
-            if not luggage.has_changed(error) or self._attempt == TRIES or self._is_final:
-                raise error
-            self._attempt += 1
-        luggage.renew()
-        self._packs, self._trees = {}, {}
-        self._planned = sum(session.sent for session in self._sessions.values())
-        for node, session in list(self._sessions.items()):
-            self._begin(node, session, self._had[node])
+        while True:
+            with self._lock:
+                if not luggage.has_changed(error) or self._attempt == TRIES or self._is_final:
+                    raise error
+                self._attempt += 1
+            luggage.renew()
+            self._packs, self._along, self._trees = {}, {}, {}
+            self._planned = sum(session.sent for session in self._sessions.values())
+            try:
+                for node, session in list(self._sessions.items()):
+                    self._begin(node, session, self._had[node])
+            except MeshError as another:
+                error = another
+            else:
+                return
 
     def _lacks(self, node: int, lacks: Lacks) -> None:
         """Have a host get what it lacks, from us or from hosts that lack the same and were faster."""
@@ -250,14 +270,23 @@ class Courier:
 
     def _pack_ahead(self, wants: Sequence[Want]) -> None:
         """Begin with a pack that a host will probably ask for."""
-        key = _key(wants)
-        if key not in self._packs:
-            self._packs[key] = Future()
-            self._spawn("mesh-pack-ahead", partial(self._make_pack, wants, self._packs[key]))
+        pack: Future[int] = Future()
+        if wants:
+            self._packs[_key(wants)] = pack
+            self._spawn("mesh-pack-ahead", partial(self._make_pack_ahead, wants, pack))
+
+    def _make_pack_ahead(self, wants: Sequence[Want], pack: Future[int]) -> None:
+        while self._round_trip() == float("inf") and not self._stopped.wait(LOOK / 10):
+            pass  # the first beat is on its way
+        self._make_pack(wants, pack)
+
+    def _round_trip(self) -> float:
+        """Seconds to the nearest host and back; infinite until one of them has answered."""
+        return min(session.round_trip for session in list(self._sessions.values()))
 
     def _make_pack(self, wants: Sequence[Want], pack: Future[int]) -> None:
         # Where answers are back in no time, the link is faster than any compressor.
-        near = min(session.round_trip for session in list(self._sessions.values())) < NEAR
+        near = self._round_trip() < NEAR
         try:
             pack.set_result(self._luggage.result().pack(wants, compress=not near))
         except BaseException as error:  # for whoever asks for it
@@ -278,7 +307,7 @@ class Courier:
         tree.add(node)
         self._sessions[node].serve(tree.number, tree.size, self._credentials)
         if tree.parent(node) < 0:
-            self._send_pack(node, tree.pack)
+            self._give(node, tree)
         else:
             tree.waiting.add(node)
             self._tell_where(tree, [node])
@@ -298,16 +327,20 @@ class Courier:
                 given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
                 self._sessions[node].fetch(tree.number, *given)
             elif node in tree.waiting and parent in tree.barren:
-                tree.waiting.discard(node)
-                self._send_pack(node, tree.pack)
+                self._give(node, tree)
+
+    def _give(self, node: int, tree: _Tree) -> None:
+        """Send the pack from here, once."""
+        tree.waiting.discard(node)
+        if node not in tree.given:
+            tree.given.add(node)
+            self._send_pack(node, tree.pack)
 
     def _unfetched(self, node: int, number: int) -> None:
         """It gets the pack from us, and those that should have got it from it as well, if it does not hand it on."""
         for tree in self._trees.values():
             if tree.number == number:
-                tree.waiting.discard(node)
-                if tree.parent(node) >= 0:
-                    self._send_pack(node, tree.pack)
+                self._give(node, tree)
                 if node not in tree.ports:
                     tree.barren.add(node)
                 self._tell_where(tree, tree.children(node))
@@ -317,6 +350,7 @@ class Courier:
             self._luggage.result().sent()
         self._synced_nodes.add(node)
         if len(self._synced_nodes) == self._count:  # nobody fetches any more
+            self._luggage.result().stop()
             for tree in self._trees.values():
                 for server in tree.ports:
                     self._sessions[server].settle()

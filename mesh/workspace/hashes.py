@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,10 +23,8 @@ from mesh.workspace.manifest import Manifest, hash_of, read_manifest
 
 MOST_MANIFESTS = 8  # of one workspace
 MOST_WORKSPACES = 64
-HASHES = "hashes"
-# And the hash of the rest of the file: marshal reads 100,000 entries in a fifth of json's time, but only what the same
-# Python wrote, and what is not damaged.
-HEADER = f"mesh hashes 2 {sys.implementation.cache_tag} ".encode()
+HASHES = f"hashes-{sys.implementation.cache_tag}"  # marshal reads 100,000 entries in a fifth of json's time
+HEADER = b"mesh hashes 2 "  # and the hash of the rest of the file: damaged data is nothing for marshal
 _CONTENT = re.compile(rb'"([0-9a-f]{40})"\]')  # the end of a file's entry in a manifest
 
 Row = tuple[Any, ...]  # an entry of a listing, as marshal takes it
@@ -48,6 +47,9 @@ class HashCache:
         path = os.fsencode(workspace.resolve())
         self._directory = directory / "workspaces" / hash_of(path)
         self._known = self._load()
+        self._lock = (
+            threading.Lock()
+        )  # a pack that is no longer wanted may find a file changed while all is listed anew
 
     def whole(self, entries: tuple[Entry, ...]) -> tuple[str, Sequence[str]]:
         """The tree hash and the contents of a listing that is just the one that was kept; else "", ()."""
@@ -71,13 +73,15 @@ class HashCache:
 
         tree: the hash of all of them, if they are all of a workspace; else ""
         """
-        self._keep((tuple(tuple(entry) for entry, _ in known), tuple(content for _, content in known), tree))
+        with self._lock:
+            self._keep((tuple(tuple(entry) for entry, _ in known), tuple(content for _, content in known), tree))
 
     def forget(self, path: bytes) -> None:
         """Do not believe a file's hash any more."""
-        rows, contents, _ = self._known
-        numbers = [number for number, row in enumerate(rows) if row[0] != path]
-        self._keep((tuple(rows[number] for number in numbers), tuple(contents[number] for number in numbers), ""))
+        with self._lock:
+            rows, contents, _ = self._known
+            numbers = [number for number, row in enumerate(rows) if row[0] != path]
+            self._keep((tuple(rows[number] for number in numbers), tuple(contents[number] for number in numbers), ""))
 
     def known_manifest(self, tree: str) -> Manifest | None:
         """A manifest that was remembered, by its tree hash."""

@@ -73,6 +73,11 @@ class Delivery:
         """Nobody fetches from us any more."""
         self.drop()
 
+    def has_ended(self, pid: int) -> None:
+        """A child of the agent's is no more."""
+        if self._sync is not None:
+            self._sync.has_ended(pid)
+
     def drop(self) -> None:
         """Leave nothing of it behind but the workspace."""
         if self._sync is not None:

@@ -306,6 +306,8 @@ class Agent:
             elif self.pull is not None and pid == self.pull.pid:
                 self.pull.status = status
                 self.tell_pull(self.pull)
+            else:
+                self.delivery.has_ended(pid)
 
     # ---- the end
 

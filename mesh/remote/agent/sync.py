@@ -120,6 +120,11 @@ class Sync:
             except FileNotFoundError:
                 pass
 
+    def has_ended(self, pid: int) -> None:
+        """A child is no more: its number may be another process's."""
+        if pid in self._servers:
+            self._servers.remove(pid)
+
     @property
     def is_serving(self) -> bool:
         return bool(self._servers)

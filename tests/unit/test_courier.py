@@ -1,0 +1,126 @@
+"""The courier and its luggage, while files change and packs are no longer wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from mesh.api.luggage import WorkspaceLuggage
+from mesh.core.errors import MeshError
+from mesh.core.run import RunSpec
+from mesh.engine.courier import FORESEEN, TRIES, Courier, Luggage
+from mesh.remote.blob import opening
+from mesh.remote.session import Session
+from tests.conftest import Home
+from tests.lab import eventually
+from tests.scripted import ScriptedChannel, silent
+
+
+class Restless(WorkspaceLuggage):
+    """In its workspace somebody saves a file before each of the first packs."""
+
+    saves = 0
+
+    def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
+        if self.saves:
+            self.saves -= 1
+            (self._spec.workspace / "a").write_text(f"{self.saves} to go")
+        return super().pack(wants, compress=compress)
+
+
+class Unwanted(WorkspaceLuggage):
+    """Its pack is begun, and then nobody wants it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.begun, self.stopped = threading.Event(), threading.Event()
+        self.error = ""
+
+    def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
+        self.begun.set()
+        assert self.stopped.wait(10.0)
+        try:
+            return super().pack(wants, compress=compress)
+        except MeshError as error:
+            self.error = str(error)
+            raise
+
+    def stop(self) -> None:
+        super().stop()
+        self.stopped.set()
+
+
+class Road:
+    """A courier and one host, which has no tree and says nothing."""
+
+    def __init__(self, luggage: Luggage) -> None:
+        self.failures: list[Exception] = []
+        self.threads: list[threading.Thread] = []
+        channel = ScriptedChannel(0, silent, {}, None)
+        channel.send(opening())
+        self.session = Session(0, 0, channel, lambda rank, count: None)
+        self.session.round_trip = 0.001
+        ready: Future[Luggage] = Future()
+        ready.set_result(luggage)
+        self.courier = Courier(ready, str, self.spawn, self.failures.append, count=1, fresh=False, fan_out=False)
+        self.courier.start()
+        self.courier.begin(0, self.session, "")
+
+    def spawn(self, name: str, function: Callable[[], None]) -> None:
+        self.threads.append(threading.Thread(target=function, name=name))
+        self.threads[-1].start()
+
+    def __enter__(self) -> Road:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.courier.stop()
+        for thread in self.threads:
+            thread.join(10.0)
+            assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def spec(home: Home, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
+    for name, value in home.environ.items():
+        monkeypatch.setenv(name, value)
+    home.files(a="as it was")
+    return RunSpec(run="r", project="p", workspace=home.project, command=())
+
+
+@pytest.fixture
+def files() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as files:
+        yield files
+
+
+@pytest.mark.parametrize("saves", [0, 1, TRIES])
+def test_a_file_that_changes_each_time_is_listed_again(spec: RunSpec, files: contextlib.ExitStack, saves: int) -> None:
+    luggage = Restless(spec, files, lambda event: None)
+    luggage.saves = saves
+    with Road(luggage) as road:
+        assert eventually(lambda: road.session.attempt == saves and road.session.sent > 0, 10.0), road.failures
+    assert not road.failures
+
+
+def test_one_that_changes_too_often_is_named(spec: RunSpec, files: contextlib.ExitStack) -> None:
+    luggage = Restless(spec, files, lambda event: None)
+    luggage.saves = TRIES + 1
+    with Road(luggage) as road:
+        assert eventually(lambda: bool(road.failures), 10.0)
+    assert "a: changes while it is read" in str(road.failures[0])
+
+
+def test_a_pack_that_nobody_wants_any_more_is_broken_off(spec: RunSpec, files: contextlib.ExitStack) -> None:
+    """Otherwise a command would wait for it before it ends."""
+    (spec.workspace / "large").write_bytes(bytes(FORESEEN + 1))
+    luggage = Unwanted(spec, files, lambda event: None)
+    with Road(luggage) as road:
+        assert luggage.begun.wait(10.0)
+    assert luggage.error == "nobody needs this pack any more"
+    assert not road.failures
