@@ -512,13 +512,19 @@ class Launcher:
 
     def _list_workspace(self) -> None:
         try:
-            self._luggage.set_result(self._local.luggage(self._put))
+            self._luggage.set_result(self._local.luggage(self._hear_of_workspace))
         except (MeshError, OSError) as error:
             self._workspace_failed(error)
             self._luggage.set_exception(error)
         except BaseException as error:
             self._luggage.set_exception(error)
             raise
+
+    def _hear_of_workspace(self, event: Event) -> None:
+        """Called now and then while all is listed, hashed and packed; raises MeshError once nobody needs that."""
+        if self._over.is_set():
+            raise MeshError("the run is over")
+        self._put(event)
 
     def _workspace_failed(self, error: Exception) -> None:
         hint = error.hint if isinstance(error, MeshError) else ""
