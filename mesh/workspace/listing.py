@@ -122,6 +122,8 @@ class _Walk:
             with os.scandir(os.path.join(self.root, path)) as found:
                 children = list(found)
         except OSError as error:
+            if path and isinstance(error, FileNotFoundError):  # it has just been deleted
+                raise
             self._cannot_read(path, error)
             return
         self._tell("listing", len(self.entries), 0)
@@ -144,8 +146,8 @@ class _Walk:
         if kind == stat.S_IFREG:
             self.entries.append(entry_of(path, FILE, status))
         elif kind == stat.S_IFDIR:
-            self.entries.append(entry_of(path, DIRECTORY, status))
             self.directory(path, rules)
+            self.entries.append(entry_of(path, DIRECTORY, status))
         elif kind == stat.S_IFLNK:
             self.entries.append(entry_of(path, LINK, status, os.readlink(child.path)))
         else:

@@ -22,6 +22,7 @@ from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
 
 TRIES = 3  # for a file that changes while it is read
 RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may change again and show the same times
+LATEST = (1 << 63) - 1  # nanoseconds: in 2262; ext4 has times until 2446, and hosts take eight bytes
 PIECE = 1 << 18  # bytes read at a time
 LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
 
@@ -112,7 +113,7 @@ def _entry(found: listed.Entry, content: str) -> Entry:
     path, kind, mode, size, mtime_ns, _, _, _, _, target = found
     if kind == listed.LINK:
         return Entry(path.decode("latin-1"), kind, mode, 0, 0, target.decode("latin-1"))
-    return Entry(path.decode("latin-1"), kind, mode, mtime_ns, size, content)
+    return Entry(path.decode("latin-1"), kind, mode, max(-LATEST, min(mtime_ns, LATEST)), size, content)
 
 
 Hashed = tuple[listed.Entry, str] | OSError | None  # None: it changed each time that it was read

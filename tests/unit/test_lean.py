@@ -34,6 +34,36 @@ def test_what_is_no_json(text: str | bytes) -> None:
         loads(text)
 
 
+def test_damaged_json_where_nothing_has_imported_json() -> None:
+    """Python's scanner in C then has no error of its own to raise."""
+    script = """
+import sys
+from mesh.remote.agent.lean import loads
+text = b'[["a",1.5,null,true,{"k":"\\\\u00e9"}],[]]'
+for place in range(len(text)):
+    for bit in range(8):
+        damaged = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1:]
+        try:
+            loads(damaged)
+        except ValueError:
+            pass
+for text in ("[" * 200_000, '"\\n"', '"' + chr(92)):
+    try:
+        loads(text)
+        sys.exit(text[:9])
+    except ValueError:
+        pass
+assert "json" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{script}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_json_has_not() -> None:
     with pytest.raises(TypeError):
         dumps({"a": b"bytes"})

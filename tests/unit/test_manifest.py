@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -114,6 +115,31 @@ def test_a_manifest_has_everything(place: Place) -> None:
         ("empty", "d", 0o700, OLD, 0, ""),
         ("link", "l", 0o777, 0, 0, "../\xff"),
     )
+
+
+def test_times_that_eight_bytes_do_not_hold(place: Place) -> None:
+    place.write(a=b"1", b=b"2")
+    os.utime(place.root / "a", (0, 10_400_000_000))  # in 2299
+    os.utime(place.root / "b", (0, -1))
+    assert [entry.mtime_ns for entry in place.prepare().manifest.entries] == [(1 << 63) - 1, -1_000_000_000]
+
+
+def test_a_directory_that_is_deleted_while_all_is_listed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (place.root / name).mkdir()
+    scandir = os.scandir
+
+    def delete_before(path: bytes) -> object:
+        if path.endswith(b"/a"):
+            os.rmdir(path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", delete_before)
+    assert [entry.path for entry in list_workspace(place.root, ()).entries] == [b"b"]
+    monkeypatch.undo()
+    shutil.rmtree(place.root)
+    with pytest.raises(MeshError, match="No such file"):
+        list_workspace(place.root, ())
 
 
 def test_hard_links_and_special_files_are_told(place: Place) -> None:

@@ -611,6 +611,8 @@ def test_contents_that_vanish_between_plan_and_apply_are_asked_for(place: Place)
         lambda data: b"\xff" + data,
         lambda data: data[: data.rindex(b"\n")] + b"\n[1,2]",
         lambda data: data[: data.rindex(b"\n")] + b'\n["x","y","z","u","v"]',
+        lambda data: data.split(b" clean")[0] + b" dirty\n" + data.split(b"\n")[1] + b"\n[1,2]",
+        lambda data: data.split(b" clean")[0] + b" dirty\n" + data.split(b"\n")[1] + b"\n7",
     ],
 )
 def test_a_damaged_record_costs_nothing_but_a_look_at_everything(

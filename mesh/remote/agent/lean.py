@@ -103,7 +103,7 @@ def loads(text: str | bytes) -> Any:
     text = text if isinstance(text, str) else text.decode()
     try:
         value, end = _scan(text, 0)
-    except StopIteration:
+    except (StopIteration, SystemError, RecursionError):  # the second one for want of json's own kind of error
         raise ValueError("no JSON") from None
     if end != len(text):
         raise ValueError("more than one value of JSON")

@@ -88,12 +88,15 @@ def read_record(path: str) -> Record:
         with open(path, "rb") as file:
             head, text, rest = file.read().split(b"\n", 2)
         tree, mark = head.decode("ascii").split()
-        entries = loads(text)
-        if tree != hash_of(text) or (mark == CLEAN and len(rest) != STATUS.size * len(entries)):
+        if tree != hash_of(text):
             raise ValueError
-        if mark == CLEAN:
+        entries = loads(text)
+        if mark == CLEAN and len(rest) == STATUS.size * len(entries):
             return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True)
-        return Record(entries, text, tree, extra=loads(rest), clean=False)
+        extra = loads(rest)
+        if mark == CLEAN or not all(isinstance(path, str) for path in extra):
+            raise ValueError
+        return Record(entries, text, tree, extra=extra, clean=False)
     except FileNotFoundError:
         return _no_record()
     except (ValueError, TypeError):

@@ -109,7 +109,10 @@ class Sync:
     def drop(self) -> None:
         """Leave nothing of it behind, and stop handing it on."""
         for server in self._servers:
-            os.kill(server, signal.SIGKILL)
+            try:
+                os.kill(server, signal.SIGKILL)
+            except ProcessLookupError:  # a zombie would be found: somebody else has waited for it
+                pass
         self._servers = []
         if self._pack >= 0:
             os.close(self._pack)
