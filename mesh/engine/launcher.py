@@ -142,7 +142,7 @@ class Launcher:
         self._backend, self._sinks, self._local = backend, sinks, local
         self._supervisor = supervisor or Supervisor(spec, placement)
         # It has no limit: the hosts send no more than a window ahead of what has been acknowledged.
-        self._arrived: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[_Arrival | None] = queue.SimpleQueue()  # None: nothing, but look at the clock
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
         self._connected: dict[int, Connected] = {}
@@ -174,7 +174,7 @@ class Launcher:
 
         Raises whatever went wrong in mesh itself; the channels are closed then, and the agents end the run.
         """
-        with _noted_signals(self._urgent):
+        with _noted_signals(self._interrupt):
             self._showers = [Shower(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)]
             try:
                 self._spawn("mesh-connect", self._connect)
@@ -203,7 +203,7 @@ class Launcher:
             passed = time.monotonic()
             with contextlib.suppress(queue.Empty):
                 arrival = self._arrived.get(timeout=TICK)
-                while True:
+                while arrival is not None:
                     if self._urgent:  # it may explain what has arrived
                         self._pass_time()
                     self._handle(arrival)
@@ -415,6 +415,11 @@ class Launcher:
         thread.start()
         return thread
 
+    def _interrupt(self, event: Event) -> None:
+        """Tell the main thread what a signal means, in the signal's handler."""
+        self._urgent.append(event)
+        self._arrived.put(None)
+
     def _put(self, event: Event) -> None:
         """Queue an event from another thread."""
         self._arrived.put(_Arrival(event))
@@ -537,6 +542,8 @@ class Launcher:
         beat = min(BEAT, self._spec.host_grace / 4, self._spec.lease / 4)
         beat_at = time.monotonic() + beat
         while not self._over.wait(min(1.0, beat / 2)):
+            # Before Python 3.13 a signal at the end of SimpleQueue.get's timeout has it wait for ever.
+            self._arrived.put(None)
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + beat
@@ -613,7 +620,7 @@ class _StdinCredit:
 
 
 @contextlib.contextmanager
-def _noted_signals(urgent: collections.deque[Event | BaseException]) -> Iterator[None]:
+def _noted_signals(tell: Callable[[Event], None]) -> Iterator[None]:
     """Within: a signal that asks us to end becomes an event. A SIGHUP that was ignored (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -621,9 +628,9 @@ def _noted_signals(urgent: collections.deque[Event | BaseException]) -> Iterator
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTSTP:
-            urgent.append(Notice(time=time.time(), text=NO_SUSPENSION))
+            tell(Notice(time=time.time(), text=NO_SUSPENSION))
         else:
-            urgent.append(Interrupted(time=time.time(), signal=number))
+            tell(Interrupted(time=time.time(), signal=number))
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
