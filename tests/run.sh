@@ -2,7 +2,7 @@
 # Sets up all that the tests need and runs them: bash tests/run.sh [pytest arguments]
 # As root on Debian nothing else is needed; as a plain user what needs root or an sshd is skipped by name.
 # MESH_TEST_JAX=0 leaves JAX out (620 MB), and with it the test of examples/jax_sum.py; MESH_TEST_TORCH=0 leaves
-# PyTorch out (760 MB), and with it that of examples/torch_sum.py.
+# PyTorch out (870 MB with what it needs), and with it that of examples/torch_sum.py.
 set -euo pipefail
 # shellcheck source=tests/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -70,7 +70,14 @@ def exec(  # noqa: A001  (the command's name)
     json: bool = False,
     quiet: bool = False,
 ) -> RunResult:
-    """The same as ``run`` without sync, prerun and lock: safe while a run is on."""
+    """The same as ``run`` without sync, prerun and lock: safe while a run is on.
+
+    Raises UsageError for options that are about those.
+    """
+    given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
+    if any(given.values()):
+        told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
+        raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())

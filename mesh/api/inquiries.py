@@ -92,7 +92,8 @@ def stop(
 ) -> tuple[str, ...]:
     """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
 
-    run: an id, the beginning of one, or "last" for the last one of this machine; a run that is no more is no error
+    run: an id, the beginning of one, or "last" for the last one of this machine (of which nobody knows that it has
+        ended, if there is such a one); a run that is no more is no error
     every: all runs of this login on the cluster
     options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
@@ -190,7 +191,7 @@ class FoundRun:
 
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
     """The run that a name means, and where it is: as ``stop`` takes them. Raises UsageError."""
-    record = find_record(run)
+    record = find_record(run, alive=True)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
     problems: list[str] = []

@@ -45,17 +45,17 @@ def list_records() -> list[Record]:
     return [record for record in found if record.directory.exists()]  # some may be removed meanwhile
 
 
-def find_record(name: str, *, with_logs: bool = False) -> Record | None:
+def find_record(name: str, *, with_logs: bool = False, alive: bool = False) -> Record | None:
     """The run that an id, the beginning of one, or "last" means; None if this machine has started none such.
 
     "last" is the newest run that is on, else the newest one.
-    with_logs: "last" passes over those that have no output
+    with_logs: "last" passes over those that have no output; alive: and over those that have ended, if one is detached
     Raises UsageError if it is the beginning of several.
     """
     directory = runs_directory(os.environ)
     names = _names(directory)
     if name == LAST:
-        return _last(directory, names, with_logs)
+        return _last(directory, names, with_logs, alive)
     matching = [name] if name in names else [known for known in names if known.startswith(name)]
     if len(matching) > 1:
         raise ambiguous(name, matching)
@@ -153,8 +153,13 @@ def _is_directory(path: Path) -> bool:
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
 
 
-def _last(directory: Path, names: Sequence[str], with_logs: bool) -> Record | None:
+def _last(directory: Path, names: Sequence[str], with_logs: bool, alive: bool) -> Record | None:
     newest_first = [directory / name for name in reversed(names)]
+    if alive and not any(map(has_client, newest_first)):
+        records = map(read_record, newest_first)
+        detached = next((record for record in records if record.state is State.DETACHED), None)
+        if detached:
+            return detached
     # To read all that have ended takes longer than to see that nobody is there.
     for path in (*filter(has_client, newest_first), *newest_first):
         record = read_record(path)

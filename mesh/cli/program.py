@@ -199,7 +199,7 @@ class MeshProgram(Program):
         task = self.contexts[name]
         rows = []
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
-            flag = written(f"--{argument.name.replace('_', '-')}")
+            flag = written(f"--{argument.name.rstrip('_').replace('_', '-')}")
             flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
             if argument not in places(task):
                 rows.append((f"{flags} {_value_of(argument)}".strip(), argument.help or ""))

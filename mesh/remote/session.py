@@ -565,7 +565,7 @@ class Session:
         """The channel ended before the agent greeted: say why."""
         said = _tail(farewell.stderr or banner)
         if farewell.status == NO_PYTHON:
-            message = "no python3 there"
+            message = "no python3 there, or not the one that python: of cluster.yaml names"
             hint = "install Python 3.8 or later on the host, or set python: in cluster.yaml to the path of one"
         elif farewell.status == OLD_PYTHON:
             message = "python3 is older than 3.8 there"
@@ -577,7 +577,10 @@ class Session:
         else:
             status = "" if farewell.status is None else f" (exit {farewell.status})"
             message = f"the login shell ended before our agent started{status}" + (f": {said}" if said else "")
-            hint = "try `ssh HOST true`: what do its start-up files (.bashrc, .cshrc, config.fish) do?"
+            hint = (
+                "try `ssh HOST true`: what do its start-up files (.bashrc, .cshrc, config.fish) do? And is it a Python"
+            )
+            hint += "\nthat works what python: of cluster.yaml names, if there is one?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
 
 

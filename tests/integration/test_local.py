@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -225,3 +226,17 @@ def test_the_plan_tells_what_would_be_skipped(home: Home) -> None:
     assert "prerun     make  (skipped where it succeeded with the same src, Makefile)" in lines
     assert "prerun     true && true" in lines
     assert "prerun     make" in home.mesh("run", "--prerun", "--dry-run", "local:1", "true").out.decode().splitlines()
+
+
+def test_a_signal_that_comes_late(home: Home) -> None:
+    """The client was stopped for longer than it waits for events: Python before 3.13 then waits for ever."""
+    for pause in (0.05, 0.1, 0.15, 0.2):
+        process = home.popen("run", "local:1", "sh", "-c", "echo up; exec sleep 300")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"up\n")
+        for number in (signal.SIGSTOP, signal.SIGINT):
+            process.send_signal(number)
+        time.sleep(pause)  # the fault itself
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=60)
+        assert process.returncode == 130

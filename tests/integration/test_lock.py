@@ -249,6 +249,13 @@ def test_stop_last_means_the_one_that_runs(pod: Home) -> None:
     assert pod.mesh("stop", "20260101-000000-abcdef").status == 2  # nobody knows that one
 
 
+def test_stop_last_means_the_one_that_goes_on_by_itself(pod: Home) -> None:
+    """Whatever has run and ended since."""
+    run = pod.mesh("run", "-d", "pod", "sleep", "1000").out.decode().strip()
+    assert pod.mesh("exec", "pod", "true").status == 0
+    assert pod.mesh("stop", "last").out == f"stopped {run}\n".encode()
+
+
 def test_what_cannot_be_asked_is_told(pod: Home) -> None:
     file = pod.path / ".config/mesh/cluster.yaml"
     file.write_text(file.read_text() + "bad:\n  hosts: 3\n")

@@ -128,6 +128,12 @@ def test_a_word_after_wait_that_is_no_time(home: Home) -> None:
     assert home.mesh("init", "x").err.startswith("error: unexpected word 'x'\n")
 
 
+def test_what_exec_does_not_do(home: Home) -> None:
+    done = home.mesh("exec", "--fresh", "--share", "local", "true")
+    assert (done.status, done.out) == (2, b"")
+    assert "takes no lock: --fresh, --share is for mesh run" in done.err
+
+
 def test_a_push_does_one_thing(home: Home) -> None:
     for words in (["--list", "--watch"], ["--explain=a", "--watch"], ["--explain=a", "--list"]):
         done = home.mesh("push", *words, "local")

@@ -90,11 +90,15 @@ class Prerun:
             last, _, number = word.decode("ascii", "replace").partition(" ")
             if last == "step":
                 self.step = int(number)
-            elif last == ASKS:
-                self.found = _setting_of(int(number))
-            elif last == HELD:
-                self.holder = int(number)
-                self.setting = _setting_of(self.holder)
+            elif last in (ASKS, HELD):
+                try:
+                    setting = _setting_of(int(number))
+                except OSError:  # it has been killed since: waitpid tells
+                    return ""
+                if last == ASKS:
+                    self.found = setting
+                else:
+                    self.holder, self.setting = int(number), setting
         return last if last in (ASKS, DONE, HELD) else ""
 
     def answer(self, word: bytes) -> None:
