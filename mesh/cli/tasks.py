@@ -286,7 +286,7 @@ def pull(
     help={
         **PICK,
         "json": "print what was found as one JSON list",
-        "path": "a path that must be there, and the same on all hosts; may be repeated",
+        "path": "a path that must be there, and look the same on all hosts; may be repeated",
         "program": "a program that must be on PATH; may be repeated",
         "master-port": "the port where the ranks are to meet on the first host (default: one that is free)",
     },
