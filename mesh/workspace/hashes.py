@@ -47,9 +47,8 @@ class HashCache:
         path = os.fsencode(workspace.resolve())
         self._directory = directory / "workspaces" / hash_of(path)
         self._known = self._load()
-        self._lock = (
-            threading.Lock()
-        )  # a pack that is no longer wanted may find a file changed while all is listed anew
+        # A pack that nobody wants any more may find a file changed while all is listed anew.
+        self._lock = threading.Lock()
 
     def whole(self, entries: tuple[Entry, ...]) -> tuple[str, Sequence[str]]:
         """The tree hash and the contents of a listing that is just the one that was kept; else "", ()."""
