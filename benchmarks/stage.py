@@ -71,7 +71,7 @@ class User:
 
         def is_there() -> bool:
             done = subprocess.run(told, env=self.environ, cwd=self.project, capture_output=True, check=False)
-            return f"an agent on {hosts} hosts".encode() in done.stdout
+            return f"an agent on {hosts} host{'s' * (hosts > 1)}".encode() in done.stdout
 
         if not eventually(is_there, KEPT_WITHIN):
             raise BenchmarkError(f"no agent waits on each of {hosts} hosts")
