@@ -22,7 +22,8 @@ HEAD = """\
 ## The workspace on every host
 
 Whole commands. "MB sent" is what left the client's network interface, everything included. mesh (`mesh push`) also
-takes every host's lock and checks on every host that each path is as it should be. Where connections are said to be
+takes every host's lock and checks on every host that each path is as it should be. "Cold" is a host that has had mesh
+before, but nothing of this workspace. Where connections are said to be
 open before, "kept" is `keep: 600`.
 """
 
@@ -84,7 +85,8 @@ class _Cases:
         here = [one for one in self.contestants if one.name not in less and (warm or not _is_connected(one))]
         found = [dataclasses.replace(one, before=partial(before, one)) for one in here]
         samples = self._stage.compare(found, self._chosen.rounds, warm=warm)
-        title = f"{len(self._stage.addresses)} hosts: {title}"
+        count = len(self._stage.addresses)
+        title = f"{count} host{'s' * (count > 1)}: {title}"
         columns = ["client CPU, s", "hosts' CPU, s", "MB sent"]
         self._parts.append(
             told(self._chosen, title, "until its end", samples, lambda sample: sample.seconds, columns) + "\n"
@@ -100,6 +102,11 @@ class _Cases:
         for user in self._stage.users:
             user.stop_keeper()
         return self._parts
+
+    def introduce(self) -> None:
+        """Let the hosts know our agent."""
+        for user in self._stage.users:
+            self._stage.measure(user.contestant("push", "push", "pod"))
 
     def cold(self, one: Contestant) -> None:
         forget(self._stage)
@@ -118,6 +125,7 @@ def sync(chosen: Chosen) -> str:
         with Stage(hosts, chosen.variants) as stage:
             cases = _Cases(stage, chosen)
             cases.fill(2000, 10_000)
+            cases.introduce()
             cases.compare("cold, 2,000 files, 20 MB", cases.cold, warm=False)
             forget(stage)
             cases.compare("one 1 KB file of 2,000 changed", lambda one: one.user.edit(), warm=True, less=AS_ONE)
