@@ -17,7 +17,7 @@ from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import git_variables
 from mesh.workspace.hashes import HashCache, cache_directory
 from mesh.workspace.manifest import Manifest, changes
-from mesh.workspace.pack import Changed, Want, read_wants
+from mesh.workspace.pack import Changed, read_wants
 from mesh.workspace.prepare import prepare
 
 LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
@@ -71,10 +71,20 @@ class WorkspaceLuggage:
 
     def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:
         """Before very much is sent: name the biggest, once."""
-        if self._has_told_size or sum(want["size"] for want in wants if not want.get("base")) <= LARGE:
+        missing = {want["hash"]: want["size"] for want in wants if not want.get("base")}
+        total = sum(missing.values())
+        if total <= LARGE or self._has_told_size:
             return
         self._has_told_size = True
-        self._tell_size(read_wants(list(wants)))
+        files = [
+            (entry.path.encode("latin-1"), entry.size)
+            for entry in self._prepared.manifest.entries
+            if entry.kind == "f" and entry.content in missing
+        ]
+        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
+        lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
+        head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
+        self._say("\n    ".join([head, *lines]))
 
     def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
         """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
@@ -107,19 +117,6 @@ class WorkspaceLuggage:
         )
         self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
         self.tree = self._prepared.manifest.tree
-
-    def _tell_size(self, wanted: Sequence[Want]) -> None:
-        missing = {want.hash for want in wanted if not want.base}
-        files = [
-            (entry.path.encode("latin-1"), entry.size)
-            for entry in self._prepared.manifest.entries
-            if entry.kind == "f" and entry.content in missing
-        ]
-        total = sum(want.size for want in wanted if not want.base)
-        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
-        lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
-        head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
-        self._say("\n    ".join([head, *lines]))
 
     def _say(self, text: str) -> None:
         self._tell(Notice(time=time.time(), text=text))

@@ -211,7 +211,7 @@ class Courier:
         size = sum(want["size"] for want in foreseen)
         if 0 < size <= FORESEEN:
             return self._pack(foreseen)
-        if not tree and size <= AHEAD:  # one that has a tree may ask for parts of files
+        if not tree and FORESEEN < size <= AHEAD:  # one that has a tree may ask for parts of files
             self._pack_ahead(foreseen)
         return -1
 
@@ -270,10 +270,8 @@ class Courier:
 
     def _pack_ahead(self, wants: Sequence[Want]) -> None:
         """Begin with a pack that a host will probably ask for."""
-        pack: Future[int] = Future()
-        if wants:
-            self._packs[_key(wants)] = pack
-            self._spawn("mesh-pack-ahead", partial(self._make_pack_ahead, wants, pack))
+        pack = self._packs[_key(wants)] = Future()
+        self._spawn("mesh-pack-ahead", partial(self._make_pack_ahead, wants, pack))
 
     def _make_pack_ahead(self, wants: Sequence[Want], pack: Future[int]) -> None:
         while self._round_trip() == float("inf") and not self._stopped.wait(LOOK / 10):
@@ -289,7 +287,7 @@ class Courier:
         near = self._round_trip() < NEAR
         try:
             pack.set_result(self._luggage.result().pack(wants, compress=not near))
-        except BaseException as error:  # for whoever asks for it
+        except Exception as error:  # for whoever asks for it
             pack.set_exception(error)
 
     def _send_pack(self, node: int, pack: int) -> None:
