@@ -7,7 +7,6 @@ import re
 import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.api.choosing import choose_cluster, make_spec, project_here
@@ -17,6 +16,7 @@ from mesh.api.wiring import placed
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/
 _CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostReport:
     """What ``check`` found on one host."""
 

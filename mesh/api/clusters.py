@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.api.choosing import (
@@ -18,9 +17,10 @@ from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE
 from mesh.core.cluster import HostKeys
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ClusterLine:
     """One line of ``mesh clusters``."""
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mesh.api.wiring import Attaching
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
 from mesh.sinks.layout import LOGS
 from mesh.sinks.records import RUN_ID, Record, read_record
@@ -28,7 +28,7 @@ from mesh.sinks.resuming import read_left
 DEFAULTS = Options()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DetachedRun:
     """A run that there is somewhere."""
 

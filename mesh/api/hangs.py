@@ -8,7 +8,6 @@ import importlib.metadata
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mesh.api.records import LAST
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.sinks.ranks import told_ranks
 from mesh.sinks.stacks import Group, ended, fold, notes
 
@@ -26,7 +26,7 @@ MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; 
 HASH = 20  # bytes of BLAKE2b, as for contents of a workspace
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stacks:
     """The stacks of all ranks of a run."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause
 from mesh.sinks.records import RUN_ID, Record
 
@@ -29,7 +29,7 @@ MOST_NAMED = 8  # hosts in one message
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunLine:
     """One run on the hosts of a cluster."""
 
@@ -46,7 +46,7 @@ class RunLine:
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answers:
     """What hosts have told, and which could not be asked."""
 
@@ -54,7 +54,7 @@ class Answers:
     failures: tuple[str, ...]  # one line for each host
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Leftover:
     """Something that a run has left on a host."""
 
@@ -179,7 +179,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FoundRun:
     """A run that a command is about."""
 

@@ -29,6 +29,7 @@ from mesh.backends import kept
 from mesh.backends.kept import ANSWER, DATA, END, PACKET, ask, key_of, receive, send_all
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.core.frozen import frozen
 from mesh.remote.blob import opening, start_command
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Batch:
     users: int = 1  # hosts that are still connected, and whoever is connecting them
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Waiting:
     """An agent that waits on one host. It serves one command, as it would without us: logins are not shared."""
 

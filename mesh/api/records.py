@@ -9,10 +9,10 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import Kind
 from mesh.sinks.layout import EVENTS
 from mesh.sinks.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
@@ -24,7 +24,7 @@ YOUNG = 3600.0  # seconds: what is no older may be a run that is just beginning
 _REMOVED = ".removed"  # ends the name of a directory that is being removed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Removed:
     """A run whose directory was removed."""
 

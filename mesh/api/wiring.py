@@ -11,7 +11,6 @@ import select
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from mesh.api.records import runs_directory
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 
@@ -43,7 +43,7 @@ PER_HOST, BESIDES = {"local": 3, "ssh": 1}, 128
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Showing:
     """What a command shows and keeps."""
 
@@ -69,7 +69,7 @@ class Showing:
         return self.output or ("fold" if _is_terminal(1) else "all")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Attaching:
     """What is here of a run that goes on by itself, and what is wanted of it."""
 

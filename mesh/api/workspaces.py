@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,13 @@ from mesh.api.choosing import (
 )
 from mesh.config.project import check_workspace
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 
 if TYPE_CHECKING:
     from mesh.workspace.ignore import Decision
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Listed:
     """A file or link of the workspace."""
 
@@ -26,7 +26,7 @@ class Listed:
     size: int  # bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Explanation:
     """Why a path belongs to the workspace, or does not."""
 

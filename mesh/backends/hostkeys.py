@@ -15,19 +15,19 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
 
 from mesh.core.errors import HostUnreachable
+from mesh.core.frozen import frozen
 
 SSH_PORT = 22
 STEP = "host-key"  # of connecting, that fails here
 _writing = threading.Lock()
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Line:
     """One line of a file."""
 
@@ -86,7 +86,7 @@ def read(paths: Sequence[Path]) -> list[Line]:
     return lines
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Checker:
     """Decides about the keys of one host."""
 

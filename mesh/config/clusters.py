@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from yaml.nodes import MappingNode, Node
@@ -15,6 +15,7 @@ from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
 from mesh.core.errors import UnknownCluster, UsageError
+from mesh.core.frozen import frozen
 
 LOCAL = "local"
 LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
@@ -50,7 +51,7 @@ write that file, for example:
 or try the built-in cluster: mesh run local COMMAND"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ClusterFile:
     """The clusters of one file, good and bad ones."""
 

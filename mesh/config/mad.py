@@ -6,7 +6,6 @@ import configparser
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.config.hosts import NoHost, check_port, expand, split
@@ -15,6 +14,7 @@ from mesh.config.settings import read_seconds
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import MULTI_NODE_ARGS
 
 REQUIRED = ("model", "nodes", "ssh-user")
@@ -44,7 +44,7 @@ NO_PASSWORD = UsageError(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MadJob:
     """What madengine is to do, and where."""
 

@@ -7,7 +7,7 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, SequenceNode
@@ -15,6 +15,7 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntry, SetupCommand
 
 FILE = "mesh.yaml"
@@ -73,7 +74,7 @@ pass:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Project:
     """A directory with or without a mesh.yaml."""
 

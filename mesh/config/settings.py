@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from mesh.config.hosts import NoHost, expand, numbers
@@ -15,6 +15,7 @@ from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 from mesh.core.run import (
     AUTO,
     DEFAULT_DRAIN,
@@ -35,7 +36,7 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Options:
     """What may be chosen for one run. Times are in seconds; None leaves them to MESH_GRACE and the like, then to
     mesh.yaml, then to the default."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
+
+from mesh.core.frozen import frozen
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
 LONGEST_KEEP = 600.0  # seconds; an agent that waits leaves by itself after a little more
@@ -23,7 +25,7 @@ class HostKeys(Enum):
     STRICT = "strict"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Host:
     """One machine of a cluster."""
 
@@ -40,7 +42,7 @@ class Host:
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TpuName:
     """TPU VMs of Google Cloud by their name: the API tells which hosts they are."""
 
@@ -53,7 +55,7 @@ class TpuName:
     like: Host = field(default_factory=lambda: Host(name="", address=""))  # user, port and key of every host
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Cluster:
     """A named, ordered set of hosts and how they are reached."""
 
@@ -74,7 +76,7 @@ class Cluster:
     keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Placement:
     """Which ranks run where: host i runs ranks i * nproc .. i * nproc + nproc - 1.
 

@@ -7,9 +7,11 @@ corrected by the offset between the two clocks, so that events of different host
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
+
+from mesh.core.frozen import frozen
 
 # The steps on the way to an agent, in their order: a host that fails in one of them has none.
 CONNECTING = ("reach", "host-key", "login", "python")
@@ -27,28 +29,28 @@ class Stream(Enum):
     SETUP = "setup"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Event:
     """Something that happened in a run."""
 
     time: float  # seconds since the epoch, on the launcher's clock
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostEvent(Event):
     """Something that happened on one host."""
 
     node: int  # 0 .. number of hosts - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankEvent(HostEvent):
     """Something that happened to one rank."""
 
     rank: int  # 0 .. world size - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Connected(HostEvent):
     """The agent runs there and has answered."""
 
@@ -57,7 +59,7 @@ class Connected(HostEvent):
     is_locking: bool = False  # it takes its lock without being told to
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
@@ -65,7 +67,7 @@ class Locked(HostEvent):
     ports: tuple[int, ...] = ()  # TCP ports that are kept there for the ranks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Busy(HostEvent):
     """Another run holds the host's lock."""
 
@@ -73,7 +75,7 @@ class Busy(HostEvent):
     is_brief: bool = False  # it is one sync of somebody who watches a workspace
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Synced(HostEvent):
     """The workspace on the host equals the local one."""
 
@@ -84,7 +86,7 @@ class Synced(HostEvent):
     attempt: int = 0  # as in Lacks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lacks(HostEvent):
     """Contents that the host needs for its workspace."""
 
@@ -92,7 +94,7 @@ class Lacks(HostEvent):
     attempt: int  # how often the workspace had been listed again when it was told what has changed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OtherTree(HostEvent):
     """The host has another tree than it had told: the changes were for nothing."""
 
@@ -100,7 +102,7 @@ class OtherTree(HostEvent):
     attempt: int  # as in Lacks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Serving(HostEvent):
     """The host hands on the next pack that it gets."""
 
@@ -108,7 +110,7 @@ class Serving(HostEvent):
     port: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unfetched(HostEvent):
     """The host cannot get the pack from another one, or cannot hand it on."""
 
@@ -116,12 +118,12 @@ class Unfetched(HostEvent):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Progress(Event):
     """How far a sync or a pull is. A few come in a second; one that finds a sink busy is left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Preparing(Progress):
     """Our own part of the sync takes a while."""
 
@@ -130,7 +132,7 @@ class Preparing(Progress):
     of: int  # the same; 0: not known
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sending(Progress):
     """The workspace travels."""
 
@@ -138,12 +140,12 @@ class Sending(Progress):
     of: int  # bytes that are to leave, as far as is known
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Heard(HostEvent):
     """Something has come that tells nothing. For the launcher, which acknowledges it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PrerunDecided(HostEvent):
     """The host knows whether it must run a prerun entry that has inputs."""
 
@@ -160,7 +162,7 @@ class PrerunDecided(HostEvent):
         return f"runs: {self.why}" if self.why else f"skipped: {UNCHANGED}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ready(HostEvent):
     """Everything before the ranks is done there, prerun too."""
 
@@ -168,7 +170,7 @@ class Ready(HostEvent):
     interfaces: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
@@ -178,7 +180,7 @@ class PrepareFailed(HostEvent):
     hint: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WorkspaceFailed(Event):
     """Our own part of the preparation failed: the workspace cannot be listed, read or packed."""
 
@@ -186,14 +188,14 @@ class WorkspaceFailed(Event):
     hint: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AsksPassword(HostEvent):
     """sudo on the host wants the user's password; its setup waits."""
 
     user: str  # as the host knows the user
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answered(HostEvent):
     """The agent's answer to a question."""
 
@@ -201,7 +203,7 @@ class Answered(HostEvent):
     clock: float  # seconds that the host's clock is ahead of ours
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pulling(Progress, HostEvent):
     """How far a pull from one host is."""
 
@@ -210,7 +212,7 @@ class Pulling(Progress, HostEvent):
     of: int  # bytes that are to come, as far as is known
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pulled(HostEvent):
     """All that the host sends of a pull is here."""
 
@@ -220,7 +222,7 @@ class Pulled(HostEvent):
     seconds: float  # since the host was reached
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NotPulled(HostEvent):
     """A path that a pull does not bring from this host."""
 
@@ -229,14 +231,14 @@ class NotPulled(HostEvent):
     fails: bool = True  # the pull is not complete without it; False: a socket, a device
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Started(RankEvent):
     """The rank's process exists."""
 
     pid: int  # on its host
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Output(RankEvent):
     """Bytes that a rank (or, for Stream.PRERUN and SETUP, the host's session) wrote, as they came."""
 
@@ -244,7 +246,7 @@ class Output(RankEvent):
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Exited(RankEvent):
     """The rank's process ended by itself or by a signal; all that it had written came before."""
 
@@ -276,7 +278,7 @@ class Exited(RankEvent):
             return f"killed by signal {self.signal}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ended(Exited):
     """The same, told before the output that came first: behind a paused terminal it is known all the same.
 
@@ -284,7 +286,7 @@ class Ended(Exited):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LeftOut(RankEvent):
     """Output that the host's spool had no room for."""
 
@@ -292,7 +294,7 @@ class LeftOut(RankEvent):
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lost(HostEvent):
     """The host or its agent is gone without a good-bye, or is silent for too long."""
 
@@ -301,26 +303,26 @@ class Lost(HostEvent):
     is_known: bool = False  # the host itself has told that the run's agent is no more
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Reconnecting(HostEvent):
     """The connection ended; the agent goes on, and we are trying to reach it again."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Reconnected(HostEvent):
     """The agent is back, and nothing was lost."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Silent(HostEvent):
     """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
 
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostNotice(HostEvent):
     """A line for the user about one host."""
 
@@ -328,17 +330,17 @@ class HostNotice(HostEvent):
     seconds: float = 0.0  # that the host asks for to end what it is doing
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stopped(HostEvent):
     """Somebody has asked the agent to end the run (``mesh stop``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Cleared(HostEvent):
     """Every process of the run is gone there; told before the output that comes before Gone. For the supervisor."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gone(HostEvent):
     """The agent has ended every process of the run, looked, and leaves."""
 
@@ -346,14 +348,14 @@ class Gone(HostEvent):
     stays: tuple[str, ...] = ()  # what a setup has left in the background on purpose, one line each
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Detached(HostEvent):
     """The host keeps the run without us from now on."""
 
     ends_with: str = ""  # its system ends it with the end of "login", ours there, or "logins", the user's last one
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Introduced(HostEvent):
     """The host's agent has met the others of the run, or waits for them; it need not be asked by us any more."""
 
@@ -361,12 +363,12 @@ class Introduced(HostEvent):
     reason: str = ""  # why they will not meet
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CaughtUp(HostEvent):
     """What comes from now on was not there when we attached."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EndOrdered(HostEvent):
     """The ranks of a host were told to end while the run went on without the client that had started it."""
 
@@ -376,40 +378,40 @@ class EndOrdered(HostEvent):
     reason: str = ""  # how that one was lost
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Chosen(Event):
     """What the user has answered, who was asked."""
 
     answer: str  # "stop", "leave" or "go on"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Interrupted(Event):
     """The launcher got a signal that asks it to end, or was told to."""
 
     signal: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StdoutClosed(Event):
     """Nobody reads our standard output any more."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tick(Event):
     """Nothing happened but time. Only the supervisor sees it."""
 
     monotonic: float  # seconds of time.monotonic(), for deadlines
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Notice(Event):
     """A line for the user about the run as a whole. Comes from the supervisor, for the sinks."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finished(Event):
     """The run has ended everywhere; the last event of every run."""
 

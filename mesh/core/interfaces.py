@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Event
+from mesh.core.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Farewell:
     """What a channel says after its end."""
 
@@ -41,7 +41,7 @@ class Channel(Protocol):
         """End it at once, from any thread: a blocked send or receive returns or raises. May be called twice."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Opened:
     """The end of one host's opening."""
 

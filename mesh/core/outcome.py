@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from mesh.core.events import Exited, Lost, PrepareFailed
+from mesh.core.frozen import frozen
 
 
 class Cause(Enum):
@@ -29,7 +29,7 @@ EXIT_PREPARE = 125  # as docker run
 EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """The end of a run."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from mesh.core.frozen import frozen
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen
 class Offer:
     """The beginning of a file that is here already."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
+
+from mesh.core.frozen import frozen
 
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
@@ -39,7 +41,7 @@ class Kind(Enum):
     PULL = "pull"  # files from the hosts
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SetupCommand:
     """One of the ``commands:`` of mesh.yaml."""
 
@@ -48,7 +50,7 @@ class SetupCommand:
     sudo: bool = False  # as root, by sudo
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PrerunEntry:
     """One entry of ``prerun:``."""
 
@@ -68,7 +70,7 @@ class PrerunEntry:
         return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunSpec:
     """What one run does, on whatever hosts. Times are in seconds.
 

@@ -9,17 +9,18 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from mesh.core.cluster import TpuName
+from mesh.core.frozen import frozen
 from mesh.discovery.gcloud import Zone
 from mesh.discovery.nodes import TpuNode, Worker
 
 VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answer:
     """The nodes of one name, and when they were told of."""
 

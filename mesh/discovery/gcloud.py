@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.core.cluster import TpuName
 from mesh.core.errors import UsageError
+from mesh.core.frozen import frozen
 
 KEY = "~/.ssh/google_compute_engine"  # that gcloud makes, and logs in with
 PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -20,7 +20,7 @@ _PROPERTIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Zone:
     """Where TPUs are looked for."""
 

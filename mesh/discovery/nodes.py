@@ -8,10 +8,10 @@ import itertools
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mesh.core.cluster import Cluster, Host, TpuName
 from mesh.core.errors import MeshError
+from mesh.core.frozen import frozen
 from mesh.discovery.gcloud import Zone
 
 READY = "READY"
@@ -27,7 +27,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Worker:
     """One machine of a node."""
 
@@ -36,7 +36,7 @@ class Worker:
     instance: str = ""  # what it is called as a virtual machine; "": nobody has asked
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TpuNode:
     """One TPU, that is one slice, with its machines in the order of their worker numbers."""
 

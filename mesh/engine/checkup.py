@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, PrepareFailed
+from mesh.core.frozen import frozen
 from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
@@ -21,7 +21,7 @@ CLOCK_OFF = 5.0  # seconds; mesh corrects the times it tells, but file times, ce
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wanted:
     """What a check looks for, beyond what it always does."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mesh.core.cluster import Placement
+from mesh.core.frozen import frozen
 from mesh.core.run import VISIBLE_DEVICES, RunSpec, visible_devices
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rendezvous:
     """Where the ranks meet."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
+
+from mesh.core.frozen import frozen
 
 Value = TypeVar("Value", bound=Hashable)
 MOST_NAMED = 8  # hosts in one line
@@ -22,7 +23,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"  # an earlier failure kept it from being looked at
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finding:
     """One thing that was looked at on one host."""
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ from mesh.core.events import (
     Unfetched,
     WorkspaceFailed,
 )
+from mesh.core.frozen import frozen
 from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Landing
@@ -81,7 +82,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 NO_SUSPENSION = "not suspended: without us the hosts would end the run; Ctrl-C ends it"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Local:
     """What the launcher needs from this side."""
 
@@ -98,7 +99,7 @@ class Local:
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class _Arrival:
     """An event, and how far the host's stream is told by then."""
 

@@ -3,59 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.events import EndOrdered, Event
+from mesh.core.frozen import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Say:
     """Tell the user a line."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tell:
     """Show an event that no host has told."""
 
     event: Event
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostOrder:
     """Something to do on one host."""
 
     node: int  # 0 .. number of hosts - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lock(HostOrder):
     """Take the host's lock, if the run takes any."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unlock(HostOrder):
     """Let go of the host's lock."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sync(HostOrder):
     """Send the workspace."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Prepare(HostOrder):
     """Run prerun."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Start(HostOrder):
     """Start the ranks of this host, or its setup."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ask(HostOrder):
     """Ask the agent something."""
 
@@ -64,19 +64,19 @@ class Ask(HostOrder):
     enclosed: bytes = b""  # many bytes that the question comes with
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Detach(HostOrder):
     """Keep the run without us."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Introduce(HostOrder):
     """Have the host's agent meet those of the other hosts, so that they end the run together without us."""
 
     port: int  # of the first host's agent, whom all others meet; 0: it is that one
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Signal(HostOrder):
     """Signal every process of the run there; what is left after grace seconds is killed."""
 
@@ -85,12 +85,12 @@ class Signal(HostOrder):
     why: EndOrdered | None = None  # for those who come back to a run that goes on by itself
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Kill(HostOrder):
     """Kill every process of the run there, now."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finish(HostOrder):
     """End what is left, look that it is gone, and let the agent leave."""
 
@@ -98,7 +98,7 @@ class Finish(HostOrder):
     grace: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AskUser:
     """Ask whether to stop the run or to leave it; Chosen is the answer."""
 

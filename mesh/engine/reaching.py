@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.cluster import Placement
+from mesh.core.frozen import frozen
 from mesh.engine.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
 
@@ -44,7 +44,7 @@ MEANINGS = {
 OTHER = "see `ip route get ADDRESS` there; internal_ip: in cluster.yaml names another address"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Try:
     """One connection that is tried."""
 

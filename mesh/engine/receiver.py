@@ -9,13 +9,13 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
 
 from mesh.core.errors import MeshError, PathRefused
 from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
+from mesh.core.frozen import frozen
 from mesh.core.pull import Landing, Offer
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 
@@ -37,7 +37,7 @@ class _State(Enum):
     IGNORING = "it was refused: its bytes are for nobody"
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class _Wanted:
     path: bytes
     size: int  # bytes, as it was listed

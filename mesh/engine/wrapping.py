@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from mesh.core.frozen import frozen
 from mesh.core.run import MULTI_NODE_ARGS, Launch, RunSpec, visible_devices
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Place:
     """What a launcher must know."""
 

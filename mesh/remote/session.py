@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mesh.core.errors import ChannelClosed
@@ -23,6 +23,7 @@ from mesh.core.events import (
     PrepareFailed,
     Reconnecting,
 )
+from mesh.core.frozen import frozen
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.remote.agent.frames import Decoder, FrameError, encode
@@ -38,7 +39,7 @@ ACKNOWLEDGED = 128 << 10  # bytes of an agent's stream that are acknowledged tog
 MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent greets
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Begin:
     """What an agent must know from its first moment."""
 
@@ -65,7 +66,7 @@ class Begin:
     plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back must know
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rank:
     """One rank to start: what differs from the host's first one."""
 

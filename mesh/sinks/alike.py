@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mesh.core.frozen import frozen
 
 MOST_VARIED = 4  # numbers of a line that may differ
 LONGEST = 1 << 14  # bytes of a line, or of a traceback, in which numbers are looked for
@@ -40,7 +41,7 @@ _WORD = re.compile(rb"[A-Za-z\x80-\xff]{3}")
 _SEPARATORS = b" T:.,-"
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Shape:
     """What a line has in common with those that are alike."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mesh.core.events import Exited
+from mesh.core.frozen import frozen
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses, as sh has them
 LOOK = 40  # last lines that are searched
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fact:
     """A cause that has a name."""
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import IO
 
+from mesh.core.frozen import frozen
 from mesh.sinks.alike import Ranges, Shape, first_value, shape
 from mesh.sinks.lines import Lines
 from mesh.sinks.units import Unit, UnitCutter, seen
@@ -33,7 +33,7 @@ STEPS = 32  # groups that are looked at to see whether a line may join one
 KNOWN = 4096  # lines of which the shape is remembered
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Folded:
     """Something to be shown."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO
+
+from mesh.core.frozen import frozen
 
 KEPT = 1 << 20  # bytes of an unfinished line that are kept in memory; the rest goes to a file until the line ends
 PIECE = 1 << 18  # bytes that are read back at a time
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Lines:
     """One or more whole lines of one stream."""
 
@@ -46,7 +47,7 @@ class LineCutter:
         if not end:
             self._keep(chunk)
             return None
-        whole = Lines(self._head, bytes(self._rest) + chunk[:end])
+        whole = Lines(self._head, b"".join((self._rest, memoryview(chunk)[:end])) if self._rest else chunk[:end])
         self._head = None
         self._rest = bytearray(chunk[end:])
         return whole
@@ -89,4 +90,4 @@ def label(text: bytes, prefix: bytes, *, first: bool = True) -> bytes:
     (b'[0] a\\n[0] b\\n', b'rest\\n[0] b\\n')
     """
     body = text[:-1] if text.endswith(b"\n") else text
-    return (prefix if first else b"") + body.replace(b"\n", b"\n" + prefix) + b"\n"
+    return b"".join((prefix if first else b"", body.replace(b"\n", b"\n" + prefix), b"\n"))

@@ -9,9 +9,9 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.core.frozen import frozen
 from mesh.sinks.layout import marker, read_tail_name, tail_name
 
 MOST_OPEN = 64  # files at a time; a laptop may have 256 descriptors in all
@@ -22,7 +22,7 @@ PIECE = 1 << 18  # bytes that are written together
 AGAIN = 1.0  # seconds from a write that failed to the next attempt
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gap:
     """Bytes of a log that were left out."""
 

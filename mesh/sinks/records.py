@@ -9,12 +9,13 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from mesh.core.cluster import Host, Placement
+from mesh.core.frozen import frozen
 from mesh.sinks.layout import EVENTS, LOGS, RUN
 
 MOST = 1e11  # the year 5138: no number of ours is greater, and times beyond it cannot be told
@@ -31,7 +32,7 @@ class State(Enum):
     DIED = "died"  # its client is gone, and has not written how it ended
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Record:
     """A run that this machine has started. What its directory does not tell is empty, 0 or None."""
 

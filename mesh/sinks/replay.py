@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
+from mesh.core.frozen import frozen
 from mesh.sinks.layout import (
     INDEX,
     LOGS,
@@ -29,7 +30,7 @@ BLOCKS = 1 << 25  # bytes of all logs that are kept in memory
 LINE_BEGIN = 1 << 16  # how far before a moment the line that was being written then is looked for
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Part:
     """A file, or a part of one, with some of a log's bytes."""
 

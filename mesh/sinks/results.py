@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Stream
+from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause, Outcome
 from mesh.sinks.store import StoreSink
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankResult:
     """How one rank ended, and what it printed."""
 
@@ -33,7 +33,7 @@ class RankResult:
         return self.stderr_path.read_bytes() if self.stderr_path.exists() else b""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunResult:
     """The end of a run."""
 
@@ -50,7 +50,7 @@ class RunResult:
         return self.exit_code == 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SyncResult:
     """The end of a sync."""
 
@@ -65,7 +65,7 @@ class SyncResult:
         return self.exit_code == 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PullResult:
     """The end of a pull."""
 

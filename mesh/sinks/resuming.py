@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mesh.core.events import Stream
+from mesh.core.frozen import frozen
 from mesh.core.run import RunSpec
 from mesh.sinks.layout import EVENTS, SUFFIX, log_name, read_tail_name
 from mesh.sinks.records import Record
 from mesh.sinks.replay import LogFiles
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Left:
     """The state of a run directory."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Answered, Event, Exited, Finished
+from mesh.core.frozen import frozen
 from mesh.sinks.escapes import plain
 from mesh.sinks.ranks import told
 
@@ -17,7 +17,7 @@ _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/pytho
 HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Frame:
     """One call of a stack."""
 
@@ -35,7 +35,7 @@ class Frame:
         return f"{self.function} at {place}" if place else self.function
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class At:
     """A process that has a stack."""
 
@@ -44,7 +44,7 @@ class At:
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """Equal stacks, and whose they are."""
 

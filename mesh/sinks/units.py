@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mesh.core.frozen import frozen
 from mesh.sinks.escapes import last_state
 from mesh.sinks.lines import LineCutter, Lines
 
@@ -11,7 +10,7 @@ HEAD = b"Traceback (most recent call last):"
 MOST_OF_BLOCK = 1 << 18  # bytes of a traceback; what is longer is none
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Unit:
     """A line, or the lines of a traceback, without the last newline."""
 

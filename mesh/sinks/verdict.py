@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Exited, Lost
+from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.sinks.facts import Fact, fact_of, points_elsewhere
 from mesh.sinks.words import Raised, raised
@@ -18,7 +18,7 @@ LAST_LINES = 10  # of what the first one said
 Tail = Callable[[int], Sequence[str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """The end of one rank."""
 
@@ -45,7 +45,7 @@ class Failure:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Verdict:
     """Why the ranks of a run ended before their time."""
 

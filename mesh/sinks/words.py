@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mesh.core.frozen import frozen
 
 # torch.distributed puts "[rank3]: " before each line of a traceback.
 _LEAD = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[ |+-]*\| ?)?")
@@ -16,7 +17,7 @@ _BARE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt
 MORE = 3  # lines of a message that has several
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Raised:
     """An exception that ended a program."""
 

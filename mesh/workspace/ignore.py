@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from mesh.core.frozen import frozen
 from mesh.workspace.patterns import NEVER, Pattern, read_lines, read_ours
 
 FILES = (b".gitignore", b".meshignore")  # the later one wins
@@ -51,7 +52,7 @@ def _together(patterns: Sequence[Pattern]) -> re.Pattern[bytes]:
     return re.compile(b"(?:" + alternatives + rb")\Z", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Rules:
     """The rules for one directory and what is in it."""
 
@@ -118,7 +119,7 @@ def load_rules(
     return rules, inside
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Decision:
     """Why a path belongs, or does not."""
 

@@ -6,11 +6,12 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from mesh.core.errors import MeshError
+from mesh.core.frozen import frozen
 from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 
@@ -37,7 +38,7 @@ class Entry(NamedTuple):
     target: bytes = b""  # of a link
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Listing:
     """Everything that belongs, sorted by path."""
 

@@ -9,10 +9,10 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 from mesh.core.errors import MeshError
+from mesh.core.frozen import frozen
 from mesh.workspace.counting import Counter, Tell, untold
 from mesh.workspace.listing import MOST_NAMED, told
 from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
@@ -30,7 +30,7 @@ NEW = -1  # in place of an offset: the bytes come from the pack
 Operation = tuple[int, int]  # offset in the base, or NEW; length
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Want:
     """A content that a host lacks, and what it has instead; hosts with equal wants need the same pack."""
 
@@ -42,7 +42,7 @@ class Want:
     tail: tuple[str, ...] = ()  # the same from its end, the last one being the first of the file
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Packed:
     """What went into a pack."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gitignore_parser import rule_from_pattern
+
+from mesh.core.frozen import frozen
 
 _CLASSES = {
     b"alnum": rb"0-9A-Za-z",
@@ -30,7 +31,7 @@ _CLASSES = {
 NEVER = rb"(?!)"
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Pattern:
     """One rule, for paths relative to the directory that it was written for."""
 

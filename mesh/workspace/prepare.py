@@ -7,12 +7,12 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import IO
 
+from mesh.core.frozen import frozen
 from mesh.workspace import listing as listed
 from mesh.workspace import pack
 from mesh.workspace.counting import Counter, Tell, untold
@@ -27,7 +27,7 @@ PIECE = 1 << 18  # bytes read at a time
 LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Prepared:
     """A workspace that can be sent: what it was at one moment."""
 

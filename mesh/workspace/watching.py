@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.core.errors import MeshError
+from mesh.core.frozen import frozen
 from mesh.workspace.ignore import FILES, Rules
 from mesh.workspace.listing import list_workspace
 
@@ -22,7 +22,7 @@ POLL = 300  # milliseconds between two looks where the system cannot tell (WATCH
 ADDED, MODIFIED, DELETED = 1, 2, 3  # watchfiles.Change
 
 
-@dataclass(frozen=True)
+@frozen(kw_only=False)
 class Survey:
     """What of a workspace is watched, as it was at one moment."""
 

@@ -71,7 +71,8 @@ class Decoder:
             if len(buffer) - position < size:
                 self._searched = 0
                 break
-            frames.append((self._header, bytes(buffer[position : position + size])))
+            with memoryview(buffer) as view:
+                frames.append((self._header, bytes(view[position : position + size]) if size else b""))
             position += size
             self.consumed += self._header_size + size
             self.ends.append(self.consumed)

@@ -37,44 +37,46 @@ class Outbox:
         self._printed: dict[str, int] = {}  # bytes of each stream so far
         self._told: list[dict[str, Any]] = []  # the frames that a tape begins with
         self._urgent: deque[bytes] = deque()  # these pass the spool and the window
-        self._window = bytearray()  # what the client may not have yet
-        self._begin = place  # the place of its first byte in the stream
-        self._place = place  # of the next byte to be sent
+        self._window: deque[bytes] = deque()  # what the client may not have yet, in whole frames
+        self._first = place  # the place of its first byte in the stream
+        self._begin = place  # up to which the client has everything: within the first piece of the window
+        self._end = place  # of the window
+        self._unsent: deque[memoryview] = deque()  # the end of it, that was not written to the channel yet
         self.channel = 1  # the descriptor to write to; -1: there is none
 
     def __bool__(self) -> bool:
         """True if something is to be written that may be written."""
-        waits = self._place < self._begin + len(self._window) or self._urgent
+        waits = self._unsent or self._urgent
         return self.channel >= 0 and bool(waits or (self._takes_more and self._spool))
 
     @property
     def _takes_more(self) -> bool:
-        return len(self._window) < WINDOW and not self._is_parted
+        return self._end - self._begin < WINDOW and not self._is_parted
 
     @property
     def places(self) -> tuple[int, int]:
         """Up to which place of the stream the client has everything, and up to which there is something for it."""
-        return self._begin, self._begin + len(self._window)
+        return self._begin, self._end
 
     @property
     def is_empty(self) -> bool:
         """True if everything has been written, be it acknowledged or not."""
-        return not self._urgent and not self._spool and self._place == self._begin + len(self._window)
+        return not self._urgent and not self._spool and not self._unsent
 
     @property
     def is_acknowledged(self) -> bool:
         """True if the client has everything."""
-        return self.is_empty and not self._window
+        return self.is_empty and self._begin == self._end
 
     @property
     def is_behind(self) -> bool:
         """True if what is sent now will wait for the client."""
-        return len(self._window) >= WINDOW or self.channel < 0
+        return self._end - self._begin >= WINDOW or self.channel < 0
 
     @property
     def has_room(self) -> bool:
         """True if more may be sent without any of it waiting in the spool."""
-        return not self._spool and len(self._window) < WINDOW
+        return not self._spool and self._end - self._begin < WINDOW
 
     def send(self, header: dict[str, Any], data: bytes = b"") -> None:
         """Send to the client, and to the tape where there is one: what ranks print goes there instead."""
@@ -107,7 +109,7 @@ class Outbox:
                 tape.add(header)
             decoder = Decoder()
             self._tape = tape
-            for header, data in decoder.feed(bytes(self._window)):
+            for header, data in decoder.feed(b"".join(self._unacknowledged())):
                 self._record(header, data)
         else:  # nothing of what ranks print is in there
             while self._spool:
@@ -145,10 +147,14 @@ class Outbox:
         """Write what the channel takes now. False if it has ended."""
         try:
             while self.channel >= 0:
-                if self._place == self._begin + len(self._window) and not self._fill():
+                if not self._unsent and not self._fill():
                     break
-                with memoryview(self._window) as window:
-                    self._place += os.write(self.channel, window[self._place - self._begin :])
+                piece = self._unsent[0]
+                count = os.write(self.channel, piece)
+                if count < len(piece):
+                    self._unsent[0] = piece[count:]
+                else:
+                    self._unsent.popleft()
         except BlockingIOError:
             pass
         except OSError:  # EPIPE
@@ -158,24 +164,34 @@ class Outbox:
     def _fill(self) -> bool:
         """Move what comes next into the window; whole frames, so that a channel can begin at any of them."""
         if self._urgent:
-            self._window += self._urgent.popleft()
+            piece = self._urgent.popleft()
         elif self._takes_more and self._spool:
-            self._window += self._spool.take()
+            piece = self._spool.take()
         else:
             return False
+        self._window.append(piece)
+        self._end += len(piece)
+        self._unsent.append(memoryview(piece))
         return True
 
     def acknowledge(self, place: int) -> None:
         """The client has everything before this place of the stream."""
-        count = min(max(0, place - self._begin), self._place - self._begin)
-        del self._window[:count]
-        self._begin += count
+        sent = self._end - sum(map(len, self._unsent))
+        self._begin = max(self._begin, min(place, sent))
+        while self._window and self._first + len(self._window[0]) <= self._begin:
+            self._first += len(self._window.popleft())
 
     def go_on(self, channel: int, place: int) -> None:
         """Send to another channel from a place on, where the client has everything before it."""
         self.acknowledge(place)
-        self._place = self._begin
+        self._unsent = deque(self._unacknowledged())
         self.channel = channel
+
+    def _unacknowledged(self) -> list[memoryview]:
+        """What of the window the client may not have yet."""
+        pieces = [memoryview(piece) for piece in self._window]
+        pieces[:1] = [piece[self._begin - self._first :] for piece in pieces[:1]]
+        return pieces
 
     def close(self) -> None:
         while self.move():

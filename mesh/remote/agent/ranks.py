@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-CHUNK = 65536  # bytes of output in one frame
+CHUNK = 1 << 16  # bytes of output in one frame
 
 
 class Source:

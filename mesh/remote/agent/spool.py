@@ -82,7 +82,7 @@ class Spool:
 
     def _store(self) -> None:
         """Write what was gathered into a file, and keep within the limit."""
-        data = b"".join(self._last)
+        data, size = self._last, self._last_size
         self._last, self._last_size = [], 0
         try:
             if not self._count:
@@ -90,12 +90,12 @@ class Spool:
             self._count += 1
             path = os.path.join(self._directory, str(self._count))
             with open(path, "xb") as file:
-                file.write(data)
+                file.writelines(data)
         except OSError:  # the disk is full: the newest is what there is no room for
-            self._gap().add(data)
+            self._gap().add(b"".join(data))
             return
         self._pieces.append(path)
-        self._on_disk += len(data)
+        self._on_disk += size
         while self._on_disk > self._limit or (self._on_disk > PIECE and self._is_disk_short()):
             place = self._pieces.index(self._gap()) + 1
             if place == len(self._pieces):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
+AT_ONCE = 4  # chunks that are read of one pipe before it is another's turn
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 
 
@@ -166,14 +167,18 @@ class Work:
         longest = 0
         for descriptor in ready & self.sources.keys():
             source = self.sources[descriptor]
-            data = source.read()
-            if data:
+            for _ in range(AT_ONCE):
+                data = source.read()
+                if data == b"":
+                    del self.sources[descriptor]
+                    os.close(descriptor)
+                if not data:
+                    break
                 self._agent.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
                 longest = max(longest, len(data))
                 self._agent.detachment.printed(now)
-            elif data is not None:
-                del self.sources[descriptor]
-                os.close(descriptor)
+                if len(data) < CHUNK:
+                    break
         if longest:
             self._read_again = now if longest == CHUNK else now + GATHER
             self._agent.flush()

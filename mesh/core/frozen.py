@@ -1,0 +1,71 @@
+"""``@frozen``: a frozen dataclass that is made quickly.
+
+For each class ``dataclasses`` writes and compiles six functions, and every command would wait for that 130 times. Here
+a class gets an ``__init__`` of its own; what compares, hashes, tells and guards a value is the same for all classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**given: Any) -> Callable[[T], T]:
+        return lambda decorator: decorator
+
+
+@overload
+def frozen(cls: type[T], /) -> type[T]: ...
+@overload
+def frozen(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | Callable[[type[T]], type[T]]:
+    """Make the class a dataclass whose fields are set once, by its ``__init__``.
+
+    kw_only: fields are given by name
+    """
+
+    def made(cls: type[T]) -> type[T]:
+        made = dataclasses.dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
+        for name, method in SHARED.items():
+            if name not in vars(made):
+                setattr(made, name, method)
+        return made
+
+    return made if cls is None else made(cls)
+
+
+def _set(self: Any, name: str, value: object) -> None:
+    if name in vars(self) or name not in self.__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    vars(self)[name] = value
+
+
+def _delete(self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _fields(self: Any) -> tuple[object, ...]:
+    return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+def _equal(self: Any, other: object) -> bool:
+    return _fields(self) == _fields(other) if other.__class__ is self.__class__ else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_fields(self))
+
+
+def _tell(self: Any) -> str:
+    told = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
+    return f"{type(self).__qualname__}({', '.join(told)})"
+
+
+SHARED = {"__setattr__": _set, "__delattr__": _delete, "__eq__": _equal, "__hash__": _hash, "__repr__": _tell}

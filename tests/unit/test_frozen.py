@@ -1,0 +1,74 @@
+"""``@frozen`` makes what ``@dataclass(frozen=True)`` makes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from mesh.core.frozen import frozen
+
+
+@frozen
+class Point:
+    """A value."""
+
+    x: int
+    y: int = 0
+    tags: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+
+
+@frozen(kw_only=False)
+class Named(Point):
+    """A value that is made of another, with a method of its own."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """What Point is to be like."""
+
+    x: int
+    y: int = 0
+    tags: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+
+
+def test_values_are_compared_and_hashed_by_their_fields() -> None:
+    assert Point(x=1) == Point(x=1, y=0) != Point(x=2)
+    assert {Point(x=1), Point(x=1), Point(x=1, tags=("a",))} == {Point(x=1), Point(x=1, tags=("a",))}
+    assert Point(x=1) != Model(x=1)
+    assert Named("n", x=1) != Point(x=1)
+    assert hash(Point(x=1)) == hash(Model(x=1))
+
+
+def test_they_are_told_and_copied_as_dataclasses_are() -> None:
+    assert repr(Point(x=1, tags=("a",))) == repr(Model(x=1, tags=("a",))).replace("Model", "Point") == "Point(x=1, y=0)"
+    assert repr(Named("n", x=1)) == "n"
+    assert dataclasses.replace(Point(x=1), y=5) == Point(x=1, y=5)
+    assert dataclasses.asdict(Point(x=1)) == dataclasses.asdict(Model(x=1))
+    assert copy.deepcopy(Point(x=1)) == pickle.loads(pickle.dumps(Point(x=1))) == Point(x=1)
+
+
+@pytest.mark.parametrize("name", ["x", "y", "tags", "other"])
+def test_nothing_is_set_a_second_time(name: str) -> None:
+    for value in (Point(x=1), Model(x=1)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, 3)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(value, name)
+    assert dataclasses.asdict(Point(x=1)) == {"x": 1, "y": 0, "tags": ()}
+
+
+@pytest.mark.parametrize("given", [{}, {"x": 1, "z": 2}])
+def test_fields_are_given_by_name_and_none_is_missing(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Point(**given)
+    with pytest.raises(TypeError):
+        Point(1)  # type: ignore[call-arg,misc]
