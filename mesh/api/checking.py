@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mesh.api.choosing import choose_cluster, make_spec, project_here
-from mesh.api.inquiries import ask
 from mesh.api.owner import is_dead
 from mesh.api.wiring import placed
 from mesh.config.settings import Options
@@ -143,6 +142,7 @@ def new_key() -> str:
 
 
 def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
+    from mesh.api.inquiries import ask
     from mesh.engine.checkup import Checkup
 
     checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), is_dead)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from mesh.api.checking import numbered, vetted
-from mesh.api.inquiries import count_gpus
 from mesh.api.wiring import Showing, launch
 from mesh.core.cluster import Cluster
 from mesh.core.events import Stream
@@ -19,6 +18,8 @@ def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bo
     check_first: see before whether every host is fit for it
     """
     if spec.nproc == AUTO:
+        from mesh.api.inquiries import count_gpus
+
         spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
     outcome, placement, store = launch(spec, cluster, showing, supervisor=decider, keeps=not check_first)

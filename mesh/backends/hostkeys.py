@@ -63,15 +63,15 @@ def _digest(salt: str, name: str) -> str:
     return base64.b64encode(hmac.new(key, name.lower().encode(), hashlib.sha1).digest()).decode()
 
 
-def read(paths: Sequence[Path]) -> list[Line]:
-    """The lines of files that can be read; a line that is none is left out, as OpenSSH does."""
-    lines = []
-    for path in paths:
-        try:
-            text = path.read_text("utf-8", "surrogateescape")
-        except OSError:
-            continue
-        for number, written in enumerate(text.splitlines(), 1):
+class KnownHosts:
+    """The lines of one file. There may be thousands, for hundreds of hosts: whose a line is, is looked up."""
+
+    def __init__(self, path: Path) -> None:
+        """A line that is none is left out, as OpenSSH does. Raises OSError."""
+        self._lines: list[Line] = []
+        self._by_name: dict[str, list[int]] = {}  # places in _lines
+        self._patterns: list[int] = []  # and of those that must be tried
+        for number, written in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1):
             words = written.split()
             if not words or words[0].startswith("#"):
                 continue
@@ -82,7 +82,38 @@ def read(paths: Sequence[Path]) -> list[Line]:
                 key = base64.b64decode(words[2], validate=True)
             except ValueError:
                 continue
-            lines.append(Line(path, number, marker, words[0], words[1], key))
+            self._add(Line(path, number, marker, words[0], words[1], key))
+
+    def _add(self, line: Line) -> None:
+        place = len(self._lines)
+        self._lines.append(line)
+        if line.hosts.startswith("|") or any(character in line.hosts for character in "*?!"):
+            self._patterns.append(place)
+        else:
+            for name in line.hosts.lower().split(","):
+                self._by_name.setdefault(name, []).append(place)
+
+    def about(self, name: str) -> list[Line]:
+        """The lines about a host, ``host`` or ``[host]:port``, in their order."""
+        tried = (place for place in self._patterns if self._lines[place].names(name))
+        return [self._lines[place] for place in sorted({*self._by_name.get(name.lower(), ()), *tried})]
+
+
+_read: dict[Path, tuple[tuple[int, int, int], KnownHosts]] = {}  # with what the file looked like then
+
+
+def lines_about(name: str, paths: Sequence[Path]) -> list[Line]:
+    """What files that can be read have about a host. They may change at any time, and each is read when it has."""
+    lines: list[Line] = []
+    for path in paths:
+        try:
+            found = path.stat()
+            look = found.st_ino, found.st_size, found.st_mtime_ns
+            if path not in _read or _read[path][0] != look:
+                _read[path] = look, KnownHosts(path)
+        except OSError:
+            continue
+        lines += _read[path][1].about(name)
     return lines
 
 
@@ -126,13 +157,12 @@ class Checker:
             self._record(key)
 
     def _lines(self) -> list[Line]:
-        name = self.name
-        return [line for line in read([*self.files, *self.more_files]) if line.names(name)]
+        return lines_about(self.name, [*self.files, *self.more_files])
 
     def _is_known_without_port(self, key: paramiko.PKey) -> bool:
         """As OpenSSH: for another port than 22, the same key of the same host will do."""
-        lines = read([*self.files, *self.more_files]) if self.port != SSH_PORT else []
-        return any(not line.marker and line.names(self.host) and line.key == key.asbytes() for line in lines)
+        lines = lines_about(self.host, [*self.files, *self.more_files]) if self.port != SSH_PORT else []
+        return any(not line.marker and line.key == key.asbytes() for line in lines)
 
     def _changed(self, known: Line, key: paramiko.PKey) -> HostUnreachable:
         return HostUnreachable(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +134,8 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     >>> did_you_mean("x", ["user", "hosts"])
     "; there are 'user', 'hosts'"
     """
+    import difflib  # for mistakes alone
+
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return "; did you mean " + " or ".join(repr(one) for one in near) + "?"

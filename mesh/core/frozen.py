@@ -42,9 +42,10 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | 
 
 
 def _set(self: Any, name: str, value: object) -> None:
-    if name in vars(self) or name not in self.__dataclass_fields__:
+    values = self.__dict__
+    if name in values or name not in self.__dataclass_fields__:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-    vars(self)[name] = value
+    values[name] = value
 
 
 def _delete(self: Any, name: str) -> None:

@@ -22,9 +22,8 @@ from typing import IO
 from mesh.core.frozen import frozen
 from mesh.sinks.alike import Ranges, Shape, first_value, shape
 from mesh.sinks.lines import Lines
-from mesh.sinks.units import Unit, UnitCutter, seen
+from mesh.sinks.units import HOLD, Unit, UnitCutter, seen
 
-HOLD = 0.45  # seconds that a line waits for the same line of other ranks
 # What lines cost in time, in parts of 1 µs; beyond a limit in HOLD seconds they are not compared any more.
 LINE, NEW_LINE = 2, 10
 BURST, LASTING = 100_000, 60_000  # in one such time, and in one after the other

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.escapes import Cleaner, clean, clean_lines
-from mesh.sinks.fold import Fold, Folded
 from mesh.sinks.labels import Labels
 from mesh.sinks.lines import LineCutter, Lines, label
 from mesh.sinks.live import LiveLines
+
+if TYPE_CHECKING:
+    from mesh.sinks.fold import Fold, Folded
 
 MOST_BARS = 8  # live lines of ranks
 
@@ -36,6 +39,8 @@ class RankOutput:
         self._cleaners: dict[Stream, Cleaner] = {}
         self._folds: dict[Stream, Fold] = {}
         if mode == "fold":
+            from mesh.sinks.fold import Fold
+
             ranks = range(placement.world_size)
             self._folds = {stream: Fold(ranks, exact=exact) for stream in (Stream.STDOUT, Stream.STDERR)}
 

@@ -31,7 +31,6 @@ from mesh.sinks.amounts import told_bytes
 from mesh.sinks.descriptor import Descriptor
 from mesh.sinks.enter import EnterKey
 from mesh.sinks.escapes import clean
-from mesh.sinks.fold import HOLD
 from mesh.sinks.github import Fence, Groups, error, is_job
 from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
@@ -39,6 +38,7 @@ from mesh.sinks.progress import Progress
 from mesh.sinks.ranks import counted
 from mesh.sinks.stacks import Gathered
 from mesh.sinks.status import SILENCE, Status
+from mesh.sinks.units import HOLD
 from mesh.sinks.voice import Voice
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named

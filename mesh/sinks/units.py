@@ -6,6 +6,7 @@ from mesh.core.frozen import frozen
 from mesh.sinks.escapes import last_state
 from mesh.sinks.lines import LineCutter, Lines
 
+HOLD = 0.45  # seconds that a line waits for the same line of other ranks
 HEAD = b"Traceback (most recent call last):"
 MOST_OF_BLOCK = 1 << 18  # bytes of a traceback; what is longer is none
 

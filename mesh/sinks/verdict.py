@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Exited, Lost
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
-from mesh.sinks.facts import Fact, fact_of, points_elsewhere
 from mesh.sinks.words import Raised, raised
+
+if TYPE_CHECKING:
+    from mesh.sinks.facts import Fact
 
 LAST_LINES = 10  # of what the first one said
 
@@ -92,6 +94,8 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
     examine = partial(_examine, placement, outcome.started, said)
     if isinstance(outcome.first, Lost):
         return Verdict(first=outcome.first, others=others, lost=lost, stopped=outcome.stopped)
+    from mesh.sinks.facts import points_elsewhere
+
     root = None
     if points_elsewhere(said(outcome.first.rank)):
         # Whoever has printed a traceback may take longer to end than those that miss it.
@@ -103,6 +107,8 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
 
 
 def _examine(placement: Placement, started: float, said: Tail, event: Exited) -> Failure:
+    from mesh.sinks.facts import fact_of
+
     lines = said(event.rank)
     exception = raised(lines)
     shown = exception.lines if exception else lines
