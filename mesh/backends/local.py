@@ -13,7 +13,7 @@ from mesh.core.cluster import Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Farewell, Opened
 
-CHUNK = 65536  # bytes that receive() returns at most
+CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
 LEAVING = 15.0  # seconds for an agent whose channel is closed; it has its own grace, and is killed as a last resort
 

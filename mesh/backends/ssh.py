@@ -31,7 +31,7 @@ CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and log
 TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
 PARALLEL = 32  # connections being opened at a time
-CHUNK = 65536
+CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
 
 # What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.

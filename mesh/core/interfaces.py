@@ -29,7 +29,7 @@ class Channel(Protocol):
         """Send all of data. Blocks while the other end does not read. Raises ChannelClosed."""
 
     def receive(self) -> bytes:
-        """Block until there are bytes; at most 64 KiB; b"" once the other end is gone."""
+        """Block until there are bytes; at most 128 KiB; b"" once the other end is gone."""
 
     def farewell(self) -> Farewell:
         """After receive() returned b"": how the other end ended. Waits at most 2 seconds for the status."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from mesh.core.events import Event
 from mesh.core.interfaces import Sink
 
-QUEUED = 256  # events, of up to 64 KiB each, that wait for one sink; beyond it output waits on the hosts
+QUEUED = 256  # events, of up to 128 KiB each, that wait for one sink; beyond it output waits on the hosts
 IDLE = 0.05  # seconds without an event after which a sink may look around
 IDLES, LONG_IDLE = 20, 0.2  # after so many of them in a row it looks around less often, with so many seconds in between
 

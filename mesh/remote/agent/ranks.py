@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-CHUNK = 1 << 16  # bytes of output in one frame
+# Bytes of output in one frame. The client has less to do with larger ones; but from 128 KiB on, glibc gives back the
+# memory of each (mallopt(3), M_MMAP_THRESHOLD), and they grow by the labels of their lines there.
+CHUNK = 116 << 10
+FULL = 1 << 16  # bytes that a pipe of the default size holds
 
 
 class Source:

@@ -8,7 +8,7 @@ import time
 
 from .errand import hint, why
 from .processes import Setting
-from .ranks import CHUNK, Rank, Source, start_rank
+from .ranks import CHUNK, FULL, Rank, Source, start_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Work:
                 if len(data) < CHUNK:
                     break
         if longest:
-            self._read_again = now if longest == CHUNK else now + GATHER
+            self._read_again = now if longest >= FULL else now + GATHER
             self._agent.flush()
 
     def relay_all(self, descriptor: int) -> None:
