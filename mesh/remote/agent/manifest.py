@@ -63,10 +63,14 @@ class Record(Manifest):
         extra: Iterable[str] = (),
         *,
         clean: bool,
+        packed: bytes = b"",
     ) -> None:
-        """statuses: what lstat said of each entry, if clean; extra: paths that a sync began to make, if it is not."""
+        """statuses: what lstat said of each entry, if clean, and ``packed`` as they stand in the file.
+
+        extra: paths that a sync began to make, if it is not clean
+        """
         Manifest.__init__(self, entries, text, tree)
-        self.statuses, self.extra, self.clean = statuses, extra, clean
+        self.statuses, self.extra, self.clean, self.packed = statuses, extra, clean, packed
 
 
 def known_tree(record_path: str) -> str:
@@ -92,7 +96,7 @@ def read_record(path: str) -> Record:
             raise ValueError
         entries = loads(text)
         if mark == CLEAN and len(rest) == STATUS.size * len(entries):
-            return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True)
+            return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True, packed=rest)
         extra = loads(rest)
         if mark == CLEAN or not all(isinstance(path, str) for path in extra):
             raise ValueError
@@ -109,9 +113,17 @@ def _no_record() -> Record:
     return Record([], empty.text, empty.tree, clean=False)
 
 
-def write_clean(path: str, manifest: Manifest, statuses: Mapping[str, Status]) -> None:
+def write_clean(path: str, record: Record, manifest: Manifest, statuses: Mapping[str, Status]) -> None:
     """Replace the record: everything is in place, with these statuses by path. Raises OSError."""
-    _write(path, manifest, CLEAN, b"".join([STATUS.pack(*statuses[entry[PATH]]) for entry in manifest.entries]))
+    found = [statuses[entry[PATH]] for entry in manifest.entries]
+    if record.clean and has_same_paths(record, manifest):  # few are new, as a rule, and packing takes its time
+        packed = bytearray(record.packed)
+        for place, (status, known) in enumerate(zip(found, record.statuses)):
+            if status is not known:
+                STATUS.pack_into(packed, place * STATUS.size, *status)
+        _write(path, manifest, CLEAN, packed)
+    else:
+        _write(path, manifest, CLEAN, b"".join([STATUS.pack(*status) for status in found]))
 
 
 def write_dirty(path: str, manifest: Manifest, extra: Iterable[str]) -> None:
@@ -119,7 +131,12 @@ def write_dirty(path: str, manifest: Manifest, extra: Iterable[str]) -> None:
     _write(path, manifest, DIRTY, dumps(sorted(extra)).encode("ascii"))
 
 
-def _write(path: str, manifest: Manifest, mark: str, rest: bytes) -> None:
+def has_same_paths(one: Manifest, other: Manifest) -> bool:
+    """Whether there are the same paths in both."""
+    return [entry[PATH] for entry in one.entries] == [entry[PATH] for entry in other.entries]
+
+
+def _write(path: str, manifest: Manifest, mark: str, rest: bytes | bytearray) -> None:
     write_whole(path, b"%s %s\n%s\n%s" % (manifest.tree.encode(), mark.encode(), manifest.text, rest))
 
 
@@ -160,19 +177,26 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
         for path in drop:
             if old.pop(path, None) is None:
                 raise BadChanges(f"{path!r} is to be dropped, and is not there")
+        is_alike = not drop and all(path in old and old[path][KIND] == new[path][KIND] for path in new)
         old.update(new)
-        new = old
+        entries = list(old.values()) if is_alike else _sorted(old)
     elif drop:
         raise BadChanges("paths are to be dropped from nothing")
-    entries = [new[path] for path in sorted(new)]
-    directories = {entry[PATH] for entry in entries if entry[KIND] == DIRECTORY}
-    nowhere = {entry[PATH].rpartition("/")[0] for entry in entries} - directories - {""}
-    if nowhere:
-        raise BadChanges(f"{min(nowhere)!r} is to have something in it, and is no directory")
+    else:
+        entries = _sorted(new)
     manifest = Manifest(entries)
     if manifest.tree != tree:
         raise BadChanges("the changes do not lead to the tree that they should")
     return manifest
+
+
+def _sorted(entries: Mapping[str, Entry]) -> list[Entry]:
+    """A tree of these, by path. Raises BadChanges where they are none."""
+    directories = {path for path, entry in entries.items() if entry[KIND] == DIRECTORY}
+    nowhere = {path.rpartition("/")[0] for path in entries} - directories - {""}
+    if nowhere:
+        raise BadChanges(f"{min(nowhere)!r} is to have something in it, and is no directory")
+    return [entries[path] for path in sorted(entries)]
 
 
 def parent_of(path: str) -> str:

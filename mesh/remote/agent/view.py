@@ -15,6 +15,7 @@ from .manifest import (
     MTIME,
     PATH,
     SIZE,
+    has_same_paths,
     is_path,
     mode_of,
     parent_of,
@@ -108,8 +109,11 @@ class View:
         return self._root + path.encode("latin-1")
 
     def _differing(self) -> list[Entry]:
-        same, old = self.statuses, self.old
-        return [entry for entry in self.manifest.entries if entry[PATH] not in same or old[entry[PATH]] != entry]
+        same = self.statuses
+        if has_same_paths(self.record, self.manifest):
+            pairs = zip(self.manifest.entries, self.record.entries)
+            return [entry for entry, old in pairs if entry[PATH] not in same or entry != old]
+        return [entry for entry in self.manifest.entries if entry[PATH] not in same or self.old[entry[PATH]] != entry]
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
@@ -117,11 +121,15 @@ class View:
         if not record.clean:
             return
         root = self._root
-        paths = [root + entry[PATH].encode("latin-1") for entry in record.entries]
+        paths = [entry[PATH] for entry in record.entries]
+        places = [root + path.encode("latin-1") for path in paths]
         try:
-            found: list[Status | None] = list(map(status_of, map(os.lstat, paths)))  # there may be 100,000
+            found: list[Status | None] = list(map(status_of, map(os.lstat, places)))  # there may be 100,000
         except OSError:
-            found = list(map(_look, paths))
+            found = list(map(_look, places))
+        if found == record.statuses:
+            self.statuses = dict(zip(paths, record.statuses))
+            return
         for entry, known, status in zip(record.entries, record.statuses, found):
             path = entry[PATH]
             if status is None or (missing and parent_of(path) in missing):

@@ -138,7 +138,7 @@ class Workspace:
             place.clear(kinds)
         statuses.update(place.finish(manifest.entries, {entry[PATH] for entry in view.todo}))
         step("record")
-        write_clean(self._record, manifest, statuses)
+        write_clean(self._record, record, manifest, statuses)
         self._store.trim()
         return _done(view, len(view.todo) + len(gone))
 
