@@ -105,6 +105,9 @@ class Following(Session):
         if known in self._told:
             return
         self._told.add(known)
+        if header["type"] == "exited":
+            for name, count in header.get("printed", {}).items():
+                yield from self._output({**header, "stream": name, "at": count}, b"")
         if header["type"] == "end-ordered":
             more = {"lost": header.get("lost", -1), "reason": header.get("reason", "")}
             at, cause = header["time"] - self._offset, header["cause"]

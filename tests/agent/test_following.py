@@ -226,6 +226,29 @@ def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, 
     assert (printed[:5], printed[-3:]) == (b"begin", b"end")
 
 
+def test_output_that_is_missing_at_the_end_is_counted(
+    opener: Open, come: Come, any_python: str, remote_dir: Path
+) -> None:
+    """As on a full disk: how the rank ended is there, and what it printed last is not."""
+    run = opener(any_python)
+    run.prepare()
+    run.start("sh", "-c", "read line; printf begin; printf error >&2", stdin=True)
+    run.session.detach()
+    run.until(Detached)
+    run.session.stdin(0, b"\n")
+    come().until(Gone)
+    run.session.close()
+    for piece in tape(remote_dir).glob("[0-9]*"):
+        piece.unlink()
+    look = come({(0, Stream.STDOUT): 2})
+    look.until(Gone)
+    left_out = {event.stream: event.bytes for event in look.events if isinstance(event, LeftOut)}
+    assert left_out == {Stream.STDOUT: 3, Stream.STDERR: 5}
+    assert look.printed() == b""
+    (exited,) = [event for event in look.events if isinstance(event, Exited)]
+    assert exited.code == 0
+
+
 def test_a_run_that_has_a_client_and_one_that_nobody_knows_are_told_apart(agent: Run, come: Come) -> None:
     unknown = come().until(PrepareFailed, Lost)
     assert isinstance(unknown, PrepareFailed)

@@ -133,12 +133,14 @@ class Tape:
         self._piece, self._size = -1, 0
 
     def _keep_within_limit(self) -> None:
-        while sum(self._sizes.values()) > self._limit or (len(self._sizes) > 2 and self._is_disk_short()):
-            self._head = self._head or sorted(self._sizes)[(len(self._sizes) - 1) // 2]
-            after = [number for number in self._sizes if number > self._head]
+        """The newest piece stays, as it may be the last one: nothing would tell what was in it."""
+        while len(self._sizes) > 2 and (sum(self._sizes.values()) > self._limit or self._is_disk_short()):
+            *others, _ = sorted(self._sizes)
+            self._head = self._head or others[len(others) // 2]
+            after = [number for number in others if number > self._head]
             if not after:
-                return
-            self._remove(min(after))
+                self._head = others[-2]
+            self._remove(min(after, default=others[-1]))
 
     def _is_disk_short(self) -> bool:
         disk = os.statvfs(self._directory)
