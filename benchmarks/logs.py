@@ -107,8 +107,7 @@ def measured(stage: Stage, found: list[Contestant], rounds: int) -> dict[str, li
     shown = Path("/dev/shm") / f"mesh-logs-{os.getpid()}"
     labels, hosts = labels_of(stage.lab), len(stage.addresses)
     here = [one for one in found if one.argv]
-    for user in stage.users:  # hosts know the agent already, as with the other rows
-        stage.measure(Contestant(name="", argv=user.mesh("exec", "pod", "true"), user=user))
+    stage.introduce()
     samples: dict[str, list[Sample]] = {one.name: [] for one in here}
     try:
         for _ in range(rounds):

@@ -194,6 +194,11 @@ class Stage:
 
     # ---- measuring
 
+    def introduce(self) -> None:
+        """Let the hosts know every user's agent, as hosts do that are used."""
+        for user in self.users:
+            self.measure(user.contestant("push", "push", "pod"))
+
     def compare(
         self, contestants: Sequence[Contestant], rounds: int, *, lines: bytes = b"", warm: bool = True
     ) -> dict[str, list[Sample]]:

@@ -103,11 +103,6 @@ class _Cases:
             user.stop_keeper()
         return self._parts
 
-    def introduce(self) -> None:
-        """Let the hosts know our agent."""
-        for user in self._stage.users:
-            self._stage.measure(user.contestant("push", "push", "pod"))
-
     def cold(self, one: Contestant) -> None:
         forget(self._stage)
 
@@ -125,7 +120,7 @@ def sync(chosen: Chosen) -> str:
         with Stage(hosts, chosen.variants) as stage:
             cases = _Cases(stage, chosen)
             cases.fill(2000, 10_000)
-            cases.introduce()
+            stage.introduce()
             cases.compare("cold, 2,000 files, 20 MB", cases.cold, warm=False)
             forget(stage)
             cases.compare("one 1 KB file of 2,000 changed", lambda one: one.user.edit(), warm=True, less=AS_ONE)

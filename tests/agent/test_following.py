@@ -208,15 +208,20 @@ def test_who_only_reads_leaves_alone_what_a_killed_agent_has_left(agent: Run, co
     assert eventually(lambda: not Path(f"/proc/{rank}").exists() or state_of(Path(f"/proc/{rank}")) == "Z")
 
 
-def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, come: Come, any_python: str) -> None:
-    run = opener(any_python, spool=3_000_000)
+def go_on_alone(run: Run, come: Come, script: str) -> None:
+    """A script whose client has left before it prints anything, until it has ended."""
     run.prepare()
-    run.start("sh", "-c", "read line; printf begin; head -c 20000000 /dev/zero; printf end", stdin=True)
+    run.start("sh", "-c", f"read line; {script}", stdin=True)
     run.session.detach()
     run.until(Detached)
     run.session.stdin(0, b"\n")
     come().until(Gone)
     run.session.close()
+
+
+def test_output_beyond_the_spools_limit_is_left_out_of_the_middle(opener: Open, come: Come, any_python: str) -> None:
+    run = opener(any_python, spool=3_000_000)
+    go_on_alone(run, come, "printf begin; head -c 20000000 /dev/zero; printf end")
     look = come()  # to what is left
     look.until(Gone)
     left_out = sum(event.bytes for event in look.events if isinstance(event, LeftOut))
@@ -230,14 +235,7 @@ def test_output_that_is_missing_at_the_end_is_counted(
     opener: Open, come: Come, any_python: str, remote_dir: Path
 ) -> None:
     """As on a full disk: how the rank ended is there, and what it printed last is not."""
-    run = opener(any_python)
-    run.prepare()
-    run.start("sh", "-c", "read line; printf begin; printf error >&2", stdin=True)
-    run.session.detach()
-    run.until(Detached)
-    run.session.stdin(0, b"\n")
-    come().until(Gone)
-    run.session.close()
+    go_on_alone(opener(any_python), come, "printf begin; printf error >&2")
     for piece in tape(remote_dir).glob("[0-9]*"):
         piece.unlink()
     look = come({(0, Stream.STDOUT): 2})

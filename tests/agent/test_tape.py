@@ -145,6 +145,21 @@ def test_beyond_its_limit_the_middle_is_missing_and_counted(small: None, tmp_pat
     assert all(count > 30_000 for count in late.missing.values())
 
 
+@pytest.mark.parametrize("limit", [1, 9000])
+def test_the_last_words_stay_however_large_they_are(small: None, tmp_path: Path, limit: int) -> None:
+    """Each output fills a piece, which is beyond the limit as soon as it is written."""
+    writer = Writer(tmp_path, limit)
+    for _ in range(10):
+        writer.output(0, 3501)
+    writer.end()
+    assert len([path for path in Path(writer.directory).iterdir() if path.name.isdigit()]) <= 4
+    reader = Reader(writer, {})
+    reader.finish()
+    assert reader.missing[0] + len(reader.got[0]) == len(writer.printed[0])
+    assert reader.missing[0] >= 6 * 3501
+    assert reader.got[0].endswith(writer.printed[0][-3501:])
+
+
 def test_what_a_full_disk_has_no_room_for_is_missing_and_how_it_ended_is_not(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,10 +85,8 @@ class Outbox:
             header = dict(header, at=self._printed.get(stream, 0))
             self._printed[stream] = header["at"] + len(data)
         elif header["type"] == "exited":  # whoever reads a tape sees what is missing at its end
-            named = ((f"{header['rank']}.{name}", name) for name in ("stdout", "stderr"))
-            header = dict(
-                header, printed={name: self._printed[stream] for stream, name in named if stream in self._printed}
-            )
+            streams = {name: stream_of({"rank": header["rank"], "stream": name}) for name in ("stdout", "stderr")}
+            header = dict(header, printed={name: self._printed.get(stream, 0) for name, stream in streams.items()})
         if self._tape is None or self.is_moving:
             if header["type"] in ("started", "exited"):
                 self._told.append(header)

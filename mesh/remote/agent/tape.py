@@ -2,8 +2,9 @@
 
 A tape is a directory. Its pieces, files named by number, hold the frames in order; ``facts`` holds all frames but the
 output once more. Each output frame says at which byte of its stream it begins ("at"), so that a reader sees what is
-missing. A piece begins with a frame of its own: what comes before it of each stream ("have") and of ``facts``. A reader
-begins at the piece that it needs, and makes up by ``facts`` for pieces that are gone.
+missing; how a rank ended tells how much it has printed, for what is missing at the end. A piece begins with a frame of
+its own: what comes before it of each stream ("have") and of ``facts``. A reader begins at the piece that it needs, and
+makes up by ``facts`` for pieces that are gone.
 """
 
 from __future__ import annotations

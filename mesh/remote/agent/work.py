@@ -8,7 +8,7 @@ import time
 
 from .errand import hint, why
 from .processes import Setting
-from .ranks import CHUNK, FULL, Rank, Source, start_rank
+from .ranks import FULL, Rank, Source, start_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
-AT_ONCE = 4  # chunks that are read of one pipe before it is another's turn
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 
 
@@ -167,18 +166,14 @@ class Work:
         longest = 0
         for descriptor in ready & self.sources.keys():
             source = self.sources[descriptor]
-            for _ in range(AT_ONCE):
-                data = source.read()
-                if data == b"":
-                    del self.sources[descriptor]
-                    os.close(descriptor)
-                if not data:
-                    break
+            data = source.read()
+            if data:
                 self._agent.out.send({"type": "output", "rank": source.rank, "stream": source.stream}, data)
                 longest = max(longest, len(data))
                 self._agent.detachment.printed(now)
-                if len(data) < CHUNK:
-                    break
+            elif data is not None:
+                del self.sources[descriptor]
+                os.close(descriptor)
         if longest:
             self._read_again = now if longest >= FULL else now + GATHER
             self._agent.flush()
