@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
-import importlib
-import signal
+import os
 import sys
-from types import ModuleType
-from typing import Any
+
+from mesh.cli.thin import hand_over
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # nothing is imported before it is known that the command is done here
+    from typing import Any
 
 MOCK = "unittest.mock"
 
 
-class _Later(ModuleType):
+class _Later(type(sys)):  # type: ignore[misc]
     """Stands for unittest.mock while invoke is imported, which wants its ``Mock`` for those who test their tasks.
 
     It brings asyncio along, and so a third of the time that importing invoke takes; no command of ours needs it.
@@ -20,9 +23,13 @@ class _Later(ModuleType):
 
     @staticmethod
     def Mock(*given: Any, **named: Any) -> Any:
+        import importlib
+
         return importlib.import_module(MOCK).Mock(*given, **named)
 
     def __getattr__(self, name: str) -> Any:
+        import importlib
+
         if name.startswith("__"):  # what Python's import looks for in any module
             raise AttributeError(name)
         sys.modules.pop(MOCK, None)
@@ -31,6 +38,16 @@ class _Later(ModuleType):
 
 def main() -> None:
     """The console script."""
+    for number in range(3):  # what we open must not be taken for a stream that was closed before we came
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    status = hand_over(sys.argv)
+    if status is not None:
+        sys.exit(status)
+    import signal
+
     # Importing takes a moment in which a Ctrl-C is no reason for a traceback.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -92,6 +93,15 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=True)
     yield place
     subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def own_place(home: Home) -> Iterator[Path]:
+    """Where nothing of another test waits for the next command. The name of a socket must be short."""
+    with tempfile.TemporaryDirectory(prefix="mesh-") as place:
+        home.environ["XDG_RUNTIME_DIR"] = place
+        yield Path(place)
+        assert eventually(lambda: not os.listdir(place)), os.listdir(place)
 
 
 @dataclass

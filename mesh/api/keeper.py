@@ -14,6 +14,7 @@ import glob
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mesh.backends import kept
 from mesh.backends.kept import ANSWER, DATA, END, PACKET, ask, key_of, receive, send_all
+from mesh.config.private import private_directory
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.frozen import frozen
@@ -41,6 +43,7 @@ UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
 TOGETHER = 64  # hosts in one request
 REQUEST = 1 << 17  # bytes of one
+FORK_SERVER = "mesh.cli.forkserver"  # the program that is run beside, to do commands for whoever asks it
 # What a login by key may need; a password in a variable is nothing for a process that stays.
 VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 
@@ -80,6 +83,7 @@ class Keeper:
         self._at_work = 0  # agents that were handed out
         self._asked = now()  # when somebody last wanted something
         self._is_over = False
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._filling = threading.Lock()  # one after the other, so that a host or gateway gets few logins at a time
 
     def serve(self) -> None:
@@ -103,6 +107,8 @@ class Keeper:
             if _inode(self._path) == mine:
                 os.unlink(self._path)
             listener.close()
+            if self._fork_server and self._fork_server.stdin:
+                self._fork_server.stdin.close()
             self._let_go(list(self._waiting))
             with self._changed:
                 self._changed.wait_for(lambda: not self._at_work)
@@ -135,7 +141,8 @@ class Keeper:
     def _about(self) -> dict[str, Any]:
         with self._changed:
             left = max([waiting.until - now() for waiting in self._waiting.values()], default=0.0)
-            return {"pid": os.getpid(), "waiting": len(self._waiting), "at_work": self._at_work, "seconds": left}
+            waits = {"waiting": len(self._waiting), "at_work": self._at_work, "seconds": left}
+            return {"pid": os.getpid(), "prepared": self._prepared(), **waits}
 
     def _look_at_the_clock(self) -> None:
         with self._changed:
@@ -165,6 +172,7 @@ class Keeper:
                 if new and not self._is_over:
                     rest = {**given, "hosts": tuple(new.values()), "host_keys": HostKeys(given["host_keys"])}
                     self._connect(list(new), Cluster(**rest), request["keep"])
+                self._have_fork_server()
         finally:
             with self._changed:
                 self._wanted -= 1
@@ -197,6 +205,21 @@ class Keeper:
                         self._waiting[key] = Waiting(channel=channel, batch=batch, until=now() + keep)
         finally:
             self._release(batch)
+
+    def _have_fork_server(self) -> None:
+        """Have one beside us, which ends with us."""
+        if self._is_over or (self._fork_server and self._fork_server.poll() is None):
+            return
+        pipe, argv = subprocess.PIPE, [sys.executable, "-m", FORK_SERVER]
+        with contextlib.suppress(OSError):  # no process is to be had
+            self._fork_server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+
+    def _prepared(self) -> list[int]:
+        """The fork server's process, if it is ready."""
+        server = self._fork_server
+        if server is None or server.stdout is None or server.poll() is not None:
+            return []
+        return [server.pid] if select.select([server.stdout], [], [], 0)[0] else []
 
     def _let_go(self, keys: Iterable[str]) -> None:
         """These agents wait no longer."""
@@ -272,20 +295,9 @@ def _inode(path: str) -> int:
 # ---- for commands
 
 
-def directory_of(environ: Mapping[str, str]) -> str:
-    """Where keepers have their sockets; "" where there can be none: off Linux, or for want of a private place."""
-    directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return ""
-    is_private = found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid()
-    return directory if is_private and sys.platform == "linux" else ""
-
-
 def socket_of(environ: Mapping[str, str]) -> str:
     """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
-    directory = directory_of(environ)
+    directory = private_directory(environ)
     known = [environ.get("HOME", ""), environ.get("SSH_AUTH_SOCK", "")]
     ours = b"".join(Path(str(file)).read_bytes() for file in (__file__, kept.__file__))
     digest = hashlib.blake2b(json.dumps(known).encode() + opening() + ours, digest_size=8).hexdigest()
@@ -345,7 +357,8 @@ def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]
 def about_keepers() -> list[dict[str, Any]]:
     """What each keeper of this user tells of itself.
 
-    "pid"; on how many hosts an agent is "waiting", for how many "seconds" at most; how many are "at_work" for a command
+    "pid"; "prepared", a list of the pid of the process that has imported mesh, if there is one; on how many hosts an
+    agent is "waiting", for how many "seconds" at most; how many are "at_work" for a command
     """
     found = []
     for path in _sockets():
@@ -372,7 +385,7 @@ def stop_keepers() -> int:
 
 
 def _sockets() -> list[str]:
-    directory = directory_of(os.environ)
+    directory = private_directory(os.environ)
     found = glob.glob(f"{glob.escape(directory)}/.mesh-keeper-*") if directory else []
     return [path for path in found if not path.endswith(".lock")]
 

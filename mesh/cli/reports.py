@@ -103,8 +103,12 @@ def keeper_lines(keepers: Sequence[Mapping[str, Any]]) -> list[str]:
     for told in keepers:
         waiting = told.get("waiting", 0)
         now = "a command is at work" if told.get("at_work") else f"for {told.get('seconds', 0.0):.0f} s more"
-        more = f"process {told.get('pid')}, {now}; `mesh keep stop` ends it"
-        lines.append(f"kept for the next command: an agent on {waiting} host{'s' * (waiting != 1)} ({more})")
+        pids = [told.get("pid"), *told.get("prepared", [])]
+        more = (
+            f"{'processes' if pids[1:] else 'process'} {' and '.join(map(str, pids))}, {now}; `mesh keep stop` ends it"
+        )
+        ours = ", and mesh itself" * bool(pids[1:])
+        lines.append(f"kept for the next command: an agent on {waiting} host{'s' * (waiting != 1)}{ours} ({more})")
     return lines
 
 

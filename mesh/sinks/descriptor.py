@@ -8,6 +8,7 @@ import select
 import stat
 
 from mesh.core.errors import OutputClosed
+from mesh.sinks.foreground import is_in_front
 
 COLUMNS, ROWS = 80, 24  # of a terminal that does not tell
 
@@ -51,7 +52,7 @@ class Descriptor:
     def is_background(self) -> bool:
         """True where it is a terminal at which another job of the shell is at work now."""
         try:
-            return os.tcgetpgrp(self._number) != os.getpgrp()
+            return not is_in_front(self._number)
         except OSError:  # no terminal, or not the one that controls us
             return False
 

@@ -6,6 +6,8 @@ import os
 import select
 import signal
 
+from mesh.sinks.foreground import is_in_front
+
 
 class EnterKey:
     """Looks at a terminal, and leaves its mode as it is: nothing is to be put back, however we end."""
@@ -25,7 +27,7 @@ class EnterKey:
         # Read in the background, a terminal would stop us; and it may become the background's while we look.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
         try:
-            if os.tcgetpgrp(self._number) != os.getpgrp() or not select.select([self._number], [], [], 0)[0]:
+            if not is_in_front(self._number) or not select.select([self._number], [], [], 0)[0]:
                 return False
             self._is_open = bool(os.read(self._number, 4096))  # Ctrl-D ends it
             return self._is_open

@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,16 +20,7 @@ NOTHING = "nothing is kept"
 
 
 @pytest.fixture
-def own_place(home: Home) -> Iterator[None]:
-    """Where no other test has a keeper; the name of a socket must be short."""
-    with tempfile.TemporaryDirectory(prefix="mesh-") as place:
-        home.environ["XDG_RUNTIME_DIR"] = place
-        yield
-        assert eventually(lambda: not os.listdir(place)), os.listdir(place)
-
-
-@pytest.fixture
-def kept(pod: Home, lab: Lab, own_place: None) -> Iterator[Home]:
+def kept(pod: Home, lab: Lab, own_place: Path) -> Iterator[Home]:
     """A user whose connections are kept, once an agent waits on every host."""
     pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
     assert pod.mesh("exec", "pod", "true").status == 0
@@ -48,7 +39,7 @@ def wait(pod: Home) -> None:
 
 
 def keeper(pod: Home) -> int:
-    found = re.search(r"process (\d+)", told(pod))
+    found = re.search(r"process(?:es)? (\d+)", told(pod))
     assert found
     return int(found.group(1))
 
@@ -90,7 +81,7 @@ def test_the_next_command_logs_in_nowhere(kept: Home, lab: Lab) -> None:
         assert logins(lab) == before + 4  # of those that wait for the next one
 
 
-def test_a_name_that_means_another_host_now(home: Home, lab: Lab, own_place: None) -> None:
+def test_a_name_that_means_another_host_now(home: Home, lab: Lab, own_place: Path) -> None:
     """What ssh_config says holds for each command; the hosts hear of an address, and of no alias."""
     home.trust(lab)
     home.clusters(f"pod:\n  user: root\n  identity_file: {lab.identity}\n  keep: 60\n  hosts: [here]\n")
@@ -125,6 +116,20 @@ def test_it_is_stopped_while_a_command_is_at_work(kept: Home, lab: Lab) -> None:
         host.path("/tmp/over").touch()
     out, err = client.communicate(timeout=30)
     assert (client.returncode, out.count(b"done"), b"again" in err) == (0, 4, False), err
+    wait(kept)
+
+
+def test_the_next_command_need_not_import_mesh(kept: Home, lab: Lab) -> None:
+    assert eventually(lambda: "on 4 hosts, and mesh itself (processes " in told(kept)), told(kept)
+    (server,) = re.findall(r" and (\d+),", told(kept))
+    client = kept.popen("exec", "pod", "sh", "-c", "echo up; while ! [ -e /tmp/over ]; do sleep 0.05; done")
+    assert client.stdout is not None
+    assert client.stdout.readline()
+    assert Path(f"/proc/{server}/task/{server}/children").read_text()
+    for host in lab.hosts:
+        host.path("/tmp/over").touch()
+    _, err = client.communicate(timeout=30)
+    assert client.returncode == 0, err
     wait(kept)
 
 
@@ -164,14 +169,14 @@ def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None
     assert kept.mesh("keep", "stop").out == b"nothing is kept\n"
 
 
-def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: None) -> None:
+def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: Path) -> None:
     pod.environ["MESH_KEEP"] = "1"
     assert pod.mesh("exec", "pod", "true").status == 0
     assert eventually(lambda: told(pod) != NOTHING)
     assert eventually(lambda: told(pod) == NOTHING)
 
 
-def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: None) -> None:
+def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: Path) -> None:
     pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
     pod.environ["MESH_KEEP"] = "0"
     assert pod.mesh("exec", "pod", "true").status == 0

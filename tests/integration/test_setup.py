@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually
+from tests.lab import Host, Lab, eventually
 
 root = pytest.mark.root
 sshd = pytest.mark.sshd
@@ -150,6 +150,10 @@ def test_json(home: Home) -> None:
     assert events[-1]["exit_code"] == 1
 
 
+def commands_on(host: Host) -> list[str]:
+    return sorted(command for _, command in host.processes())
+
+
 @root
 @sshd
 def test_what_it_leaves_in_the_background_stays(pod: Home, lab: Lab) -> None:
@@ -158,8 +162,7 @@ def test_what_it_leaves_in_the_background_stays(pod: Home, lab: Lab) -> None:
     assert done.status == 1
     for host in lab.hosts:
         assert f"[{host.address}] stays in the background: pid " in done.err
-        left = sorted(command.strip() for _, command in host.processes())
-        assert left == ["sleep 4321", "sleep 4322"]
+        assert eventually(lambda h=host: commands_on(h) == ["sleep 4321 ", "sleep 4322 "])  # type: ignore[misc]
     assert pod.mesh("run", "pod", "true").status == 0  # the lock is free
     for host in lab.hosts:
         lab.end_all(host)
