@@ -52,6 +52,7 @@ environment() {
         "$python" -m venv .venv
     fi
     say "installing mesh${extras:+ [$extras]} into .venv"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".${extras:+[$extras]}"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+        -e ".${extras:+[$extras]}"
     printf '%s\n' "$wanted" >"$stamp"
 }

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import mesh
@@ -47,7 +47,8 @@ def main(keeper: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     _import_all()
-    files = _files()
+    paths = {str(module.__file__) for module in sys.modules.values() if module.__dict__.get("__file__")}
+    files = _files(paths)
     is_alone = len(os.listdir("/proc/self/task")) == 1  # those who are forked would lack the other threads
     path = socket_of(os.environ)
     if not path or not is_alone or any(changed >= started for _, changed, _ in files):
@@ -58,7 +59,7 @@ def main(keeper: int) -> None:
         mine = os.stat(path).st_ino
         try:
             os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
-            _serve(listener, keeper, lambda: os.stat(path).st_ino == mine and _files() == files)
+            _serve(listener, keeper, lambda: os.stat(path).st_ino == mine and _files(paths) == files)
         except (BrokenPipeError, FileNotFoundError):  # the keeper is gone, or the socket, or a file of the code
             pass
         finally:
@@ -71,7 +72,7 @@ def _serve(listener: socket.socket, keeper: int, is_wanted: Callable[[], bool]) 
     poll = select.poll()
     for descriptor in (listener.fileno(), keeper):
         poll.register(descriptor, select.POLLIN)
-    while is_wanted():
+    while True:
         ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
         if keeper in ready or not is_wanted():
             return
@@ -91,10 +92,10 @@ def _import_all() -> None:
             importlib.import_module(found.name)
 
 
-def _files() -> list[tuple[str, int, int]]:
-    """Path, time of change and size of each file that was imported. Raises FileNotFoundError."""
-    paths = {str(module.__file__) for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
-    return [(path, (found := os.stat(path)).st_mtime_ns, found.st_size) for path in sorted(paths)]
+def _files(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Path, time of change and size of each file. Raises FileNotFoundError."""
+    found = [(path, os.stat(path)) for path in paths]
+    return [(path, file.st_mtime_ns, file.st_size) for path, file in found]
 
 
 def _listener(path: str) -> socket.socket:
