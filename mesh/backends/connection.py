@@ -88,13 +88,16 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
         key_alias: the name of its host key in known_hosts; "": as ssh_config says
         """
-        self._set(_shared=shared)
-        self._set(_key_alias=key_alias)
-        self._set(_files=files)
-        self._set(_proxy=None)
-        self._set(_opening=threading.Lock())
+        self._shared = shared
+        self._key_alias = key_alias
+        self._files = files
+        self._proxy: ProxySocket | None = None
+        self._opening = threading.Lock()
         super().__init__(host, port=port or None, user=user or None, gateway=gateway, config=shared.config)
         self.client.set_missing_host_key_policy(_Policy(self._checker()))
+
+    # Invoke's looks through all that dir() finds first, as a setting may be meant: half of what making one takes.
+    __setattr__ = object.__setattr__
 
     def get_gateway(self) -> Any:
         """The jump hosts of ssh_config as connections of our own kind, each opened once for all hosts."""
@@ -189,7 +192,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         if isinstance(self.gateway, str):
             if self._proxy:
                 self._proxy.drop()
-            self._set(_proxy=ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user)))
+            self._proxy = ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user))
             return self._proxy
         if self.gateway:
             try:

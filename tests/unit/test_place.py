@@ -143,8 +143,7 @@ class Place:
         self.directory = directory
         self.here, self.there, self.store = directory / "here", directory / "there", directory / "store"
         self.record = directory / ".there.record"
-        self.here.mkdir()
-        self.there.mkdir()
+        self.here.mkdir()  # and nothing is there
         self.known: dict[str, list[Row]] = {}
         self.packs = 0
 
@@ -203,9 +202,13 @@ def place(tmp_path: Path) -> Place:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(trees=st.lists(TREES, min_size=1, max_size=4))
-def test_the_copy_equals_the_tree_after_any_edits(tmp_path_factory: pytest.TempPathFactory, trees: list[Tree]) -> None:
+@given(trees=st.lists(TREES, min_size=1, max_size=4), is_there=st.booleans())
+def test_the_copy_equals_the_tree_after_any_edits(
+    tmp_path_factory: pytest.TempPathFactory, trees: list[Tree], is_there: bool
+) -> None:
     place = Place(tmp_path_factory.mktemp("place"))
+    if is_there:
+        place.there.mkdir()
     asked: list[str] = []
     for tree in trees:
         place.set(tree)
@@ -439,6 +442,28 @@ def test_a_kill_at_every_step_is_completed_by_the_next_sync(tmp_path: Path) -> N
         assert not [name for name in place.beside() if ".new" in name]
         steps += 1
     assert steps > 25
+
+
+def test_a_kill_at_every_step_of_the_first_sync(tmp_path: Path) -> None:
+    tree: Tree = {b"a": {b"x": b"1", b"y": b"1", b"in": {}}, b"b": b"333", b"d": ("link", b"b")}
+    killed, steps = 9, 0
+    while killed:
+        place = Place(tmp_path / str(steps))
+        place.set(tree)
+        pid = os.fork()
+        if not pid:
+            left = iter(range(steps))
+            place.sync(lambda what, left=left: next(left, -1) >= 0 or os._exit(9))  # type: ignore[misc]
+            os._exit(0)
+        killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert killed in (0, 9)
+        if place.there.exists():  # all of it, at once
+            assert seen(place.there) == seen(place.here)
+        place.sync()
+        assert seen(place.there) == seen(place.here)
+        assert not [name for name in place.beside() if ".new" in name]
+        steps += 1
+    assert steps > 10
 
 
 @pytest.mark.parametrize("seed", range(KILL_CASES))
@@ -695,7 +720,7 @@ def test_hostile_changes_are_refused_before_anything_is_written(place: Place, en
     with pytest.raises(BadChanges):
         place.open().plan(zlib.compress(json.dumps(body).encode()))
     assert seen(place.there) == {}
-    assert place.beside() == {"here", "there"}
+    assert place.beside() == {"here"}
 
 
 def test_changes_must_fit(place: Place) -> None:

@@ -75,7 +75,7 @@ class Place:
             os.replace(staged, full)
         except IsADirectoryError:
             self._step("rmtree")
-            _remove_tree(full)
+            remove_tree(full)
             os.replace(staged, full)
         return status_of(os.lstat(full))
 
@@ -96,7 +96,7 @@ class Place:
                     self._step("remove")
                     full = self._full(path)
                     if _kind(full) == DIRECTORY:
-                        _remove_tree(full)
+                        remove_tree(full)
                     else:
                         os.unlink(full)
 
@@ -168,7 +168,7 @@ def _kind(path: bytes) -> str:
         return ""
 
 
-def _remove_tree(path: bytes) -> None:
+def remove_tree(path: bytes) -> None:
     """Delete a directory, also one that holds directories that cannot be read or written."""
     os.chmod(path, stat.S_IRWXU)
     for where, directories, _ in os.walk(path):

@@ -192,7 +192,7 @@ def _stagings(workspaces: str) -> list[str]:
     for name in sorted(os.listdir(workspaces)) if os.path.isdir(workspaces) else []:
         path = os.path.join(workspaces, name)
         pid = name.rpartition(".new-")[2]
-        old = pid.isdigit() and _age(path) > 3600
+        old = pid.isdigit() and min((_age(place) for place, _, _ in os.walk(path)), default=0.0) > 3600
         if old and not os.path.exists("/proc/" + pid):
             found.append(path)
     return found

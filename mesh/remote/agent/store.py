@@ -74,15 +74,17 @@ def write(path: str | bytes, pieces: Iterable[bytes], size: int, name: str) -> b
     """Write a new file; False, and no file, unless it has ``size`` bytes with the hash ``name``. Raises OSError."""
     digest = _blake2b()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-    with open(descriptor, "wb", buffering=0) as file:
+    try:
         for piece in pieces:
             size -= len(piece)
             if size < 0:  # whatever a pack unpacks to, no more than this reaches the disk
                 break
             digest.update(piece)
-            view = memoryview(piece)
-            while view:
-                view = view[file.write(view) :]
+            written = os.write(descriptor, piece)
+            while written < len(piece):
+                written += os.write(descriptor, piece[written:])
+    finally:
+        os.close(descriptor)
     if not size and digest.hexdigest() == name:
         return True
     os.unlink(path)

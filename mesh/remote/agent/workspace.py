@@ -16,12 +16,13 @@ from .manifest import (
     SIZE,
     apply_changes,
     read_record,
+    status_of,
     write_clean,
     write_dirty,
     write_whole,
 )
 from .packs import BadPack, unpack
-from .place import Place
+from .place import Place, remove_tree
 from .store import Store, copy, hash_file, open_file, write
 from .view import View
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .manifest import Entry
     from .packs import Content
 
+TREE = b"tree"  # in a staging directory, beside numbers
 LARGE = 1 << 20  # bytes; from this size on a file's old version is offered as a base
 
 
@@ -86,11 +88,11 @@ class Workspace:
         staging = self._staging + b"%d" % os.getpid()
         try:
             os.mkdir(staging, 0o700)
-            stage = _Stage(view, staging, self._store, step)
+            stage = _Stage(view, staging, self._store, step, is_whole=not os.path.lexists(self._root))
             missing = stage.fill(packs)
             if missing:
                 return {"lacks": self._lacks(view, missing, stage.baseless)}
-            return self._change(view, staging, gone, fresh, step)
+            return self._change(view, stage, gone, fresh, step)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self._store.trim(0)  # the next sync may need the space, and finds the rest at the client
@@ -114,29 +116,35 @@ class Workspace:
         return lacks
 
     def _change(
-        self, view: View, staging: bytes, gone: list[str], fresh: bool, step: Callable[[str], None]
+        self, view: View, stage: _Stage, gone: list[str], fresh: bool, step: Callable[[str], None]
     ) -> dict[str, Any]:
         """Everything is staged: change the workspace."""
         record, manifest = view.record, view.manifest
         extra = {entry[PATH] for entry in view.todo}.union(record.extra)
         step("record")
         write_dirty(self._record, record, extra.difference(view.old))
-        os.makedirs(self._root, exist_ok=True)
-        place = Place(self._root, self._store, view.unchanged, step)
-        for path in gone:
-            place.remove(path)
-        kinds = {entry[PATH]: entry[KIND] for entry in manifest.entries}
-        place.leave(kinds)
-        for entry in view.make:
-            place.make_directory(entry[PATH])
         statuses = view.statuses.copy()
-        for number, entry in enumerate(view.put):
-            statuses[entry[PATH]] = place.put(staging + b"/%d" % number, entry[PATH])
-        for entry in view.touch:
-            statuses[entry[PATH]] = place.touch(entry)
-        if fresh:
-            place.clear(kinds)
-        statuses.update(place.finish(manifest.entries, {entry[PATH] for entry in view.todo}))
+        todo = {entry[PATH] for entry in view.todo}
+        if stage.tree:
+            statuses.update((path, status_of(os.lstat(staged))) for path, staged in stage.names.items())
+            statuses.update(Place(stage.tree, self._store, view.unchanged, step).finish(manifest.entries, todo))
+            step("replace")
+            os.rename(stage.tree, self._root)
+        else:
+            place = Place(self._root, self._store, view.unchanged, step)
+            for path in gone:
+                place.remove(path)
+            kinds = {entry[PATH]: entry[KIND] for entry in manifest.entries}
+            place.leave(kinds)
+            for entry in view.make:
+                place.make_directory(entry[PATH])
+            for path, staged in stage.names.items():
+                statuses[path] = place.put(staged, path)
+            for entry in view.touch:
+                statuses[entry[PATH]] = place.touch(entry)
+            if fresh:
+                place.clear(kinds)
+            statuses.update(place.finish(manifest.entries, todo))
         step("record")
         write_clean(self._record, record, manifest, statuses)
         self._store.trim()
@@ -144,10 +152,14 @@ class Workspace:
 
 
 def _forget(staging: bytes) -> None:
-    """Remove a staging directory, as far as that goes: there are only files and links in it."""
+    """Remove a staging directory, as far as that goes."""
     try:
         for name in os.listdir(staging):
-            os.unlink(os.path.join(staging, name))
+            full = os.path.join(staging, name)
+            if name == TREE:
+                remove_tree(full)
+            else:
+                os.unlink(full)
         os.rmdir(staging)
     except OSError:
         pass
@@ -159,16 +171,27 @@ def _done(view: View, changed: int) -> dict[str, Any]:
 
 
 class _Stage:
-    """What will be put in place, beside the workspace."""
+    """What will be put in place, beside the workspace: a file or link each, or the tree as a whole."""
 
-    def __init__(self, view: View, staging: bytes, store: Store, step: Callable[[str], None]) -> None:
+    def __init__(
+        self, view: View, staging: bytes, store: Store, step: Callable[[str], None], *, is_whole: bool
+    ) -> None:
+        """is_whole: nothing is there, and the tree will be renamed as one; that takes half as long"""
         self._view, self._store, self._step = view, store, step
-        self._names = {entry[PATH]: staging + b"/%d" % number for number, entry in enumerate(view.put)}
+        self.tree = os.path.join(staging, TREE) if is_whole else b""
+        paths = [entry[PATH] for entry in view.put]
+        if is_whole:
+            self.names = {path: os.path.join(self.tree, path.encode("latin-1")) for path in paths}
+        else:
+            self.names = {path: staging + b"/%d" % number for number, path in enumerate(paths)}
         self._missing = dict.fromkeys(view.wanted)
         self.baseless: set[str] = set()  # contents whose base is not here
 
     def fill(self, packs: Sequence[str]) -> list[str]:
         """Stage everything; return the contents that are missing. Raises BadPack and OSError."""
+        for path in ["", *(entry[PATH] for entry in self._view.make)] if self.tree else ():
+            self._step("mkdir")
+            os.mkdir(os.path.join(self.tree, path.encode("latin-1")), 0o700 if path else 0o777)
         for pack in packs:
             if self._missing:
                 unpack(pack, self._missing, self._take)
@@ -179,14 +202,14 @@ class _Stage:
         if not self._missing:
             for name, entries in self._view.wanted.items():
                 for entry in entries[1:]:
-                    if not copy(self._target(name), self._names[entry[PATH]], name):
-                        raise OSError(errno.EIO, os.strerror(errno.EIO), self._names[entry[PATH]])
+                    if not copy(self._target(name), self.names[entry[PATH]], name):
+                        raise OSError(errno.EIO, os.strerror(errno.EIO), self.names[entry[PATH]])
             for entry in self._view.put:
                 self._finish(entry)
         return list(self._missing)
 
     def _target(self, name: str) -> bytes:
-        return self._names[self._view.wanted[name][0][PATH]]
+        return self.names[self._view.wanted[name][0][PATH]]
 
     def _copy(self, name: str) -> bool:
         """Stage a content that the workspace has."""
@@ -222,7 +245,7 @@ class _Stage:
 
     def _finish(self, entry: Entry) -> None:
         """Make links; give files their modes and times."""
-        target = self._names[entry[PATH]]
+        target = self.names[entry[PATH]]
         if entry[KIND] == LINK:
             self._step("stage")
             os.symlink(entry[CONTENT].encode("latin-1"), target)
