@@ -24,6 +24,7 @@ from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 
 if TYPE_CHECKING:
+    from mesh.backends.ahead import Begun
     from mesh.backends.kept import Stock
     from mesh.backends.passwords import Passwords
     from mesh.core.events import Event
@@ -117,57 +118,29 @@ def launch(
     keeps: agents may wait on the hosts already, and wait there for the next command
     Raises UsageError if this process may not have a descriptor for every host.
     """
-    from mesh.backends.passwords import Passwords
-    from mesh.engine.launcher import Launcher, Local
-    from mesh.sinks.gate import Gate
-    from mesh.sinks.jsonl import JsonSink
-    from mesh.sinks.terminal import TerminalSink
-
     _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
-    placement = placed(spec, cluster)
-    mode = "none" if showing.json else showing.mode
-    terminal = (
-        None
-        if showing.quiet
-        else TerminalSink(
-            placement=placement,
-            mode=mode,
-            label=showing.label,
-            exact=showing.fold == "exact",
-            stdin_fd=0 if spec.stdin == "none" else -1,
-            typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
-            noun="host" if spec.kind is Kind.SETUP else "rank",
-            run=spec.run if spec.kind is Kind.RUN else "",
-            environ=os.environ,
-            progress=not showing.json,
-            stacks=spec.stacks_on_timeout,
-            title=shlex.join(spec.command),
-        )
-    )
-    alone = terminal.hidden if terminal else contextlib.nullcontext
-    passwords = Passwords(cluster.password_env, os.environ, alone=alone)
-    if cluster.ask_password:
-        _ask_first(passwords, cluster)
-    store = _store(spec, cluster, placement, terminal, attaching) if showing.kept else None
-    shown: list[Sink] = [terminal] if terminal else []
-    shown += [JsonSink(placement=placement)] if showing.json else []
-    if attaching:
-        shown = [Gate(sink, attaching.hide, placement, is_open=attaching.begin != "now") for sink in shown]
-    sinks: list[Sink] = [*([store] if store else ()), *shown]
-    if terminal and spec.kind is Kind.RUN and len(set(cluster.slices)) > 1 and not attaching:
-        sizes = ", ".join(map(str, cluster.slices))
-        terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
-    if terminal and cluster.note and showing.kept and not attaching:
-        terminal.say(cluster.note)
-    if terminal and spec.kind is Kind.SETUP:
-        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
-        if not spec.commands:
-            file = spec.workspace / PROJECT_FILE
-            lacks = (
-                f"there are no commands: in {file}" if file.exists() else f"there is no {file}; `mesh init` writes one"
-            )
-            terminal.say(f"nothing to run: {lacks}")
     with contextlib.ExitStack() as files:
+        stock = _stock(cluster) if keeps else None
+        begun = files.enter_context(_begun(cluster)) if stock is None else {}
+        from mesh.backends.passwords import Passwords
+        from mesh.engine.launcher import Launcher, Local
+        from mesh.sinks.gate import Gate
+        from mesh.sinks.jsonl import JsonSink
+
+        placement = placed(spec, cluster)
+        terminal = None if showing.quiet else _terminal(spec, placement, showing)
+        alone = terminal.hidden if terminal else contextlib.nullcontext
+        passwords = Passwords(cluster.password_env, os.environ, alone=alone)
+        if cluster.ask_password:
+            _ask_first(passwords, cluster)
+        store = _store(spec, cluster, placement, terminal, attaching) if showing.kept else None
+        shown: list[Sink] = [terminal] if terminal else []
+        shown += [JsonSink(placement=placement)] if showing.json else []
+        if attaching:
+            shown = [Gate(sink, attaching.hide, placement, is_open=attaching.begin != "now") for sink in shown]
+        sinks: list[Sink] = [*([store] if store else ()), *shown]
+        if terminal and not attaching:
+            _introduce(spec, cluster, terminal, showing)
         local = Local(
             owner=owner_of(spec, cluster),
             is_dead=is_dead,
@@ -179,8 +152,7 @@ def launch(
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
         )
-        stock = _stock(cluster) if keeps else None
-        backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock)
+        backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock, begun)
         try:
             outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
         finally:
@@ -201,6 +173,41 @@ def launch(
 
         fill(cluster, stock.keys, os.environ)
     return outcome, placement, store
+
+
+def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> TerminalSink:
+    from mesh.sinks.terminal import TerminalSink
+
+    return TerminalSink(
+        placement=placement,
+        mode="none" if showing.json else showing.mode,
+        label=showing.label,
+        exact=showing.fold == "exact",
+        stdin_fd=0 if spec.stdin == "none" else -1,
+        typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+        noun="host" if spec.kind is Kind.SETUP else "rank",
+        run=spec.run if spec.kind is Kind.RUN else "",
+        environ=os.environ,
+        progress=not showing.json,
+        stacks=spec.stacks_on_timeout,
+        title=shlex.join(spec.command),
+    )
+
+
+def _introduce(spec: RunSpec, cluster: Cluster, terminal: TerminalSink, showing: Showing) -> None:
+    """Say what is to be known of a cluster before it is used."""
+    if spec.kind is Kind.RUN and len(set(cluster.slices)) > 1:
+        sizes = ", ".join(map(str, cluster.slices))
+        terminal.say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
+    if cluster.note and showing.kept:
+        terminal.say(cluster.note)
+    if spec.kind is Kind.SETUP:
+        terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+        if not spec.commands:
+            file = spec.workspace / PROJECT_FILE
+            lacks = "there are no commands: in" if file.exists() else "there is no"
+            init = "" if file.exists() else "; `mesh init` writes one"
+            terminal.say(f"nothing to run: {lacks} {file}{init}")
 
 
 def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
@@ -307,16 +314,25 @@ def _allow_descriptors(hosts: int, each: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None) -> Backend:
+def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
     from mesh.backends.local import LocalBackend
 
     return LocalBackend()
 
 
-def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None) -> Backend:
+def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
     from mesh.backends.ssh import SshBackend
 
-    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock)
+    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
+
+
+def _begun(cluster: Cluster) -> contextlib.AbstractContextManager[Begun]:
+    """Connections that are begun before all is imported that makes use of them."""
+    if cluster.backend != "ssh" or cluster.password_env or cluster.ask_password:  # sshd waits for nobody who thinks
+        return contextlib.nullcontext({})
+    from mesh.backends.ahead import begun
+
+    return begun(cluster)
 
 
 def _stock(cluster: Cluster) -> Stock | None:
@@ -330,5 +346,5 @@ def _stock(cluster: Cluster) -> Stock | None:
     return Stock(socket_of(os.environ), opening())
 
 
-Opener = Callable[[Cluster, "Passwords", float, "Stock | None"], "Backend"]
+Opener = Callable[[Cluster, "Passwords", float, "Stock | None", "Begun"], "Backend"]
 BACKENDS: Mapping[str, Opener] = {"local": _local_backend, "ssh": _ssh_backend}

@@ -20,6 +20,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from mesh.backends.ahead import Begun
 from mesh.backends.hostkeys import Checker
 from mesh.backends.login import Login, Secrets, expanded
 from mesh.backends.sshconfig import SshConfig
@@ -204,7 +205,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
                 raise HostUnreachable(f"its gateway {self.gateway.host}: {error}", hint=error.hint) from error
             except paramiko.ChannelException as error:
                 raise HostUnreachable(f"the gateway {self.gateway.host} cannot reach it: {error.args[1]}") from error
-        return connect(self.host, self.port, deadline, self._shared.is_given_up)
+        return connect(self.host, self.port, deadline, self._shared.is_given_up, self._shared.begun)
 
     def _checker(self) -> Checker:
         option = self.ssh_config
@@ -225,10 +226,18 @@ class Shared:
     """What the connections of one command share: settings, secrets, jump hosts, and whether to give up."""
 
     def __init__(
-        self, *, config: SshConfig, secrets: Secrets, environ: Any, strict: bool, connect_timeout: float, reach: float
+        self,
+        *,
+        config: SshConfig,
+        secrets: Secrets,
+        environ: Any,
+        strict: bool,
+        connect_timeout: float,
+        reach: float,
+        begun: Begun,
     ) -> None:
         self.config, self.secrets, self.environ = config, secrets, environ
-        self.strict, self.connect_timeout, self.reach = strict, connect_timeout, reach
+        self.strict, self.connect_timeout, self.reach, self.begun = strict, connect_timeout, reach, begun
         self.given_up = threading.Event()
         self.gateways: dict[tuple[str, object], SshConnection] = {}
         self._lock = threading.RLock()
@@ -285,13 +294,17 @@ def _files(paths: str) -> tuple[Path, ...]:
     return tuple(expanded(path) for path in shlex.split(paths) if path.lower() != "none")
 
 
-def connect(host: str, port: int, deadline: float, is_given_up: Callable[[], bool]) -> QuickSocket:
-    """Connect to the first address of a name that answers. Raises OSError or GivenUp."""
+def connect(host: str, port: int, deadline: float, is_given_up: Callable[[], bool], begun: Begun) -> QuickSocket:
+    """Connect to the first address of a name that answers. Raises OSError or GivenUp.
+
+    begun: connections that may be on their way already, each to be used once
+    """
     problem: OSError = OSError(errno.EHOSTUNREACH, "no address")
     # For text Python loads what international names need, 10 ms for all who wait for the first connection.
     name = host.encode() if host.isascii() else host
     for family, kind, number, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
-        sock = QuickSocket(family, kind, number)
+        ahead = begun.pop((host, port), None)
+        sock = QuickSocket(family, kind, number, ahead.detach() if ahead else None)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)
@@ -309,9 +322,11 @@ def connect(host: str, port: int, deadline: float, is_given_up: Callable[[], boo
 
 def _finish_connecting(sock: socket.socket, address: Any, deadline: float, is_given_up: Callable[[], bool]) -> None:
     code = sock.connect_ex(address)
+    if code == errno.EISCONN:  # it was begun before
+        return
     poll = select.poll()
     poll.register(sock, select.POLLOUT)
-    while code == errno.EINPROGRESS:
+    while code in (errno.EINPROGRESS, errno.EALREADY):
         if is_given_up():
             raise GivenUp
         if time.monotonic() > deadline:

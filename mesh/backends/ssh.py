@@ -17,6 +17,7 @@ from pathlib import Path
 import fabric
 import paramiko
 
+from mesh.backends.ahead import PARALLEL, Begun
 from mesh.backends.connection import GivenUp, Shared, SshConnection
 from mesh.backends.kept import KeptChannel, Stock
 from mesh.backends.login import Secrets
@@ -30,7 +31,6 @@ NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
 TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
-PARALLEL = 32  # connections being opened at a time
 CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
 
@@ -147,11 +147,14 @@ class SshBackend:
         parallel: int = PARALLEL,
         reach: float = math.inf,
         stock: Stock | None = None,
+        begun: Begun | None = None,
     ) -> None:
         """reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
 
         stock: where there may be agents that wait already
+        begun: connections that are on their way already
         """
+        self._begun: Begun = {} if begun is None else begun
         self._stock = stock
         self._kept: dict[int, KeptChannel] = {}  # what it had, by node
         self._cluster, self._environ, self._reach = cluster, environ, reach
@@ -179,6 +182,7 @@ class SshBackend:
             strict=self._cluster.host_keys is HostKeys.STRICT,
             connect_timeout=self._connect_timeout,
             reach=self._reach,
+            begun=self._begun,
         )
         shared.given_up = self._given_up
         self._shared = shared

@@ -1,21 +1,15 @@
-"""ssh_config(5) files, as OpenSSH reads them; paramiko alone knows no Include."""
+"""What ssh_config(5) files say of a host."""
 
 from __future__ import annotations
 
-import glob
 import io
 import os
-import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import fabric
 import paramiko
 
-USER_FILE, SYSTEM_FILE = "~/.ssh/config", "/etc/ssh/ssh_config"
-MAX_DEPTH = 16  # of files that include files: ssh_config.c, READCONF_MAX_DEPTH
-_KEYWORD = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*$")
+from mesh.backends.sshfiles import FILES, lines_of
 
 
 class _Parsed(paramiko.SSHConfig):
@@ -40,36 +34,11 @@ class SshConfig(fabric.Config):  # type: ignore[misc]
 
 
 def load_ssh_config() -> SshConfig:
-    """The user's file, and then the system's: the first value found holds.
+    """What all files say.
 
     Raises OSError and paramiko.ConfigParseError.
     """
     parsed = _Parsed()
-    for path in (USER_FILE, SYSTEM_FILE):
-        parsed.parse(io.StringIO("".join(_lines(Path(os.path.expanduser(path)), 0))))
+    for path in FILES:
+        parsed.parse(io.StringIO("".join(lines_of(Path(os.path.expanduser(path))))))
     return SshConfig(ssh_config=parsed)
-
-
-def _lines(path: Path, depth: int) -> Iterator[str]:
-    """The lines of a file with what it includes; one that is not there has none."""
-    if depth > MAX_DEPTH:
-        raise paramiko.ConfigParseError(f"{path}: files that include each other")
-    try:
-        text = path.read_text("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return
-    block = "Host *"  # that the next line belongs to
-    for line in text.splitlines():
-        found = _KEYWORD.match(line)
-        keyword = found.group(1).lower() if found else ""
-        if keyword in ("host", "match"):
-            block = line
-        if found is None or keyword != "include":
-            yield line + "\n"
-            continue
-        for pattern in shlex.split(found.group(2)):
-            # The files of one directory refer to each other by name: ~/.ssh or /etc/ssh.
-            whole = os.path.join(path.parent, os.path.expanduser(pattern))
-            for included in sorted(glob.glob(whole)):
-                yield from _lines(Path(included), depth + 1)
-                yield f"{block}\n"
