@@ -10,7 +10,10 @@ from mesh.cli.thin import hand_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing is imported before it is known that the command is done here
+    import signal
     from typing import Any
+else:
+    import _signal as signal
 
 MOCK = "unittest.mock"
 
@@ -43,15 +46,13 @@ def main() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    status = hand_over(sys.argv)
-    if status is not None:
-        sys.exit(status)
-    import signal
-
     # Importing takes a moment in which a Ctrl-C is no reason for a traceback.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    status = hand_over(sys.argv)
+    if status is not None:
+        sys.exit(status)
     # The default looks after every 700 new objects: a quarter of the time that listing 20,000 files takes.
     gc.set_threshold(50_000, 20, 50)
     later = sys.modules.setdefault(MOCK, _Later(MOCK))

@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from mesh.backends import kept
 from mesh.backends.kept import ANSWER, DATA, END, PACKET, ask, key_of, receive, send_all
-from mesh.config.private import private_directory
+from mesh.config.private import AT_START, private_directory
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.frozen import frozen
@@ -43,7 +43,7 @@ UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
 TOGETHER = 64  # hosts in one request
 REQUEST = 1 << 17  # bytes of one
-FORK_SERVER = "mesh.cli.forkserver"  # the program that is run beside, to do commands for whoever asks it
+FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
 # What a login by key may need; a password in a variable is nothing for a process that stays.
 VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 
@@ -336,8 +336,8 @@ def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) 
 
 def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]) -> None:
     """Start the process; no terminal and no working directory of ours, so that it is in nobody's way."""
-    known = {name: environ[name] for name in VARIABLES if name in environ}
-    here = str(Path(__file__).resolve().parents[2])
+    known = {name: environ[name] for name in environ if name in VARIABLES or name.startswith(AT_START)}
+    here = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])])
     quiet = subprocess.DEVNULL
     keeper = subprocess.Popen(
         [sys.executable, "-m", "mesh.api.keeper", path],

@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 import mesh
 from mesh.cli.program import MeshProgram
-from mesh.cli.thin import GO, SIGNALS, socket_of, surroundings
-from mesh.sinks.foreground import stood_for_by
+from mesh.cli.thin import GO, READY, WAIT, socket_of, surroundings
+from mesh.sinks.foreground import stand_behind
 
 REQUEST = 1 << 20  # bytes of one; Linux takes packets of about 200 KB
 LOOK = 5.0  # seconds between two looks whether the socket is still ours
@@ -35,6 +36,8 @@ NOT_HERE = ("mesh.remote.agent", "mesh.remote.meshrun", "mesh.__main__", "mesh.c
 BESIDES = ("fabric", "gitignore_parser", "paramiko", "yaml")  # what is imported when it is needed
 STREAMS = ("stdin", "r"), ("stdout", "w"), ("stderr", "w")  # by descriptor
 CANNOT_FLUSH = 120  # as Python itself exits then
+
+Files = list[tuple[str, int, int]]  # path, time of change, size
 
 
 def main(keeper: int) -> None:
@@ -45,42 +48,22 @@ def main(keeper: int) -> None:
     started = time.time_ns()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    path = socket_of(os.environ)
+    if not path or _is_there(path):
+        return
     _import_all()
     paths = {str(module.__file__) for module in sys.modules.values() if module.__dict__.get("__file__")}
     files = _files(paths)
     is_alone = len(os.listdir("/proc/self/task")) == 1  # those who are forked would lack the other threads
-    path = socket_of(os.environ)
-    if not path or not is_alone or any(changed >= started for _, changed, _ in files):
+    if not is_alone or any(changed >= started for _, changed, _ in files):
         return
     gc.collect()
     gc.freeze()  # so that what is shared with those who are forked stays so
-    with _listener(path) as listener:
-        mine = os.stat(path).st_ino
-        try:
-            os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
-            _serve(listener, keeper, lambda: os.stat(path).st_ino == mine and _files(paths) == files)
-        except (BrokenPipeError, FileNotFoundError):  # the keeper is gone, or the socket, or a file of the code
-            pass
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(path).st_ino == mine:
-                    os.unlink(path)
-
-
-def _serve(listener: socket.socket, keeper: int, is_wanted: Callable[[], bool]) -> None:
-    poll = select.poll()
-    for descriptor in (listener.fileno(), keeper):
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
-        if keeper in ready or not is_wanted():
-            return
-        if ready:
-            way, _ = listener.accept()
-            with way, contextlib.suppress(OSError):  # no process is to be had
-                if os.fork() == 0:
-                    _work(way)
+    with contextlib.suppress(OSError), _listening(path) as listener:
+        os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
+        _serve(listener, keeper, path, lambda: _files(paths) == files)
 
 
 def _import_all() -> None:
@@ -92,46 +75,77 @@ def _import_all() -> None:
             importlib.import_module(found.name)
 
 
-def _files(paths: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Path, time of change and size of each file. Raises FileNotFoundError."""
+def _files(paths: Iterable[str]) -> Files:
+    """Raises OSError."""
     found = [(path, os.stat(path)) for path in paths]
     return [(path, file.st_mtime_ns, file.st_size) for path, file in found]
 
 
-def _listener(path: str) -> socket.socket:
-    """Raises OSError: another one listens there."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(path)
-    except OSError:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other, contextlib.suppress(ConnectionRefusedError):
-            other.connect(path)
-            raise
+def _is_there(path: str) -> bool:
+    """Whether somebody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        return other.connect_ex(path) == 0
+
+
+@contextlib.contextmanager
+def _listening(path: str) -> Iterator[socket.socket]:
+    """Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
-    listener.listen(64)
-    return listener
+        mine = os.stat(path).st_ino
+        try:
+            listener.listen(64)
+            yield listener
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == mine:
+                    os.unlink(path)
+
+
+def _serve(listener: socket.socket, keeper: int, path: str, is_as_before: Callable[[], bool]) -> None:
+    """Raises OSError: the socket is gone, or a file of the code, or something cannot be had."""
+    mine = os.stat(path).st_ino
+    poll = select.poll()
+    for descriptor in (listener.fileno(), keeper):
+        poll.register(descriptor, select.POLLIN)
+    while os.stat(path).st_ino == mine:
+        ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
+        if keeper in ready or (ready and not is_as_before()):
+            return
+        if ready:
+            way, _ = listener.accept()
+            with way:
+                if os.fork() == 0:
+                    _work(way, listener)
 
 
 # ---- in a process that was forked
 
 
-def _work(way: socket.socket) -> NoReturn:
-    """Be the thin client's process from here on."""
+def _work(way: socket.socket, listener: socket.socket) -> NoReturn:
+    """Be the thin client's process from here on. Whatever happens, nothing of the server's goes on in here."""
+    status = 1
     try:
-        if not _take_over(way):
-            os._exit(0)
-    except BaseException:  # nothing of the server's is to go on in here
-        os._exit(1)
-    watch = _Watch(way)
-    watch.start()
-    status = _run()
-    watch.end(status)
-    os._exit(status)
+        listener.close()
+        way.settimeout(5 * WAIT)
+        way.send(READY)
+        if _take_over(way):
+            way.settimeout(None)
+            watch = _Watch(way)
+            watch.start()
+            status = _run()
+            watch.end(status)
+    finally:
+        os._exit(status)
 
 
 def _take_over(way: socket.socket) -> bool:
-    """Become what the thin client is; False if it is somewhere else, or gone. Raises all sorts of things."""
+    """Become what the thin client is; False if it is somewhere else, or gone.
+
+    Raises OSError, and ValueError or TypeError if it has sent something else; then it does the command itself.
+    """
     data, ancillary, _, _ = way.recvmsg(REQUEST, socket.CMSG_SPACE(4 * 4))
     request: dict[str, Any] = marshal.loads(data)
     ((_, _, sent),) = ancillary
@@ -151,24 +165,30 @@ def _take_over(way: socket.socket) -> bool:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (request["descriptors"], most))
     sys.argv = request["arguments"]
-    stood_for_by(request["process"])
+    stand_behind()
+
+    def end_by(number: int, frame: FrameType | None) -> None:
+        """As a process does to whom the signal means nothing."""
+        with contextlib.suppress(OSError):
+            way.send(str(-number).encode())
+        os._exit(128 + number)
+
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN if number in request["ignored"] else signal.SIG_DFL)
-    if signal.SIGINT not in request["ignored"]:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number in request["ignored"] else end_by)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN if signal.SIGTSTP in request["ignored"] else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
-    way.send(str(os.getpid()).encode())
+    way.send(READY)
     return way.recv(1) == GO
 
 
 def _stream(number: int, mode: str, encoding: str, errors: str, by_line: bool, at_once: bool) -> io.TextIOWrapper:
-    raw = open(number, mode + "b", closefd=False)  # noqa: SIM115  (the process has it)
+    raw = open(number, mode + "b", 0 if at_once and mode == "w" else -1, closefd=False)  # noqa: SIM115  (it stays)
     return io.TextIOWrapper(raw, encoding, errors, line_buffering=by_line, write_through=at_once)
 
 
 class _Watch(threading.Thread):
-    """Ends this process when the thin client is gone, as if it were that."""
+    """Hears of the thin client's signals, and ends this process with it, as if it were that."""
 
     def __init__(self, way: socket.socket) -> None:
         super().__init__(name="mesh-watch", daemon=True)
@@ -177,7 +197,8 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         with contextlib.suppress(OSError):
-            self._way.recv(1)
+            while heard := self._way.recv(1):
+                os.kill(os.getpid(), heard[0])
         if not self._is_over:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -191,7 +212,10 @@ class _Watch(threading.Thread):
 def _run() -> int:
     """Run the program, and return its status as Python would exit with it."""
     try:
-        MeshProgram().run()
+        program = MeshProgram()
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        program.run()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -203,7 +227,7 @@ def _run() -> int:
             stream.flush()
         except (OSError, ValueError):
             status = CANNOT_FLUSH
-    return status
+    return status & 0xFF
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import marshal
 import os
 import resource
 import sys
+import zlib
 
-from mesh.config.private import private_directory
+from mesh.config.private import AT_START, private_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ else:
     import _socket as socket
 
 COMMANDS = ("exec", "push", "run", "setup")  # those that agents may wait for
-READS = ("-i", "--interactive", "--stdin")  # who reads a terminal in the background must be stopped by it
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)  # those that a command minds
+WATCH = "--watch"  # what can be suspended stays a job of the shell's
+OWN = ("/dev/fd/", "/proc/self/")  # places that are somebody else's to another process
 LIMITS = (
     resource.RLIMIT_AS,
     resource.RLIMIT_CORE,
@@ -36,31 +37,57 @@ LIMITS = (
     resource.RLIMIT_NPROC,
     resource.RLIMIT_STACK,
 )
-GO = b"g"
-ANSWER = 5.0  # seconds to hear that somebody is ready
-KILLED = 125  # mesh failed, not the command; as core/errors.py has it
+FLAGS = ("dev_mode", "ignore_environment", "isolated", "no_site", "no_user_site", "optimize")  # of Python's start
+RIGHTS = ("Cap", "Cpus_allowed_list", "Mems_allowed_list", "NoNewPrivs", "Seccomp:")  # lines of /proc/self/status
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)  # those that a command minds
+SPARED = (signal.SIGHUP, signal.SIGTSTP)  # if they were ignored before, it leaves them so (engine/launcher.py)
+READY, GO = b"r", b"g"
+WAIT = 1.0  # seconds for the other side to say that it is there, and then five times as long to be ready
+KILLED = b"error: the process that did this was killed\n       `mesh ps` tells what is on the hosts\n"
+FAILED = 125  # mesh failed, not the command; as core/errors.py has it
 
 
 def socket_of(environ: Mapping[str, str]) -> str:
-    """Where the process listens that runs this code with this Python; "": there can be none. Raises OSError."""
+    """Where the process listens that runs this code, for this home and agent of keys; "": there can be none.
+
+    Raises OSError.
+    """
     directory = private_directory(environ)
-    found = os.stat(os.path.dirname(__file__)), os.stat(sys.prefix)
-    numbers = [sys.hexversion, *(number for one in found for number in (one.st_dev, one.st_ino))]
-    return f"{directory}/.mesh-ready-{'-'.join(f'{number:x}' for number in numbers)}" if directory else ""
+    code, python = os.stat(os.path.dirname(__file__)), os.stat(sys.prefix)
+    known = [sys.hexversion, code.st_dev, code.st_ino, python.st_dev, python.st_ino]
+    text = f"{known} {environ.get('HOME')} {environ.get('SSH_AUTH_SOCK')}"
+    return f"{directory}/.mesh-ready-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if directory else ""
 
 
 def surroundings() -> list[object]:
-    """What a process has from where it was started: what is asked for from elsewhere is done there. Raises OSError."""
+    """What a process has from where it was started: what is asked for from elsewhere is done there. Raises OSError.
+
+    It is believed: it guards against mistakes, and not against the user himself.
+    """
+    root, ours = os.stat("/"), os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     return [
         [*os.getresuid(), *os.getresgid(), *sorted(os.getgroups())],
-        [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "net", "pid", "user", "uts")],
-        os.stat("/").st_ino,
-        sorted(os.sched_getaffinity(0)),
-        os.getpriority(os.PRIO_PROCESS, 0),
+        [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))],
+        [root.st_dev, root.st_ino],
+        [_text(name) for name in ("cgroup", "oom_score_adj", "attr/current", "personality")],
+        [line for line in _text("status").split("\n") if line.startswith(RIGHTS)],
+        [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
         [resource.getrlimit(limit) for limit in LIMITS],
         resource.getrlimit(resource.RLIMIT_NOFILE)[1],  # every command takes all that it may have
         sys.getfilesystemencoding(),
+        [getattr(sys.flags, name) for name in FLAGS],
+        [*sys.warnoptions, *sorted(sys._xoptions)],
+        [path for path in sys.path[1:] if path != ours],  # the keeper puts that first
+        sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(AT_START) and k != "PYTHONPATH"),
     ]
+
+
+def _text(name: str) -> str:
+    try:
+        with open(f"/proc/self/{name}", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:  # a kernel without it
+        return ""
 
 
 def hand_over(arguments: list[str]) -> int | None:
@@ -68,100 +95,118 @@ def hand_over(arguments: list[str]) -> int | None:
 
     arguments: sys.argv
     """
-    streams = [sys.stdin, sys.stdout, sys.stderr]
-    if sys.platform != "linux" or arguments[1:2] not in [[command] for command in COMMANDS] or None in streams:
+    if sys.platform != "linux" or arguments[1:2] not in [[command] for command in COMMANDS] or WATCH in arguments:
         return None
-    if os.environ.get("MESH_KEEP") == "0" or "LD_PRELOAD" in os.environ:
+    if os.environ.get("MESH_KEEP") == "0" or not _can_lend_streams():
         return None
-    if sys.stdin.isatty() and any(word.startswith(READS) for word in arguments):
+    if any(place in word for place in OWN for word in [*arguments, os.environ.get("MESH_CLUSTERS", "")]):
         return None
     try:
         path = socket_of(os.environ)
         if not path or not os.path.exists(path):
             return None
         way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        way.settimeout(WAIT)
         way.connect(path)
-        _lend(way, arguments)
     except OSError:
         return None
-    return _Foreground(way).wait()
+    return _Client(way).run(arguments)
 
 
-def _lend(way: socket.socket, arguments: list[str]) -> None:
-    """Send all that the command takes from us. Raises OSError."""
-    os.umask(mask := os.umask(0o077))
-    request = {
-        "surroundings": surroundings(),
-        "arguments": arguments,
-        "environ": dict(os.environ),
-        "umask": mask,
-        "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "process": os.getpid(),
-        "ignored": [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN],
-        "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
-        "streams": [
-            (stream.encoding, stream.errors, stream.line_buffering, getattr(stream, "write_through", False))
-            for stream in (sys.stdin, sys.stdout, sys.stderr)
-        ],
-    }
-    here = os.open(".", os.O_PATH)
-    try:
-        numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2, here))
-        way.sendmsg([marshal.dumps(request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
-    finally:
-        os.close(here)
+def _can_lend_streams() -> bool:
+    """Whether it makes no difference to them who uses them."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        return False
+    if sys.stdin.isatty() and not sys.stderr.isatty():
+        return False  # passwords are asked for at /dev/tty, which the other one does not have
+    for number in range(3):
+        try:
+            if os.tcgetpgrp(number) != os.getpgrp():
+                return False  # who reads a terminal in the background must be stopped by it
+        except OSError:  # no terminal, or not the one that controls us
+            pass
+    return True
 
 
-class _Foreground:
+class _Client:
     """Stands at the terminal for the one who does the work, and gets its signals."""
 
     def __init__(self, way: socket.socket) -> None:
         self._way = way
-        self._worker = 0  # its process
-        self._noted: list[int] = []
+        self._is_at_work = False
+        self._noted: list[int] = []  # signals that came before
 
-    def wait(self) -> int | None:
+    def run(self, arguments: list[str]) -> int | None:
         """Until the command has ended; as ``hand_over``."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for which, handler in before.items():
-            if handler != signal.SIG_IGN:
+            if handler != signal.SIG_IGN or which not in SPARED:
                 signal.signal(which, self._note)
-        status = self._status()
+        status = self._status(arguments, [number for number, handler in before.items() if handler == signal.SIG_IGN])
         for which, handler in before.items():
             signal.signal(which, handler)
         self._way.close()
-        if status is None and not self._worker:
+        if not self._is_at_work:
             for number in self._noted:
                 os.kill(os.getpid(), number)
             return None
-        if status is None and self._noted:  # it ended by the signal, and so do we
-            signal.signal(self._noted[-1], signal.SIG_DFL)
-            os.kill(os.getpid(), self._noted[-1])
         if status is None:
-            os.write(2, b"error: the process that did this was killed\n       `mesh ps` tells what is on the hosts\n")
-            return KILLED
+            try:
+                os.write(2, KILLED)
+            except OSError:
+                pass
+            return FAILED
+        if status < 0:  # it ended by a signal, and so do we
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
         return status
 
-    def _status(self) -> int | None:
+    def _status(self, arguments: list[str], ignored: list[int]) -> int | None:
+        """How it ended, as ``os.waitstatus_to_exitcode`` says it; None: not begun, or killed."""
         try:
-            self._way.settimeout(ANSWER)
-            process = self._way.recv(16)
-            if not process:
+            if self._way.recv(1) != READY:  # not before: what is lent to nobody stays open
+                return None
+            self._way.settimeout(5 * WAIT)
+            self._lend(arguments, ignored)
+            if self._way.recv(1) != READY:
                 return None
             self._way.settimeout(None)
             self._way.send(GO)
-            self._worker = int(process)
-            for number in self._noted:
-                os.kill(self._worker, number)
-            ended = self._way.recv(16)
-            return int(ended) if ended else None
-        except OSError:
+            self._is_at_work = True
+            while self._noted:
+                self._way.send(bytes([self._noted.pop(0)]))
+            return int(self._way.recv(16) or b"none")
+        except (OSError, ValueError):
             return None
 
+    def _lend(self, arguments: list[str], ignored: list[int]) -> None:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        request = {
+            "surroundings": surroundings(),
+            "arguments": arguments,
+            "environ": dict(os.environ),
+            "umask": mask,
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "ignored": ignored,
+            "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+            "streams": [
+                (stream.encoding, stream.errors, stream.line_buffering, getattr(stream, "write_through", False))
+                for stream in (sys.stdin, sys.stdout, sys.stderr)
+            ],
+        }
+        here = os.open(".", os.O_PATH)
+        try:
+            numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2, here))
+            self._way.sendmsg([marshal.dumps(request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+        finally:
+            os.close(here)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted.append(number)
-        if self._worker:
-            try:
-                os.kill(self._worker, number)
-            except OSError:
-                pass  # it has ended
+        if not self._is_at_work:
+            self._noted.append(number)
+            return
+        try:
+            self._way.send(bytes([number]))
+        except OSError:
+            pass  # it has ended

@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # each command imports this before anything else
     from collections.abc import Mapping
 
+AT_START = ("GLIBC_", "LD_", "MALLOC_", "OPENSSL_", "PYTHON")  # how variables begin that a process minds as it starts
+
 
 def private_directory(environ: Mapping[str, str]) -> str:
     """A directory that is only this user's; "" where there is none: off Linux, or for want of a private place."""

@@ -1,26 +1,24 @@
-"""Who stands at the terminal."""
+"""Whether the shell's job at a terminal is ours."""
 
 from __future__ import annotations
 
+import errno
 import os
 
-_stands_for_us = 0  # the process of the shell's job, if it is another one than this
+_is_behind = False
 
 
-def stood_for_by(process: int) -> None:
-    """From now on another process is at the terminal for this one, which has none (cli/forkserver.py)."""
-    global _stands_for_us
-    _stands_for_us = process
+def stand_behind() -> None:
+    """From now on another process is in front at the terminal for this one, which has none (cli/forkserver.py)."""
+    global _is_behind
+    _is_behind = True
 
 
 def is_in_front(number: int) -> bool:
-    """Whether the shell's job at a terminal is ours. Raises OSError if it is none, or not the one that controls us.
+    """Whether our job may use a terminal now. Raises OSError if it is none, or not the one that controls us.
 
     number: its descriptor
     """
-    if not _stands_for_us:
-        return os.tcgetpgrp(number) == os.getpgrp()
-    with open(f"/proc/{_stands_for_us}/stat", encoding="utf-8", errors="replace") as file:
-        fields = file.read().rpartition(")")[2].split()
-    group, front = fields[2], fields[5]  # pgrp and tpgid of proc(5)
-    return os.isatty(number) and group == front
+    if _is_behind and not os.isatty(number):
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+    return _is_behind or os.tcgetpgrp(number) == os.getpgrp()

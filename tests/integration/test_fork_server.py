@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import shlex
@@ -9,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from mesh.config.private import AT_START
 from tests.conftest import REPOSITORY, Home
 from tests.lab import eventually
 from tests.screen import Screen
@@ -111,6 +114,42 @@ def test_a_hangup_that_is_ignored(home: Home, server: subprocess.Popen[bytes]) -
     over(home, client)
 
 
+def test_an_interrupt_that_was_ignored(home: Home, server: subprocess.Popen[bytes]) -> None:
+    """As in the background of a script: who asks for it means it."""
+
+    def background() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    client = begun(home, "exec", "local:1", *UNTIL_OVER, preexec_fn=background)
+    assert workers(server)
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=30)
+    assert client.returncode == 128 + signal.SIGINT
+
+
+def test_an_early_interrupt_ends_the_command_alone(home: Home, server: subprocess.Popen[bytes]) -> None:
+    for moment in range(24):
+        client = home.popen("exec", "local:1", "true")
+        time.sleep(0.005 * moment)
+        client.send_signal(signal.SIGINT)
+        _, err = client.communicate(timeout=30)
+        assert b"forkserver" not in err
+    client = begun(home, "exec", "local:1", *UNTIL_OVER)
+    assert workers(server)
+    over(home, client)
+
+
+def test_errors_that_nobody_can_be_told(home: Home, server: subprocess.Popen[bytes]) -> None:
+    with open("/dev/full", "wb") as full:
+        client = home.popen("exec", "--nope", "local:1", "true", stdin=subprocess.PIPE, stderr=full)
+        assert client.wait(30)
+        client.communicate()
+    assert eventually(lambda: not workers(server))
+    client = begun(home, "exec", "local:1", *UNTIL_OVER)
+    assert workers(server)
+    over(home, client)
+
+
 def test_who_is_killed_ends_the_command(home: Home, server: subprocess.Popen[bytes]) -> None:
     client = begun(home, "exec", "local:1", "sh", "-c", "echo $$; exec sleep 4331")
     (worker,) = workers(server)
@@ -134,9 +173,9 @@ def test_the_server_ends_and_the_command_goes_on(home: Home, own_place: Path) ->
     client = begun(home, "exec", "local:1", *UNTIL_OVER)
     server.kill()
     end(server)
-    assert os.listdir(own_place)  # nobody listens there
-    over(home, client)
+    assert os.listdir(own_place)  # nobody listens there, and what is asked for there waits for nothing
     assert home.mesh("exec", "local:1", "echo", "up").out == b"[0] up\n"
+    over(home, client)
     server = started(home)  # in its place
     client = begun(home, "exec", "local:1", *UNTIL_OVER)
     assert workers(server)
@@ -144,17 +183,30 @@ def test_the_server_ends_and_the_command_goes_on(home: Home, own_place: Path) ->
     end(server)
 
 
-def less_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 34, 1 << 34))
+ELSEWHERE: dict[str, Callable[[], object]] = {
+    "memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 34, 1 << 34)),
+    "priority": lambda: os.nice(1),
+    "scheduler": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
+    "badness": lambda: Path("/proc/self/oom_score_adj").write_text("500"),
+    "privileges": lambda: ctypes.CDLL(None).prctl(38, 1, 0, 0, 0),  # PR_SET_NO_NEW_PRIVS of prctl(2)
+    "closed": lambda: os.close(2),
+}
+VARIABLES = {"PYTHONPATH": f"/nowhere:{REPOSITORY}", "PYTHONWARNINGS": "error", "LD_LIBRARY_PATH": "/nowhere"}
 
 
-@pytest.mark.parametrize("elsewhere", [less_memory, lambda: os.nice(1), lambda: os.close(2)])
-def test_who_comes_from_elsewhere_does_it_himself(
-    home: Home, server: subprocess.Popen[bytes], elsewhere: Callable[[], object]
-) -> None:
-    client = begun(home, "exec", "local:1", *UNTIL_OVER, preexec_fn=elsewhere)
+@pytest.mark.parametrize("what", [*ELSEWHERE, *VARIABLES])
+def test_who_comes_from_elsewhere_does_it_himself(home: Home, server: subprocess.Popen[bytes], what: str) -> None:
+    environ = {**home.environ, **{name: value for name, value in VARIABLES.items() if name == what}}
+    client = begun(home, "exec", "local:1", *UNTIL_OVER, env=environ, preexec_fn=ELSEWHERE.get(what))
     assert not workers(server)
     over(home, client)
+
+
+def test_what_only_the_client_can_open(home: Home, server: subprocess.Popen[bytes]) -> None:
+    mesh = shlex.join(home.argv("exec", "--dry-run", "--clusters"))
+    script = f"{mesh} <(printf 'p:\\n  hosts: [a.invalid]\\n') p true"
+    done = subprocess.run(["bash", "-c", script], env=home.environ, capture_output=True, cwd=home.project, check=False)
+    assert (done.returncode, b"a.invalid" in done.stdout + done.stderr) == (0, True), done
 
 
 def test_other_code_is_not_run(home: Home, own_place: Path, tmp_path: Path) -> None:
@@ -170,18 +222,21 @@ def test_other_code_is_not_run(home: Home, own_place: Path, tmp_path: Path) -> N
 
 def test_on_a_terminal(home: Home, server: subprocess.Popen[bytes]) -> None:
     """Enter asks, and in the background what is typed is for the shell."""
-    with Screen(home.argv("exec", "local:2", "sleep", "4333"), home.project, home.environ) as screen:
+    # A terminal has our own environment as well.
+    others = [name for name in os.environ if name.startswith(AT_START) and name not in home.environ]
+    bare = ["env", *(f"--unset={name}" for name in others)]
+    with Screen([*bare, *home.argv("exec", "local:2", "sleep", "4333")], home.project, home.environ) as screen:
         screen.expect("2 ranks running")
         assert workers(server)
         screen.type("Enter")
         screen.expect("ranks 0-1 running, no output for")
         screen.type("C-c")
         screen.wait()
-    mesh = shlex.join(home.argv("exec", "local:1", *UNTIL_OVER))
+    mesh = shlex.join([*bare, *home.argv("exec", "local:1", *UNTIL_OVER)])
     script = f"{mesh} & read line; jobs; read line; echo typed $line; touch $MESH_OVER; wait; echo over"
     with Screen(["bash", "-mc", script], home.project, home.environ) as screen:
         screen.expect("] up")
-        assert workers(server)
+        assert not workers(server)  # who reads a terminal in the background must be stopped by it
         screen.type("Enter")
         screen.expect("Running")
         screen.type("something", "Enter")
