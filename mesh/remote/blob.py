@@ -11,7 +11,7 @@ from importlib import resources
 
 from mesh.remote.agent.processes import BOOT
 
-LOADER = "loader"
+STARTER, LOADER = "starter", "loader"
 # The others, in the order of their imports.
 MODULES = (
     "lean",
@@ -81,7 +81,7 @@ NO_PYTHON, OLD_PYTHON = (
     96,
 )  # exit status of the start command when there is no interpreter, or one below 3.8
 
-# Read exactly as many bytes as the loader has, and run it. -I and -S keep the user's own modules and .pth files
+# Read exactly as many bytes as the starter has, and run it. -I and -S keep the user's own modules and .pth files
 # out, and save time. No quotes in it: it stands in double quotes, in single quotes.
 _BOOT = (
     BOOT + "sys.exit({old});"
@@ -101,21 +101,30 @@ _COMMENT = re.compile(r"^ *# .*\n", re.MULTILINE)
 
 
 def without_words(source: str) -> str:
-    """A module less what it says to people: it travels to every host of every run."""
-    return _COMMENT.sub("", _DOCSTRING.sub('\\1""\n', source))
+    """A module less what it says to people: it travels to every host of every run.
+
+    And less what says how it is compiled, which would be imported there (loader.py knows it).
+    """
+    return _COMMENT.sub("", _DOCSTRING.sub('\\1""\n', source)).replace("from __future__ import annotations\n", "")
 
 
 @functools.cache
 def blob() -> bytes:
     """The sources of the modules, for a host that lacks them."""
-    texts = {name: without_words(source.decode()) for name, source in _sources().items() if name != LOADER}
-    return zlib.compress(json.dumps(texts).encode(), 9)
+    texts = {name: without_words(_sources()[name].decode()) for name in MODULES}
+    return zlib.compress(json.dumps({**texts, LOADER: _loader()}).encode(), 9)
 
 
 @functools.cache
 def opening() -> bytes:
     """What the start command reads from its stdin before anything else."""
-    return f"{without_words(_sources()[LOADER].decode())}\nload('{_key()}')\n".encode()
+    return f"{without_words(_sources()[STARTER].decode())}\nbegin('{_key()}', {_loader()!r})\n".encode()
+
+
+@functools.cache
+def _loader() -> str:
+    """It stands in one namespace with the starter."""
+    return without_words(_sources()[LOADER].decode()).replace("from .starter import PLACES, find_place\n", "")
 
 
 def lacking() -> bytes:
@@ -132,7 +141,7 @@ def _key() -> str:
 @functools.cache
 def _sources() -> dict[str, bytes]:
     folder = resources.files("mesh.remote.agent")
-    return {name: (folder / f"{name}.py").read_bytes() for name in (LOADER, *MODULES)}
+    return {name: (folder / f"{name}.py").read_bytes() for name in (STARTER, LOADER, *MODULES)}
 
 
 @functools.cache

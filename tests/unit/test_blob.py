@@ -10,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from mesh.remote.agent import loader
-from mesh.remote.blob import LOADER, MODULES, without_words
+from mesh.remote.agent import loader, starter
+from mesh.remote.agent.starter import FUTURE
+from mesh.remote.blob import LOADER, MODULES, STARTER, _loader, without_words
 
 
 class _Silent(ast.NodeTransformer):
-    """Takes the texts out that are statements of their own."""
+    """Takes the texts out that are statements of their own, and how a module is to be compiled."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
+        return None if node.module == "__future__" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if isinstance(node.value, ast.Constant) else node
 
 
-@pytest.mark.parametrize("name", [LOADER, *MODULES])
+@pytest.mark.parametrize("name", [STARTER, LOADER, *MODULES])
 def test_it_loses_nothing_but_words(name: str) -> None:
     source = (resources.files("mesh.remote.agent") / f"{name}.py").read_text()
     smaller = without_words(source)
@@ -33,7 +37,19 @@ def test_it_loses_nothing_but_words(name: str) -> None:
 
 def test_every_module_travels() -> None:
     files = {path.name for path in resources.files("mesh.remote.agent").iterdir() if path.name.endswith(".py")}
-    assert files == {"__init__.py", *(f"{name}.py" for name in (LOADER, *MODULES))}
+    assert files == {"__init__.py", *(f"{name}.py" for name in (STARTER, LOADER, *MODULES))}
+
+
+def test_the_loader_imports_nothing_of_ours() -> None:
+    """It stands below the starter, and nobody could give it anything."""
+    body = ast.parse(_loader()).body
+    assert not [node for node in body if isinstance(node, ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("name", [LOADER, *MODULES])
+def test_every_module_is_compiled_alike(name: str) -> None:
+    """The hosts add it to all of them."""
+    assert f"\n{FUTURE}" in (resources.files("mesh.remote.agent") / f"{name}.py").read_text()
 
 
 SOURCES = json.dumps({"one": "NUMBER = 1", "two": "from one import NUMBER"}).encode()
@@ -42,10 +58,10 @@ HEAD = b"the key and the interpreter\n"
 
 def test_what_was_compiled_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "code")
-    assert loader.read(path, HEAD) == {}
+    assert starter.read(path, HEAD) == {}
     loader.keep(path, HEAD, loader.to_bytes(loader.made(SOURCES)))
-    assert loader.read(path, HEAD) == loader.made(SOURCES)
-    assert loader.read(path, b"another key" + HEAD) == {}
+    assert starter.read(path, HEAD) == loader.made(SOURCES)
+    assert starter.read(path, b"another key" + HEAD) == {}
     assert [file.name for file in tmp_path.iterdir()] == ["code"]
 
 
@@ -56,7 +72,7 @@ def test_what_is_damaged_is_not_run(tmp_path: Path) -> None:
     for place in range(len(whole)):
         for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
             path.write_bytes(damaged)
-            assert loader.read(str(path), HEAD) == {}
+            assert starter.read(str(path), HEAD) == {}
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
@@ -67,16 +83,16 @@ def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:
 
 def test_only_a_directory_that_is_ours_alone_is_trusted(tmp_path: Path) -> None:
     place, places = tmp_path / f"mesh-{os.geteuid()}", ("/nowhere", str(tmp_path))
-    assert loader.find_place(places) == ""
+    assert starter.find_place(places) == ""
     place.touch()
-    assert loader.find_place(places) == ""
+    assert starter.find_place(places) == ""
     place.unlink()
     (tmp_path / "elsewhere").mkdir(0o700)
     place.symlink_to("elsewhere")
-    assert loader.find_place(places) == ""
+    assert starter.find_place(places) == ""
     place.unlink()
     place.mkdir()
     place.chmod(0o770)
-    assert loader.find_place(places) == ""
+    assert starter.find_place(places) == ""
     place.chmod(0o700)
-    assert loader.find_place(places) == str(place)
+    assert starter.find_place(places) == str(place)

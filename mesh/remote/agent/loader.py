@@ -2,7 +2,7 @@
 
 Compiling takes longer than all else that an agent does at its start, and sending its sources to many hosts may fill an
 uplink. So what one agent has compiled is kept for the next, in the directory of the doors (doors.py): nobody else can
-write there, and it is the machine's own. This alone travels each time, and asks for the rest where nothing is kept.
+write there, and it is the machine's own. Where nothing is kept this asks for it; it has travelled with the starter.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ import os
 import sys
 import zlib
 
+from .starter import PLACES, find_place
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
-    from typing import Any, Dict
+    from typing import Any
 
-    Codes = Dict[str, bytes]  # by the modules' names, each as marshal has it: what is not imported is not read
+    from .starter import Codes
 
 PACKAGE = "mesh_agent"
-PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in doors.py
-CHECKSUM = 8  # hexadecimal digits
 WAITING = 900.0  # seconds, as in main.py
 KEPT = 4  # for so many different agents: of each version of mesh that clients have
 
 
-def load(key: str) -> None:
-    """Run main. key: differs from that of all other sources."""
+def load(key: str, head: bytes, name: str, codes: Codes) -> None:
+    """Run main. codes: what was kept here of these sources, under a name and with a head; {}: nothing."""
     gc.disable()  # what is made now stays
-    codes, before = codes_of(key)
+    before = b""
+    if not codes:
+        codes, before = newly_made(key, head, name)
     package: Any = type(sys)(PACKAGE)
     package.__path__ = []
     sys.modules[PACKAGE] = package
@@ -62,14 +64,8 @@ class Finder:
         exec(code, module.__dict__)
 
 
-def codes_of(key: str) -> tuple[Codes, bytes]:
-    """The code of the modules, as an agent before us has left it, or made now; and what was read for that too much."""
-    head = f"{key} {sys.version}".replace("\n", " ").encode() + b"\n"
-    name = f".{sys.implementation.cache_tag}-{key}"
-    place = find_place()
-    codes = read(f"{place}/{name}", head) if place else {}
-    if codes:
-        return codes, b""
+def newly_made(key: str, head: bytes, name: str) -> tuple[Codes, bytes]:
+    """The code of the modules, made now and kept for the next agent; and what was read for that too much."""
     os.write(1, b"\nlacks %s\n" % key.encode())
     sources, before = fetched()
     codes = made(sources)
@@ -105,29 +101,19 @@ def more() -> bytes:
 
 def made(sources: bytes) -> Codes:
     """The code of the modules, compiled. sources: JSON, the texts of the modules by name."""
+    import __future__
+
     import json
 
-    texts = json.loads(sources)
-    return {name: marshal.dumps(compile(text, f"{PACKAGE}/{name}.py", "exec")) for name, text in texts.items()}
+    texts, flags = json.loads(sources), __future__.annotations.compiler_flag
+    compiled = {name: compile(text, f"{PACKAGE}/{name}.py", "exec", flags) for name, text in texts.items()}
+    return {name: marshal.dumps(code) for name, code in compiled.items()}
 
 
 def to_bytes(codes: Codes) -> bytes:
     """What ``read`` reads, less its head."""
     data = marshal.dumps(codes)
     return b"%08x%s" % (zlib.crc32(data), data)
-
-
-def find_place(places: tuple[str, ...] = PLACES) -> str:
-    """The directory of the doors, if there is one already that is ours alone; "" otherwise."""
-    for place in places:
-        path = f"{place}/mesh-{os.geteuid()}"
-        try:
-            found = os.lstat(path)
-        except OSError:
-            continue
-        if found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid():  # a directory, for nobody else
-            return path
-    return ""
 
 
 def made_place(places: tuple[str, ...] = PLACES) -> str:
@@ -139,20 +125,6 @@ def made_place(places: tuple[str, ...] = PLACES) -> str:
         except OSError:
             pass
     return find_place(places)
-
-
-def read(path: str, head: bytes) -> Codes:
-    """What was kept there; {} unless it is whole, and of the same sources and interpreter."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-        begin = len(head) + CHECKSUM
-        if data.startswith(head) and int(data[len(head) : begin], 16) == zlib.crc32(data[begin:]):
-            codes: Codes = marshal.loads(data[begin:])
-            return codes
-    except (OSError, ValueError):
-        pass
-    return {}
 
 
 def keep(path: str, head: bytes, data: bytes) -> None:
