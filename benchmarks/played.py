@@ -57,7 +57,7 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
         spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
-        wiring.BACKENDS = {"played": lambda cluster, passwords, reach, stock: backend}
+        wiring.BACKENDS = {"played": lambda *given: backend}
         begin = time.monotonic()
         with _Watch() as watch:
             outcome, _, _ = wiring.launch(spec, cluster, wiring.Showing(output=mode))

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Host, Lab, eventually
+from tests.lab import Lab, TestHost, eventually
 
 root = pytest.mark.root
 sshd = pytest.mark.sshd
@@ -150,7 +150,7 @@ def test_json(home: Home) -> None:
     assert events[-1]["exit_code"] == 1
 
 
-def commands_on(host: Host) -> list[str]:
+def commands_on(host: TestHost) -> list[str]:
     return sorted(command for _, command in host.processes())
 
 
