@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from invoke.parser.context import ParserContext
 
 from mesh import api
-from mesh.cli.words import CLUSTER, SHORT, TAKES_WORDS, written
+from mesh.cli.words import CLUSTER, REFUSED, SHORT, TAKES_WORDS, written
 from mesh.core.errors import MeshError, UsageError
 
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
@@ -79,7 +79,8 @@ def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> l
                 return []  # the cluster is named: the rest is the user's
             is_named = True
     if last.startswith("-"):
-        return _starting(last, [*sorted(written(flag) for flag in task.flags if flag.startswith("--")), "--help"])
+        flags = {written(flag) for flag in task.flags if flag.startswith("--")} - REFUSED.get(name, set())
+        return _starting(last, [*sorted(flags), "--help"])
     if is_named:
         return []
     if name == "completion":

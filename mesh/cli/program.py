@@ -17,7 +17,7 @@ from mesh import __version__
 from mesh.cli.completion import ASK, candidates
 from mesh.cli.speech import complain, show
 from mesh.cli.tasks import namespace
-from mesh.cli.words import CONFIG_KEY, SHORT, TAKES_WORDS, fill_in, places, written
+from mesh.cli.words import CONFIG_KEY, REFUSED, SHORT, TAKES_WORDS, fill_in, places, written
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
 
@@ -201,7 +201,7 @@ class MeshProgram(Program):
         for argument in sorted({id(a): a for a in task.flags.values()}.values(), key=lambda a: str(a.name)):
             flag = written(f"--{argument.name.rstrip('_').replace('_', '-')}")
             flags = ", ".join([*(short for short, long in SHORT.items() if long == flag), flag])
-            if argument not in places(task):
+            if argument not in places(task) and flag not in REFUSED.get(name, ()):
                 rows.append((f"{flags} {_value_of(argument)}".strip(), argument.help or ""))
         rows.append(("-h, --help", "tell this"))
         width = max(len(flags) for flags, _ in rows)

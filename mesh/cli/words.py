@@ -22,6 +22,8 @@ from mesh.core.errors import UsageError
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
+# Options that a task refuses, as it is made like another one that has them: nobody is told of them.
+REFUSED = {"exec": frozenset(("--fresh", "--no-fanout", "--prerun", "--share"))}
 TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
 SECRETS = frozenset(("--ssh-password",))  # what stands after one is its value, to be refused without being repeated
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
