@@ -6,8 +6,6 @@ import gc
 import os
 import sys
 
-from mesh.cli.thin import hand_over
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing is imported before it is known that the command is done here
     import signal
@@ -41,15 +39,17 @@ class _Later(type(sys)):  # type: ignore[misc]
 
 def main() -> None:
     """The console script."""
+    # Importing takes a moment in which a Ctrl-C is no reason for a traceback.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in range(3):  # what we open must not be taken for a stream that was closed before we came
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    # Importing takes a moment in which a Ctrl-C is no reason for a traceback.
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from mesh.cli.thin import hand_over
+
     status = hand_over(sys.argv)
     if status is not None:
         sys.exit(status)

@@ -52,6 +52,6 @@ def read(path: str, head: bytes) -> "Codes":
         if data.startswith(head) and int(data[len(head) : begin], 16) == zlib.crc32(data[begin:]):
             codes: Codes = marshal.loads(data[begin:])
             return codes
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):  # of something cut short even the checksum may be right
         pass
     return {}
