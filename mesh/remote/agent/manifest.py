@@ -27,6 +27,7 @@ CONTENT: Final = 5
 FILE, DIRECTORY, LINK = "f", "d", "l"
 CLEAN, DIRTY = "clean", "dirty"
 STATUS = struct.Struct("<Q3qL")  # a status in the record
+FEW = 16  # changed entries; to find them in the text is quicker than to write all of it anew
 MOST = 1 << 29  # bytes of changes, unpacked; some millions of entries
 
 
@@ -49,6 +50,7 @@ class Manifest:
         self.entries = entries
         self.text = text or dumps(entries).encode("ascii")
         self.tree = tree or hash_of(self.text)
+        self.alike: Manifest | None = None  # one that is known to have the same paths
 
 
 class Record(Manifest):
@@ -63,7 +65,7 @@ class Record(Manifest):
         extra: Iterable[str] = (),
         *,
         clean: bool,
-        packed: bytes = b"",
+        packed: memoryview | bytes = b"",
     ) -> None:
         """statuses: what lstat said of each entry, if clean, and ``packed`` as they stand in the file.
 
@@ -71,6 +73,7 @@ class Record(Manifest):
         """
         Manifest.__init__(self, entries, text, tree)
         self.statuses, self.extra, self.clean, self.packed = statuses, extra, clean, packed
+        self.by_path = {entry[PATH]: entry for entry in entries}
 
 
 def known_tree(record_path: str) -> str:
@@ -90,14 +93,17 @@ def read_record(path: str) -> Record:
     """
     try:
         with open(path, "rb") as file:
-            head, text, rest = file.read().split(b"\n", 2)
-        tree, mark = head.decode("ascii").split()
+            data = file.read()
+        end = data.index(b"\n") + 1
+        begin = data.index(b"\n", end) + 1
+        text, rest = data[end : begin - 1], memoryview(data)[begin:]
+        tree, mark = data[:end].decode("ascii").split()
         if tree != hash_of(text):
             raise ValueError
         entries = loads(text)
         if mark == CLEAN and len(rest) == STATUS.size * len(entries):
             return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True, packed=rest)
-        extra = loads(rest)
+        extra = loads(bytes(rest))
         if mark == CLEAN or not all(isinstance(path, str) for path in extra):
             raise ValueError
         return Record(entries, text, tree, extra=extra, clean=False)
@@ -133,7 +139,7 @@ def write_dirty(path: str, manifest: Manifest, extra: Iterable[str]) -> None:
 
 def has_same_paths(one: Manifest, other: Manifest) -> bool:
     """Whether there are the same paths in both."""
-    return [entry[PATH] for entry in one.entries] == [entry[PATH] for entry in other.entries]
+    return other.alike is one or [entry[PATH] for entry in one.entries] == [entry[PATH] for entry in other.entries]
 
 
 def _write(path: str, manifest: Manifest, mark: str, rest: bytes | bytearray) -> None:
@@ -169,17 +175,27 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
     except (zlib.error, ValueError, TypeError, KeyError, RecursionError):
         raise BadChanges("the changes of the workspace cannot be read") from None
     if record.clean and record.tree == tree:  # another host that shares the file system was first
-        return Manifest(record.entries, record.text, tree)
+        manifest = Manifest(record.entries, record.text, tree)
+        manifest.alike = record
+        return manifest
     if base:
         if not record.clean or record.tree != base:
             raise OtherBase("the changes are those of another tree")
-        old = {entry[PATH]: entry for entry in record.entries}
+        old = record.by_path.copy()
         for path in drop:
             if old.pop(path, None) is None:
                 raise BadChanges(f"{path!r} is to be dropped, and is not there")
         is_alike = not drop and all(path in old and old[path][KIND] == new[path][KIND] for path in new)
         old.update(new)
         entries = list(old.values()) if is_alike else _sorted(old)
+        if is_alike and len(new) <= FEW:
+            text = record.text
+            for path, entry in new.items():
+                text = text.replace(dumps(record.by_path[path]).encode("ascii"), dumps(entry).encode("ascii"))
+            manifest = Manifest(entries, text)
+            manifest.alike = record
+            if manifest.tree == tree:
+                return manifest
     elif drop:
         raise BadChanges("paths are to be dropped from nothing")
     else:

@@ -38,7 +38,6 @@ class View:
     def __init__(self, root: bytes, record: Record, manifest: Manifest) -> None:
         self._root, self.record, self.manifest = root + b"/", record, manifest
         self.statuses: dict[str, Status] = {}  # of what is as the record says
-        self._old: dict[str, Entry] | None = None
         self._no_directory: set[str] = set()  # paths of the manifests where none is
         self._compare()
         as_before = manifest.entries is record.entries and len(self.statuses) == len(record.entries)
@@ -52,23 +51,17 @@ class View:
             self._sort(entry)
         self._find()
 
-    @property
-    def old(self) -> dict[str, Entry]:
-        """What the record says, by path."""
-        if self._old is None:
-            self._old = {entry[PATH]: entry for entry in self.record.entries}
-        return self._old
-
     def gone(self) -> list[str]:
         """What is to be deleted: what is in a directory comes before it."""
-        if self.manifest.entries is self.record.entries and not self.record.extra:
+        if self.manifest.alike is self.record and not self.record.extra:
             return []
         new = {entry[PATH] for entry in self.manifest.entries}
-        return sorted(filter(is_path, set(self.old).union(self.record.extra).difference(new)), reverse=True)
+        return sorted(filter(is_path, set(self.record.by_path).union(self.record.extra).difference(new)), reverse=True)
 
     def unchanged(self, path: str) -> str:
         """The content of a file that is still as the last sync has left it; "" of others."""
-        return self.old[path][CONTENT] if path in self.statuses and self.old[path][KIND] == FILE else ""
+        entry = self.record.by_path[path] if path in self.statuses else None
+        return entry[CONTENT] if entry and entry[KIND] == FILE else ""
 
     def lacking(self, store: Store) -> list[str]:
         stored = store.names() if self.wanted else frozenset()
@@ -97,7 +90,7 @@ class View:
     def find(self, name: str, at: list[Entry]) -> bytes:
         """The full path of a file of the workspace with this content, perhaps at one of these; or b""."""
         for path in self.statuses:
-            entry = self.old[path]
+            entry = self.record.by_path[path]
             if entry[CONTENT] == name and entry[KIND] == FILE:
                 return self.full(path)
         for entry in at:
@@ -113,7 +106,8 @@ class View:
         if has_same_paths(self.record, self.manifest):
             pairs = zip(self.manifest.entries, self.record.entries)
             return [entry for entry, old in pairs if entry[PATH] not in same or entry != old]
-        return [entry for entry in self.manifest.entries if entry[PATH] not in same or self.old[entry[PATH]] != entry]
+        old = self.record.by_path
+        return [entry for entry in self.manifest.entries if entry[PATH] not in same or old[entry[PATH]] != entry]
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
@@ -122,7 +116,8 @@ class View:
             return
         root = self._root
         paths = [entry[PATH] for entry in record.entries]
-        places = [root + path.encode("latin-1") for path in paths]
+        lead = root.decode("latin-1")  # joined and split, as that is quicker than one by one
+        places = "\0".join([lead + path for path in paths]).encode("latin-1").split(b"\0") if paths else []
         try:
             found: list[Status | None] = list(map(status_of, map(os.lstat, places)))  # there may be 100,000
         except OSError:

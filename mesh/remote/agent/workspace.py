@@ -122,7 +122,7 @@ class Workspace:
         record, manifest = view.record, view.manifest
         extra = {entry[PATH] for entry in view.todo}.union(record.extra)
         step("record")
-        write_dirty(self._record, record, extra.difference(view.old))
+        write_dirty(self._record, record, extra.difference(record.by_path))
         statuses = view.statuses.copy()
         todo = {entry[PATH] for entry in view.todo}
         if stage.tree:
