@@ -23,6 +23,7 @@ from mesh.workspace.manifest import Manifest, hash_of, read_manifest
 
 MOST_MANIFESTS = 8  # of one workspace
 MOST_WORKSPACES = 64
+FEW = 16  # contents that are looked for one by one
 HASHES = f"hashes-{sys.implementation.cache_tag}"  # marshal reads 100,000 entries in a fifth of json's time
 HEADER = b"mesh hashes 2 "  # and the hash of the rest of the file: damaged data is nothing for marshal
 _CONTENT = re.compile(rb'"([0-9a-f]{40})"\]')  # the end of a file's entry in a manifest
@@ -104,7 +105,9 @@ class HashCache:
         """Which of these are in none of the manifests that are remembered."""
         left = {content.encode() for content in contents}
         for path in self._manifests() if left else ():
-            left.difference_update(_CONTENT.findall(self._read(path.name)))
+            data = self._read(path.name)
+            sent = _CONTENT.findall(data) if len(left) > FEW else [one for one in left if b'"%s"]' % one in data]
+            left.difference_update(sent)
         return {content.decode() for content in left}
 
     def _manifests(self) -> list[Path]:

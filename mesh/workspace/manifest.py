@@ -26,10 +26,10 @@ class Entry(NamedTuple):
 class Manifest:
     """A tree. There may be 100,000 entries: they are worked out when somebody asks for them."""
 
-    def __init__(self, tree: str, entries: Callable[[], Iterable[Entry]]) -> None:
-        """tree: the hash of the entries; entries: called once at most; in the order of their paths"""
+    def __init__(self, tree: str, entries: Callable[[], Iterable[Entry]], data: bytes = b"") -> None:
+        """tree: the hash of the entries; entries: called once at most; in the order of their paths; data: as JSON"""
         self.tree = tree
-        self._entries = entries
+        self._entries, self._data = entries, data
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and self.tree == other.tree
@@ -44,13 +44,14 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The entries, as the tree hash has them."""
-        return _to_json(self.entries)
+        return self._data or _to_json(self.entries)
 
 
 def manifest_of(entries: Iterable[Entry]) -> Manifest:
     """The manifest of these entries, in any order."""
     listed = sorted(entries)
-    return Manifest(hash_of(_to_json(listed)), lambda: listed)
+    data = _to_json(listed)
+    return Manifest(hash_of(data), lambda: listed, data)
 
 
 def read_manifest(data: bytes) -> Manifest:
