@@ -196,8 +196,8 @@ def test_what_a_killed_client_leaves_is_its_own(shared: Home, module_lab: Lab) -
     process.communicate()
     again = shared.mesh("run", "--ranks", "0-1", "pod", "true")
     assert again.status == 0, again.err
-    assert not hosts[0].processes()
-    assert not hosts[1].processes()
+    # An agent may still be on its way out, with its memory given back already.
+    assert eventually(lambda: not hosts[0].processes() and not hosts[1].processes())
     assert finished(shared, beside, hosts[2])
     assert gone(module_lab)
     (project,) = [path.name for path in hosts[0].path("/root/.mesh/workspaces").iterdir() if path.is_dir()]
