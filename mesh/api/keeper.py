@@ -2,7 +2,7 @@
 
 It begins after a run or a sync on a cluster with ``keep:``, holds no password, knows no run, and ends when nothing
 waits any more. A command that is killed ends through it as it would by itself: its socket's end is that of the agent's
-channel.
+channel. Beside it stands a process that has imported mesh, and does the commands that are handed to it.
 """
 
 from __future__ import annotations

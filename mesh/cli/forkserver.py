@@ -144,7 +144,7 @@ def _work(way: socket.socket, listener: socket.socket) -> NoReturn:
 def _take_over(way: socket.socket) -> bool:
     """Become what the thin client is; False if it is somewhere else, or gone.
 
-    Raises OSError, and ValueError or TypeError if it has sent something else; then it does the command itself.
+    Raises OSError, and ValueError or TypeError if it has sent something else. In any of these cases it works itself.
     """
     data, ancillary, _, _ = way.recvmsg(REQUEST, socket.CMSG_SPACE(4 * 4))
     request: dict[str, Any] = marshal.loads(data)

@@ -112,6 +112,7 @@ def test_a_hangup_that_is_ignored(home: Home, server: subprocess.Popen[bytes]) -
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     client = begun(home, "exec", "local:1", *UNTIL_OVER, preexec_fn=nohup)
+    assert workers(server)
     client.send_signal(signal.SIGHUP)
     over(home, client)
 
@@ -211,6 +212,15 @@ def test_what_only_the_client_can_open(home: Home, server: subprocess.Popen[byte
     assert (done.returncode, b"a.invalid" in done.stdout + done.stderr) == (0, True), done
 
 
+def test_a_server_that_is_told_to_end_leaves_nothing(home: Home, own_place: Path) -> None:
+    server = started(home)
+    client = begun(home, "exec", "local:1", *UNTIL_OVER)
+    server.terminate()
+    end(server)
+    assert not os.listdir(own_place)
+    over(home, client)
+
+
 def test_other_code_is_not_run(home: Home, own_place: Path, tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "mesh", tmp_path / "code/mesh")
     home.environ["PYTHONPATH"] = str(tmp_path / "code")
@@ -235,6 +245,13 @@ def test_on_a_terminal(home: Home, server: subprocess.Popen[bytes]) -> None:
         screen.type("C-c")
         screen.wait()
     mesh = shlex.join([*bare, *home.argv("exec", "local:1", *UNTIL_OVER)])
+    # Where a question for a password would be asked at /dev/tty, which a worker does not have.
+    with Screen(["sh", "-c", f"{mesh} 2>err"], home.project, home.environ) as screen:
+        screen.expect("] up")
+        assert not workers(server)
+        (home.path / "over").touch()
+        screen.wait()
+    (home.path / "over").unlink()
     script = f"{mesh} & read line; jobs; read line; echo typed $line; touch $MESH_OVER; wait; echo over"
     with Screen(["bash", "-mc", script], home.project, home.environ) as screen:
         screen.expect("] up")

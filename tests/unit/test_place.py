@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from mesh.remote import agent
 from mesh.remote.agent.manifest import BadChanges, OtherBase, known_tree
 from mesh.remote.agent.packs import BadPack
+from mesh.remote.agent.questions import _stagings
 from mesh.remote.agent.store import Store
 from mesh.remote.agent.workspace import Workspace
 from tests.agent.conftest import PYTHONS
@@ -405,6 +407,18 @@ def test_a_running_program_keeps_its_file(place: Place) -> None:
         assert running.read() == b"old"
 
 
+def killed_at(place: Place, step: int) -> int:
+    """Sync in a process that is killed at a step; how it ended: 9, or 0 if there are fewer steps."""
+    pid = os.fork()
+    if not pid:
+        left = iter(range(step))
+        place.sync(lambda what: None if next(left, -1) >= 0 else os._exit(9))
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert ended in (0, 9)
+    return ended
+
+
 def test_a_kill_at_every_step_is_completed_by_the_next_sync(tmp_path: Path) -> None:
     before: Tree = {
         b"a": {b"x": b"1", b"y": b"2222"},
@@ -428,13 +442,7 @@ def test_a_kill_at_every_step_is_completed_by_the_next_sync(tmp_path: Path) -> N
         place.sync()
         (place.there / "made").write_text("made there")
         place.set(after)
-        pid = os.fork()
-        if not pid:
-            left = iter(range(steps))
-            place.sync(lambda what, left=left: next(left, -1) >= 0 or os._exit(9))  # type: ignore[misc]
-            os._exit(0)
-        killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert killed in (0, 9)
+        killed = killed_at(place, steps)
         place.known[hash_of(text_of(manifest(place.here)[0]))] = manifest(place.here)[0]
         place.sync()
         assert seen(place.there, without="made") == seen(place.here)
@@ -450,13 +458,7 @@ def test_a_kill_at_every_step_of_the_first_sync(tmp_path: Path) -> None:
     while killed:
         place = Place(tmp_path / str(steps))
         place.set(tree)
-        pid = os.fork()
-        if not pid:
-            left = iter(range(steps))
-            place.sync(lambda what, left=left: next(left, -1) >= 0 or os._exit(9))  # type: ignore[misc]
-            os._exit(0)
-        killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert killed in (0, 9)
+        killed = killed_at(place, steps)
         if place.there.exists():  # all of it, at once
             assert seen(place.there) == seen(place.here)
         place.sync()
@@ -472,13 +474,7 @@ def test_kills_and_edits_by_turns(place: Place, seed: int) -> None:
     for _ in range(6):
         for _ in range(10):
             editor.edit()
-        pid = os.fork()
-        if not pid:
-            left = iter(range(editor.random.randrange(40)))
-            place.sync(lambda what, left=left: next(left, -1) >= 0 or os._exit(9))  # type: ignore[misc]
-            os._exit(0)
-        editor.random.random()
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (0, 9)
+        killed_at(place, editor.random.randrange(40))
         if editor.random.randrange(2):
             place.sync()
             assert seen(place.there) == seen(place.here)
@@ -496,6 +492,18 @@ def test_a_staging_that_a_killed_sync_left_is_removed(place: Place) -> None:
     place.sync()
     assert not stale.exists()
     assert other.exists()
+
+
+def test_a_staging_in_which_somebody_writes_is_no_leftover(tmp_path: Path) -> None:
+    """Somebody on another machine that shares the file system, so that there is no such process here."""
+    nobody = int(Path("/proc/sys/kernel/pid_max").read_text())
+    (tmp_path / f".one.new-{nobody}/tree/deep").mkdir(parents=True)
+    (tmp_path / f".two.new-{nobody}/tree/deep").mkdir(parents=True)
+    long_ago = time.time() - 7200
+    for directory in tmp_path.rglob("*"):
+        if directory != tmp_path / f".one.new-{nobody}/tree/deep":
+            os.utime(directory, (long_ago, long_ago))
+    assert _stagings(str(tmp_path)) == [str(tmp_path / f".two.new-{nobody}")]
 
 
 def test_a_link_that_the_host_made_is_not_followed(place: Place, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class _Stage:
     def __init__(
         self, view: View, staging: bytes, store: Store, step: Callable[[str], None], *, is_whole: bool
     ) -> None:
-        """is_whole: nothing is there, and the tree will be renamed as one; that takes half as long"""
+        """is_whole: nothing is there, and the tree will be renamed as one; that is quicker by a fifth"""
         self._view, self._store, self._step = view, store, step
         self.tree = os.path.join(staging, TREE) if is_whole else b""
         paths = [entry[PATH] for entry in view.put]
