@@ -285,6 +285,7 @@ def _prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
     """Put fast ciphers and the kinds of key that we know of the host first in the offer."""
     options = transport.get_security_options()
     options.ciphers = sorted(options.ciphers, key=lambda name: name not in FAST_CIPHERS)
+    options.kex = sorted(options.kex, key=lambda name: name != "ecdh-sha2-nistp256")
     # One RSA key goes by three names, of which the signature's hash is the difference.
     known = {name for kind in kinds for name in (("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,))}
     options.key_types = sorted(options.key_types, key=lambda name: name not in known)

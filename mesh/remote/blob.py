@@ -15,6 +15,7 @@ STARTER, LOADER = "starter", "loader"
 # The others, in the order of their imports.
 MODULES = (
     "lean",
+    "guardian",
     "frames",
     "cgroups",
     "oom",
@@ -65,7 +66,6 @@ MODULES = (
     "handlers",
     "stacks",
     "questions",
-    "guardian",
     "pull",
     "locking",
     "outfit",

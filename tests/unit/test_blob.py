@@ -58,10 +58,13 @@ HEAD = b"the key and the interpreter\n"
 
 def test_what_was_compiled_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "code")
-    assert starter.read(path, HEAD) == {}
+    assert starter.find(path, HEAD) is None
     loader.keep(path, HEAD, loader.to_bytes(loader.made(SOURCES)))
-    assert starter.read(path, HEAD) == loader.made(SOURCES)
-    assert starter.read(path, b"another key" + HEAD) == {}
+    found = starter.find(path, HEAD)
+    assert found is not None
+    assert {name: found.read(name) for name in found.index} == loader.made(SOURCES)
+    os.close(found.file)
+    assert starter.find(path, b"another key" + HEAD) is None
     assert [file.name for file in tmp_path.iterdir()] == ["code"]
 
 
@@ -72,7 +75,7 @@ def test_what_is_damaged_is_not_run(tmp_path: Path) -> None:
     for place in range(len(whole)):
         for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
             path.write_bytes(damaged)
-            assert starter.read(str(path), HEAD) == {}
+            assert starter.find(str(path), HEAD) is None
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesh.remote import agent
-from mesh.remote.agent.manifest import BadChanges, OtherBase, known_tree
+from mesh.remote.agent.manifest import BadChanges, OtherBase
 from mesh.remote.agent.packs import BadPack
 from mesh.remote.agent.questions import _stagings
+from mesh.remote.agent.state import known_tree
 from mesh.remote.agent.store import Store
 from mesh.remote.agent.workspace import Workspace
 from tests.agent.conftest import PYTHONS
@@ -916,7 +917,7 @@ def test_a_store_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from agent.manifest import known_tree
+from agent.state import known_tree
 from agent.workspace import Workspace
 there, record, store, changes, pack = sys.argv[2:]
 workspace = Workspace(there, record, store)

@@ -7,7 +7,6 @@ import zlib
 from .errand import hint, why
 from .lean import dumps, partial
 from .state import State
-from .sync import Sync
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .main import Agent
+    from .sync import Sync
 
 
 class Delivery:
@@ -31,6 +31,8 @@ class Delivery:
         if self._agent.is_over():
             return
         if header.get("first"):
+            from .sync import Sync  # with all that it takes: a third of the agent
+
             self.drop()
             self._sync = Sync(self._state, self._run, header["fresh"])
             self._attempt = header["attempt"]

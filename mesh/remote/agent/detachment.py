@@ -9,7 +9,6 @@ from .alone import Alone
 from .errand import why
 from .followers import Followers
 from .lean import signal
-from .tape import Tape, boot_id, prune, tape_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from .lean import Socket
     from .main import Agent
     from .peers import Hub, Member, News
+    from .tape import Tape
 
 
 class Detachment:
@@ -77,6 +77,8 @@ class Detachment:
     def _make_tape(self) -> Tape:
         """The tape of this run, in place of what old ones take. Raises OSError."""
         if self._tape is None:
+            from .tape import Tape, boot_id, prune, tape_of
+
             agent, begin = self._agent, self._agent.begin
             prune(agent.state.machine, begin["spool"])
             cgroup = agent.ending.cgroup or cgroups.scope_of(cgroups.own())

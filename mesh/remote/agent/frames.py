@@ -28,6 +28,11 @@ def encode(header: dict[str, Any], data: bytes = b"") -> bytes:
     return dumps(header).encode() + b"\n" + data
 
 
+def stream_of(header: dict[str, Any]) -> str:
+    """The name of an output frame's stream."""
+    return f"{header['rank']}.{header['stream']}"
+
+
 class Decoder:
     """Turns chunks of bytes into frames.
 

@@ -1,12 +1,14 @@
-"""The guardian: the agent's parent. Should the agent be killed, it ends what the agent had started."""
+"""The guardian: the agent's parent. Should the agent be killed, it ends what the agent had started.
+
+They part before the agent's modules are imported, so that nothing of those is copied for having been shared.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from .lean import signal, socketpair
-from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
+from .lean import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, dumps, loads, prctl, signal, socketpair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,30 +22,56 @@ PATIENCE = 5.0  # seconds for SIGKILL to take effect
 MOST_SAID = 200  # bytes of what the agent says of its own error
 
 
-def guard(serve: Callable[[Socket], None], clean_up: Callable[[], list[str]]) -> None:
-    """Run the agent, ``serve``, as a child of this process; does not return.
+class Guardian:
+    """What the agent knows of it."""
 
-    serve gets a socket: a descriptor that is sent through it stays open as long as one of the two processes lives
-    clean_up: called when the agent was killed and our descendants are gone; returns what is left, one line each
-    """
+    def __init__(self, held: Socket, words: int) -> None:
+        self._held, self._words = held, words
+
+    def keep_open(self, descriptor: int) -> None:
+        """It stays open as long as one of the two processes lives."""
+        from .doors import rights_of
+
+        self._held.sendmsg([b"held"], [rights_of(descriptor)])
+
+    def hear_of(self, run: str, node: int, remote_dir: str, cgroup: str) -> None:
+        """What the agent is there for from now on. cgroup: the name of that of its processes, if they have one"""
+        told = {"run": run, "node": node, "remote_dir": remote_dir, "cgroup": cgroup}
+        os.write(self._words, dumps(told).encode() + b"\n")
+
+    def hear_why(self, error: BaseException) -> None:
+        """What the agent fails of."""
+        import traceback
+
+        traceback.print_exc()
+        last = traceback.format_exception_only(type(error), error)[-1]
+        os.write(self._words, " ".join(last.split()).encode("utf-8", "replace")[:MOST_SAID])
+
+
+def guard(serve: Callable[[Guardian], None]) -> None:
+    """Run the agent, ``serve``, as a child of this process; does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        os.setsid()
+    except OSError:  # the login shell made us one already
+        pass
+    become_subreaper()
     guardian = os.getpid()
     ours, theirs = socketpair()
     heard, words = os.pipe()
     agent = os.fork()
     if not agent:
         status = 1
+        link = Guardian(theirs, words)
         try:
             ours.close()
             become_subreaper()
             hear_of_parents_end(guardian)
-            serve(theirs)
+            serve(link)
             status = 0
         except BaseException as error:
-            import traceback
-
-            traceback.print_exc()
-            last = traceback.format_exception_only(type(error), error)[-1]
-            os.write(words, " ".join(last.split()).encode("utf-8", "replace")[:MOST_SAID])
+            link.hear_why(error)
         finally:
             os._exit(status)
     theirs.close()
@@ -53,24 +81,30 @@ def guard(serve: Callable[[Socket], None], clean_up: Callable[[], list[str]]) ->
     status = _wait_for(agent)
     if status == 0:
         os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
-    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else _failure(heard)
-    left = [*end_all(), *clean_up()]
+    begun, why = _said(heard)
+    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
+    left = [*end_all(), *_end_orphans(begun)]
     done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
-    os.write(2, f"the agent is gone ({how}); {done}\n".encode())
+    os.write(2, f"the agent is gone ({how}{': ' * bool(why)}{why}); {done}\n".encode())
     os._exit(NOT_SWEPT if left else SWEPT)
 
 
-def _failure(heard: int) -> str:
-    """What the agent has said of its own error, in one line."""
-    try:
-        said = os.read(heard, MOST_SAID).decode("utf-8", "replace")
-    except BlockingIOError:
-        said = ""
-    return f"it failed: {said}" if said else "it failed"
+def become_subreaper() -> None:
+    """Have every orphan below us handed to us instead of to init, also those that called setsid."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hear_of_parents_end(parent: int) -> None:
+    """Get SIGTERM when the parent ends; at once if it has."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def end_all() -> list[str]:
     """Kill everything below us; return what is left."""
+    from .processes import descendants, send_signal
+
     deadline = time.monotonic() + PATIENCE
     while True:
         found = descendants(os.getpid())
@@ -81,6 +115,33 @@ def end_all() -> list[str]:
             return [process.told() for process in found]
         _reap()
         time.sleep(0.005)
+
+
+def _end_orphans(begun: bytes) -> list[str]:
+    """After a killed agent and the end of its descendants: what else is the run's. Returns what is left.
+
+    begun: what it was there for, if it had come to that
+    """
+    if not begun:
+        return []
+    from . import cgroups
+    from .doors import containers_of, remove_door, sweep
+
+    told = loads(begun)
+    group = os.path.join(cgroups.own(), told["cgroup"])
+    left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
+    remove_door(told["run"], told["node"])
+    return left + containers_of(told["remote_dir"], told["run"], told["node"]).stop(0.0)
+
+
+def _said(heard: int) -> tuple[bytes, str]:
+    """What the agent has said: what it is there for, and of its own error in one line."""
+    try:
+        said = os.read(heard, 65536)  # as much as a pipe holds
+    except BlockingIOError:
+        said = b""
+    begun, _, error = said.rpartition(b"\n")
+    return begun, error.decode("utf-8", "replace")
 
 
 def _reap() -> None:

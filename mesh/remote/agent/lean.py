@@ -30,6 +30,8 @@ else:
         from operator import attrgetter
 
 __all__ = [
+    "PR_SET_CHILD_SUBREAPER",
+    "PR_SET_PDEATHSIG",
     "Socket",
     "attrgetter",
     "deque",
@@ -42,6 +44,10 @@ __all__ = [
     "socket",
     "socketpair",
 ]
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Socket(socket.socket):

@@ -17,9 +17,11 @@ from .starter import PLACES, find_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, ModuleType
     from typing import Any
 
+    from .guardian import Guardian
     from .starter import Codes
 
 PACKAGE = "mesh_agent"
@@ -27,28 +29,38 @@ WAITING = 900.0  # seconds, as in main.py
 KEPT = 4  # for so many different agents: of each version of mesh that clients have
 
 
-def load(key: str, head: bytes, name: str, codes: Codes) -> None:
-    """Run main. codes: what was kept here of these sources, under a name and with a head; {}: nothing."""
+def load(key: str, head: bytes, name: str, codes: Codes | None) -> None:
+    """Run main. codes: what was kept here of these sources, under a name and with a head."""
     gc.disable()  # what is made now stays
-    before = b""
-    if not codes:
-        codes, before = newly_made(key, head, name)
+    read: Callable[[str], bytes]
+    if codes:
+        read, before = codes.read, b""
+    else:
+        made, before = newly_made(key, head, name)
+        read = made.__getitem__
     package: Any = type(sys)(PACKAGE)
     package.__path__ = []
     sys.modules[PACKAGE] = package
-    finder: Any = Finder(codes)
+    finder: Any = Finder(read)
     sys.meta_path.insert(0, finder)
+    __import__(f"{PACKAGE}.guardian")
+    sys.modules[f"{PACKAGE}.guardian"].guard(lambda guardian: serve(before, guardian))
+
+
+def serve(before: bytes, guardian: Guardian) -> None:
+    """Be the agent."""
     __import__(f"{PACKAGE}.main")
     gc.freeze()  # children need not copy the pages of what is never looked at
     gc.enable()
-    sys.modules[f"{PACKAGE}.main"].main(before)
+    sys.modules[f"{PACKAGE}.main"].main(before, guardian)
 
 
 class Finder:
     """Gives the modules to Python's import."""
 
-    def __init__(self, codes: Codes) -> None:
-        self._codes = codes
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        """read: gives the code of a module, as marshal has it."""
+        self._read = read
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         if name.rpartition(".")[0] != PACKAGE:
@@ -60,11 +72,11 @@ class Finder:
         """Python is to make it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        code: CodeType = marshal.loads(self._codes[module.__name__.rpartition(".")[2]])
+        code: CodeType = marshal.loads(self._read(module.__name__.rpartition(".")[2]))
         exec(code, module.__dict__)
 
 
-def newly_made(key: str, head: bytes, name: str) -> tuple[Codes, bytes]:
+def newly_made(key: str, head: bytes, name: str) -> tuple[dict[str, bytes], bytes]:
     """The code of the modules, made now and kept for the next agent; and what was read for that too much."""
     os.write(1, b"\nlacks %s\n" % key.encode())
     sources, before = fetched()
@@ -99,7 +111,7 @@ def more() -> bytes:
     return (select.select([0], [], [], WAITING)[0] and os.read(0, 65536)) or sys.exit(1)
 
 
-def made(sources: bytes) -> Codes:
+def made(sources: bytes) -> dict[str, bytes]:
     """The code of the modules, compiled. sources: JSON, the texts of the modules by name."""
     import __future__
 
@@ -110,10 +122,20 @@ def made(sources: bytes) -> Codes:
     return {name: marshal.dumps(code) for name, code in compiled.items()}
 
 
-def to_bytes(codes: Codes) -> bytes:
-    """What ``read`` reads, less its head."""
-    data = marshal.dumps(codes)
+def to_bytes(codes: dict[str, bytes]) -> bytes:
+    """What ``find`` reads, less its head."""
+    size = len(index_of(codes, 0))  # every number takes as many bytes
+    data = index_of(codes, size) + b"".join(codes.values())
     return b"%08x%s" % (zlib.crc32(data), data)
+
+
+def index_of(codes: dict[str, bytes], place: int) -> bytes:
+    """Where each of them is, and how long, if the first is at a place."""
+    index = {}
+    for name, code in codes.items():
+        index[name] = place, len(code)
+        place += len(code)
+    return marshal.dumps(index, 2)  # later versions of marshal refer to what came before
 
 
 def made_place(places: tuple[str, ...] = PLACES) -> str:

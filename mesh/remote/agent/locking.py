@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import time
 
-from . import cgroups, network
-from .doors import rights_of, stop_runs
+from . import cgroups
+from .doors import stop_runs
 from .errand import hint, why
-from .manifest import known_tree
-from .state import Busy, machine_id
+from .state import Busy, known_tree, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .lean import Socket
+    from .guardian import Guardian
     from .main import Agent
+    from .network import Ports
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
 
@@ -24,12 +24,11 @@ TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace inclu
 class Locking:
     """Taken once the client asks for it, and given back if another host is busy."""
 
-    def __init__(self, agent: Agent, guardian: Socket) -> None:
-        """guardian: what is sent to it stays open as long as the guardian lives."""
+    def __init__(self, agent: Agent, guardian: Guardian) -> None:
         self._agent, self._guardian = agent, guardian
         self._guardian_has_it = False
         self._until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
-        self._ports = network.Ports()
+        self._ports: Ports | None = None
         self.is_held = False  # or none is needed
 
     @property
@@ -75,7 +74,8 @@ class Locking:
 
     def release_ports(self) -> None:
         """They are for the ranks now."""
-        self._ports.release()
+        if self._ports is not None:
+            self._ports.release()
 
     def _try(self) -> None:
         agent = self._agent
@@ -84,7 +84,7 @@ class Locking:
                 lock = agent.state.lock(agent.begin["owner"])
                 if not self._guardian_has_it:  # it is held until the guardian has ended what a killed agent has left
                     self._guardian_has_it = True
-                    self._guardian.sendmsg([b"lock"], [rights_of(lock)])
+                    self._guardian.keep_open(lock)
         except Busy as busy:
             if time.monotonic() > self._until:
                 self._until = 0.0
@@ -102,14 +102,21 @@ class Locking:
         agent = self._agent
         if not agent.ending.cgroup:
             agent.ending.cgroup = cgroups.make(cgroup_of(agent.begin))
-        try:
-            ports = self._ports.hold(agent.begin["ports"])
-        except network.Unavailable as error:
-            agent.fail("port", str(error), "without --master-port mesh finds a free one; `ss -tlnp` there tells more")
-            return
+        ports: list[int] = []
+        if agent.begin["ports"]:
+            from .network import Ports, Unavailable
+
+            self._ports = Ports()
+            try:
+                ports = self._ports.hold(agent.begin["ports"])
+            except Unavailable as error:
+                hint = "without --master-port mesh finds a free one; `ss -tlnp` there tells more"
+                agent.fail("port", str(error), hint)
+                return
         where = agent.ending.cgroup or cgroups.scope_of(cgroups.own())
-        tree = known_tree(agent.state.beside("record"))
-        agent.out.send({"type": "locked", "tree": tree, "cgroup": where, "ports": ports})
+        agent.out.send(
+            {"type": "locked", "tree": known_tree(agent.state.beside("record")), "cgroup": where, "ports": ports}
+        )
         agent.flush()
 
 

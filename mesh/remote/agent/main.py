@@ -5,32 +5,24 @@ One thread, so that fork is safe; nothing in the loop blocks. What takes long is
 
 from __future__ import annotations
 
+import gc
 import os
 import select
-import sys
 import time
 
-from . import cgroups, devices
+from . import cgroups
 from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
-from .doors import bring_channel, containers_of, remove_door, sweep
+from .doors import bring_channel, containers_of
 from .ending import Ending
 from .errand import Errand, hint, why
 from .frames import Decoder
-from .guardian import guard
 from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
 from .outbox import Outbox
 from .outfit import Outfit
-from .preparation import Preparation
-from .processes import (
-    Process,
-    become_subreaper,
-    close_inherited,
-    descendants,
-    first_environment,
-)
+from .processes import Process, close_inherited, descendants, first_environment
 from .spool import Spool
 from .state import State, machine_directory, machine_id
 from .visits import Visits
@@ -42,9 +34,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .frames import Frame
-    from .lean import Socket
+    from .guardian import Guardian
+    from .preparation import Preparation
     from .pull import Pull
 
+SOON = 0.2  # seconds in which the first request comes, unless the agent is kept
 WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
@@ -56,8 +50,7 @@ class Agent:
     What few runs need is imported where they need it: an agent's start is paid on every host of every run.
     """
 
-    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: Socket) -> None:
-        """guardian: what is sent to it stays open as long as the guardian lives."""
+    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: Guardian) -> None:
         self.client, self.begin = client, begin
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
@@ -77,7 +70,7 @@ class Agent:
         self.detachment = Detachment(self)
         self.locking = Locking(self, guardian)
         self.outfit = Outfit(self)
-        self.preparation = Preparation(self, self.state, bool(self.share))
+        self.preparation: Preparation | None = None  # of prerun, if there is any
         self.visits = Visits(self)
         self.work = Work(self)
         self.pull: Pull | None = None
@@ -142,7 +135,7 @@ class Agent:
             poll.register(self.out.channel, select.POLLOUT)
         if self.visits.door is not None:
             poll.register(self.visits.door.fileno(), select.POLLIN)
-        if self.preparation.words >= 0:
+        if self.preparation is not None and self.preparation.words >= 0:
             poll.register(self.preparation.words, select.POLLIN)
         if self.errand is not None:
             poll.register(self.errand.answer, select.POLLIN)
@@ -161,7 +154,7 @@ class Agent:
             self.flush()
         if self.visits.door is not None and self.visits.door.fileno() in ready:
             self.visits.receive(self.visits.door)
-        if self.preparation.words in ready:
+        if self.preparation is not None and self.preparation.words in ready:
             self.preparation.listen()
         if self.errand is not None and self.errand.answer in ready:
             self.errand.listen()
@@ -301,7 +294,7 @@ class Agent:
             if self.errand is not None and pid == self.errand.pid:
                 ended, self.errand = self.errand, None
                 ended.end()
-            elif pid == self.preparation.pid:
+            elif self.preparation is not None and pid == self.preparation.pid:
                 self.preparation.ended(status)
             elif self.pull is not None and pid == self.pull.pid:
                 self.pull.status = status
@@ -352,7 +345,8 @@ class Agent:
             if self.errand is None:  # otherwise it ends like all other processes
                 self.delivery.drop()
             self.ending.order(number, grace)
-            self.preparation.release()  # after the signal, which is not for what its EXIT trap runs
+            if self.preparation is not None:
+                self.preparation.release()  # after the signal, which is not for what its EXIT trap runs
 
     def leave_setup(self) -> None:
         """What a setup that ended by itself has left in the background is there on purpose."""
@@ -381,7 +375,11 @@ class Agent:
 
     def clean_up(self, left: list[Process]) -> None:
         """Every process is gone, or named: what takes long is left to an errand."""
-        busy = devices.blocked(devices.find(self.begin["devices"])) if self.outfit.has_claimed else []
+        busy: list[str] = []
+        if self.outfit.has_claimed:
+            from . import devices
+
+            busy = devices.blocked(devices.find(self.begin["devices"]))
         if not busy and not self.share and not self.containers.used():
             self.containers.stop(0.0)
             self.take_leave([process.told() for process in left])
@@ -420,20 +418,14 @@ class Agent:
         self.flush()
 
 
-def _end_orphans(begin: dict[str, Any]) -> list[str]:
-    """After a killed agent and the end of its descendants: what else is the run's. Returns what is left."""
-    group = os.path.join(cgroups.own(), cgroup_of(begin))
-    left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
-    remove_door(begin["run"], begin["node"])
-    return left + containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
-
-
 def _clean_up(
     stop_containers: Callable[[], list[str]], workspace: str, busy: list[str], patience: float
 ) -> dict[str, Any]:
     """Stop containers, wait until devices are free, and remove the copy that a run had for itself."""
     left = stop_containers()
     if busy:
+        from . import devices
+
         left += devices.wait_until_free(busy, patience)
     if workspace:
         import shutil
@@ -452,28 +444,26 @@ def drain(descriptor: int) -> None:
         pass
 
 
-def main(before: bytes) -> None:
+def main(before: bytes, guardian: Guardian) -> None:
     """Read the first frame, answer with its marker, and do what it says: begin a run, or bring it a channel.
 
     before: what has been read already
     """
     close_inherited()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        os.setsid()
-    except OSError:  # the login shell made us one already
-        pass
-    become_subreaper()
     decoder = Decoder()
     frames = decoder.feed(before)
+    if not frames and not select.select([0], [], [], SOON)[0]:
+        # We are kept for a later command: what it may need is there then.
+        from . import devices, network, sync  # noqa: F401
+
+        gc.freeze()
     while not frames:
         # One that is kept waits for the next command; its connection may be dead without a word.
         if not select.select([0], [], [], WAITING)[0]:
-            sys.exit(1)
+            return
         chunk = os.read(0, 65536)
         if not chunk:
-            sys.exit(1)
+            return
         frames = decoder.feed(chunk)
     begin = frames[0][0]
     os.write(1, b"\n%s\n" % begin["marker"].encode())
@@ -484,7 +474,5 @@ def main(before: bytes) -> None:
 
         follow(begin, decoder, frames[1:])
     else:
-        guard(
-            lambda tie: Agent(Client(decoder, begin["lease"]), begin, frames[1:], tie).run(),
-            lambda: _end_orphans(begin),
-        )
+        guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], cgroup_of(begin))
+        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian).run()

@@ -8,6 +8,7 @@ import struct
 import zlib
 
 from .lean import attrgetter, dumps, loads
+from .state import CLEAN, DIRTY
 from .store import hash_of, is_hash
 
 TYPE_CHECKING = False
@@ -25,7 +26,6 @@ MTIME: Final = 3
 SIZE: Final = 4
 CONTENT: Final = 5
 FILE, DIRECTORY, LINK = "f", "d", "l"
-CLEAN, DIRTY = "clean", "dirty"
 STATUS = struct.Struct("<Q3qL")  # a status in the record
 FEW = 16  # changed entries; to find them in the text is quicker than to write all of it anew
 MOST = 1 << 29  # bytes of changes, unpacked; some millions of entries
@@ -74,16 +74,6 @@ class Record(Manifest):
         Manifest.__init__(self, entries, text, tree)
         self.statuses, self.extra, self.clean, self.packed = statuses, extra, clean, packed
         self.by_path = {entry[PATH]: entry for entry in entries}
-
-
-def known_tree(record_path: str) -> str:
-    """The tree hash of the last complete sync; "" if there is none, or one was interrupted. Quick."""
-    try:
-        with open(record_path, "rb") as file:
-            tree, mark = file.readline(100).decode("ascii").split()
-    except (OSError, ValueError):
-        return ""
-    return tree if mark == CLEAN and is_hash(tree) else ""
 
 
 def read_record(path: str) -> Record:

@@ -7,6 +7,7 @@ import os
 import struct
 
 from .lean import Socket, socket
+from .outfit import INTERFACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ IFA_ADDRESS, IFA_LOCAL = 1, 2  # linux/if_addr.h
 HEADER, ABOUT = struct.Struct("=IHHII"), struct.Struct("=BBBBI")  # struct nlmsghdr; struct ifaddrmsg
 LOOPBACK = "lo"
 PLAIN = "[A-Za-z0-9_.-]+"
-VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 class Unavailable(Exception):
@@ -129,13 +129,13 @@ def _variables(named: str, targets: Sequence[str]) -> dict[str, str]:
 
         if re.fullmatch(PLAIN, named) and named not in here:
             raise Unavailable(f"no interface {named} here; there are {', '.join(sorted(here))}")
-        return dict.fromkeys(VARIABLES, named)
+        return dict.fromkeys(INTERFACES, named)
     found = interface_towards(targets)
     if not found:
         return {}
     # NCCL takes a name for the beginning of one, gloo for all of it.
     is_beginning = any(name != found and name.startswith(found) for name in here)
-    return dict(zip(VARIABLES, ("=" + found if is_beginning else found, found)))
+    return dict(zip(INTERFACES, ("=" + found if is_beginning else found, found)))
 
 
 def interface_towards(targets: Sequence[str]) -> str:

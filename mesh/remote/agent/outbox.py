@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .frames import Decoder, encode
+from .frames import Decoder, encode, stream_of
 from .lean import deque
-from .tape import stream_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

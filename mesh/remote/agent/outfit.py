@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from . import cgroups, devices, network
+from . import cgroups
 from .errand import hint, why
-from .frames import to_bytes
+from .frames import to_bytes, to_text
 from .lean import partial
 from .oom import Memory
 from .processes import Setting
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .main import Agent
+
+
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 class Outfit:
@@ -42,9 +45,11 @@ class Outfit:
             return
         self._given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
         known = set(self._given) if header["interface"] else self._given.keys() | agent.environment.keys()
-        if not header["targets"] or known.issuperset(map(to_bytes, network.VARIABLES)):
+        if not header["targets"] or known.issuperset(map(to_bytes, INTERFACES)):
             self._prepare({}, header, data)
             return
+        from . import network
+
         work = partial(network.find_interface, header["interface"], header["targets"])
         if header["interface"] or all(map(network.is_numeric, header["targets"])):
             self._prepare(work(), header, data)
@@ -107,12 +112,17 @@ class Outfit:
     def _claim(self, header: dict[str, Any]) -> None:
         """Have the devices, if there are any that nobody else may hold; then comes prerun."""
         agent = self._agent
+        if not header["claim"]:
+            self._go_on(header)
+            return
+        from . import devices
+
         try:
-            if header["claim"] and devices.find(agent.begin["devices"]):
+            if devices.find(agent.begin["devices"]):
                 work = partial(devices.claim, agent.begin["devices"], header["evict"], agent.begin["grace"])
                 agent.send_on_errand(work, lambda answer: self._claimed(answer, header))
             else:
-                agent.preparation.start(header["prerun"], header["force"])
+                self._go_on(header)
         except OSError as error:
             agent.fail("devices", why(error))
 
@@ -127,4 +137,19 @@ class Outfit:
         if "error" in answer:
             agent.fail("devices", answer["error"], answer["hint"])
         else:
-            agent.preparation.start(header["prerun"], header["force"])
+            self._go_on(header)
+
+    def _go_on(self, header: dict[str, Any]) -> None:
+        """With prerun, if there is any."""
+        if not header["prerun"]:
+            self.tell_ready()
+            return
+        from .preparation import Preparation  # few runs have any
+
+        self._agent.preparation = Preparation(self._agent, self._agent.state, bool(self._agent.share))
+        self._agent.preparation.start(header["prerun"], header["force"])
+
+    def tell_ready(self) -> None:
+        """The ranks can be started."""
+        interfaces = {name: to_text(self.setting.environment.get(to_bytes(name), b"")) for name in INTERFACES}
+        self._agent.out.send({"type": "ready", "interfaces": interfaces})

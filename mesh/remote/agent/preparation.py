@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from .errand import hint, why
-from .frames import to_bytes, to_text
 from .lean import partial
-from .network import VARIABLES
 from .once import Once
 from .ranks import Source
 from .shell import ASKS, DONE, GO_ON, HELD, RUN, SKIP, Prerun
@@ -43,9 +41,6 @@ class Preparation:
     def start(self, entries: Sequence[Entry], force: bool) -> None:
         """Run the entries; force: whatever is known of them."""
         agent = self._agent
-        if not entries:
-            self._tell_ready()
-            return
         if self._share:
             entries = [{"run": entry["run"], "inputs": []} for entry in entries]
         try:
@@ -66,7 +61,7 @@ class Preparation:
             agent.ending.spared = {session.pid, session.holder}  # bash would tell of a child that was terminated
             if not agent.is_over():
                 agent.work.relay_all(session.output)
-                self._tell_ready()
+                agent.outfit.tell_ready()
         elif word == ASKS and not agent.is_over():
             self._ask(wait=False)
         elif word == DONE and not agent.is_over():
@@ -86,11 +81,6 @@ class Preparation:
         """Let the session end, if its entries have run: one that waits for an answer would go on."""
         if self._session is not None and self._session.setting is not None:
             self._session.release()
-
-    def _tell_ready(self) -> None:
-        environment = self._agent.outfit.setting.environment
-        interfaces = {name: to_text(environment.get(to_bytes(name), b"")) for name in VARIABLES}
-        self._agent.out.send({"type": "ready", "interfaces": interfaces})
 
     # ---- entries with inputs
 

@@ -10,12 +10,10 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Tuple
-
-    Codes = Dict[str, bytes]  # by the modules' names, each as marshal has it: what is not imported is not read
+    from typing import Any, Dict, Optional, Tuple
 
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # as in doors.py
-CHECKSUM = 8  # hexadecimal digits
+CHECKSUM, PIECE = 8, 1 << 16  # hexadecimal digits; bytes that are read at a time, of which the first have the index
 LOADER, FUTURE = "loader", "from __future__ import annotations\n"  # how all of the agent is compiled
 
 
@@ -24,9 +22,9 @@ def begin(key: str, source: str) -> None:
     head = f"{key} {sys.version}".replace("\n", " ").encode() + b"\n"
     name = f".{sys.implementation.cache_tag}-{key}"
     place = find_place()
-    codes = read(f"{place}/{name}", head) if place else {}
+    codes = find(f"{place}/{name}", head) if place else None
     space: Any = globals()
-    exec(marshal.loads(codes[LOADER]) if codes else FUTURE + source, space)
+    exec(marshal.loads(codes.read(LOADER)) if codes else FUTURE + source, space)
     space["load"](key, head, name, codes)
 
 
@@ -43,15 +41,31 @@ def find_place(places: "Tuple[str, ...]" = PLACES) -> str:
     return ""
 
 
-def read(path: str, head: bytes) -> "Codes":
-    """What was kept there; {} unless it is whole, and of the same sources and interpreter."""
+def find(path: str, head: bytes) -> "Optional[Codes]":
+    """What was kept there, if it is whole, and of the same sources and interpreter."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-        begin = len(head) + CHECKSUM
-        if data.startswith(head) and int(data[len(head) : begin], 16) == zlib.crc32(data[begin:]):
-            codes: Codes = marshal.loads(data[begin:])
-            return codes
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        front = os.read(file, len(head) + CHECKSUM)
+        first = piece = os.read(file, PIECE)
+        checksum = 0
+        while piece:
+            checksum = zlib.crc32(piece, checksum)
+            piece = os.read(file, PIECE)
+        if front == head + b"%08x" % checksum:
+            return Codes(file, len(front), marshal.loads(first))
+        os.close(file)
     except (OSError, ValueError, EOFError):  # of something cut short even the checksum may be right
         pass
-    return {}
+    return None
+
+
+class Codes:
+    """The code of the modules, each as marshal has it, in a file: what is not imported is not read."""
+
+    def __init__(self, file: int, begin: int, index: "Dict[str, Tuple[int, int]]") -> None:
+        """begin: of what the places in the index count from; those and the sizes are by the modules' names."""
+        self.file, self.begin, self.index = file, begin, index
+
+    def read(self, name: str) -> bytes:
+        place, size = self.index[name]
+        return os.pread(self.file, size, self.begin + place)

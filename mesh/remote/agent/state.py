@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+CLEAN, DIRTY = "clean", "dirty"  # of a record of a sync, see manifest.py
 LOOKS, BETWEEN = 3, 0.02  # at a lock, and seconds between two of them
 LOCK_PATIENCE = 1.0  # seconds; taking the lock and writing the owner are two steps, far shorter than this
 
@@ -30,6 +31,16 @@ def machine_id() -> str:
     digest = zlib.crc32((name + "\n" + number).encode("utf-8", "replace"))
     safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name[:40])
     return f"{safe}-{digest:08x}"
+
+
+def known_tree(record_path: str) -> str:
+    """The tree hash of the last complete sync; "" if there is none, or one was interrupted. Quick."""
+    try:
+        with open(record_path, "rb") as file:
+            tree, mark = file.readline(100).decode("ascii").split()
+    except (OSError, ValueError):
+        return ""
+    return tree if mark == CLEAN and tree.isalnum() else ""
 
 
 class Busy(Exception):

@@ -7,8 +7,8 @@ import os
 import time
 
 from .lean import signal
-from .manifest import OtherBase, known_tree
-from .state import State
+from .manifest import OtherBase
+from .state import State, known_tree
 from .workspace import Workspace
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ import os
 import time
 
 from .doors import door_of, is_open
-from .frames import encode
+from .frames import encode, stream_of
 from .lean import dumps, loads
 from .state import machine_directory
 
@@ -41,11 +41,6 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def stream_of(header: dict[str, Any]) -> str:
-    """The name of an output frame's stream."""
-    return f"{header['rank']}.{header['stream']}"
 
 
 class Tape:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from . import devices
 from .doors import Door
 from .errand import why
 from .lean import dumps, signal
@@ -77,6 +76,8 @@ class Visits:
 
     def about(self) -> dict[str, Any]:
         """What others may know of this run."""
+        from . import devices
+
         agent = self._agent
         pids = {process.pid for process in agent.ending.family()}
         ranks = agent.work.ranks.values()
