@@ -31,7 +31,7 @@ def contents(workspace: str, record: str, inputs: Iterable[str]) -> dict[str, st
     found: dict[str, list[list[str]]] = {written: [] for written in inputs}
     parts = {written: _parts(written) for written in found}
     known = read_record(record)
-    statuses = dict(zip((entry[PATH] for entry in known.entries), known.statuses))
+    statuses = dict(zip((entry[PATH] for entry in known.entries), known.statuses()))
     for entry in known.entries:
         way = entry[PATH].split("/")
         named = [written for written in found if covers(parts[written], way)]

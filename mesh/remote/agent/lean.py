@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
+    from bisect import bisect_left
     from collections import deque
     from functools import partial
     from operator import attrgetter
@@ -19,12 +20,14 @@ else:
     try:
         import _signal as signal
         import _socket as socket
+        from _bisect import bisect_left
         from _collections import deque
         from _functools import partial
         from _operator import attrgetter
     except ImportError:
         import signal
         import socket
+        from bisect import bisect_left
         from collections import deque
         from functools import partial
         from operator import attrgetter
@@ -34,6 +37,7 @@ __all__ = [
     "PR_SET_PDEATHSIG",
     "Socket",
     "attrgetter",
+    "bisect_left",
     "deque",
     "dumps",
     "loads",

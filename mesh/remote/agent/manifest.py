@@ -7,13 +7,13 @@ import stat
 import struct
 import zlib
 
-from .lean import attrgetter, dumps, loads
+from .lean import attrgetter, bisect_left, dumps, loads
 from .state import CLEAN, DIRTY
 from .store import hash_of, is_hash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from typing import Any, Final
 
     Entry = tuple[str, str, int, int, int, str]  # path, kind, mode, mtime_ns, size, content
@@ -44,13 +44,46 @@ class OtherBase(BadChanges):
 
 
 class Manifest:
-    """A tree: entries, sorted by path, and the text that its hash is of."""
+    """A tree: a text, that its hash is of, and the entries in it, sorted by path. They are parsed only if need be."""
 
-    def __init__(self, entries: list[Entry], text: bytes = b"", tree: str = "") -> None:
-        self.entries = entries
-        self.text = text or dumps(entries).encode("ascii")
-        self.tree = tree or hash_of(self.text)
-        self.alike: Manifest | None = None  # one that is known to have the same paths
+    def __init__(self, text: bytes, tree: str = "", entries: list[Entry] | None = None) -> None:
+        self.text, self.tree = text, tree or hash_of(text)
+        self._entries = entries
+        self._paths: list[bytes] | None = None
+
+    @property
+    def entries(self) -> list[Entry]:
+        if self._entries is None:
+            self._entries = loads(self.text)
+        return self._entries
+
+    @property
+    def paths(self) -> list[bytes]:
+        """Of all entries."""
+        if self._paths is None:
+            if b"\\" in self.text:
+                self._paths = [entry[PATH].encode("latin-1") for entry in self.entries]
+            else:  # there is no quote within a string, and each entry has three of those
+                self._paths = self.text.split(b'"')[1::6]
+        return self._paths
+
+    @property
+    def files(self) -> int:
+        """How many of the entries are files."""
+        return self.text.count(b'","f",')
+
+    def place_of(self, path: str) -> int:
+        """Where among the entries a path is; -1: nowhere."""
+        wanted, paths = path.encode("latin-1"), self.paths
+        place = bisect_left(paths, wanted)
+        return place if place < len(paths) and paths[place] == wanted else -1
+
+    def entry(self, place: int) -> Entry:
+        if self._entries is not None or b"\\" in self.text:
+            return self.entries[place]
+        begin = self.text.index(b'["%s","' % self.paths[place])
+        entry: Entry = loads(self.text[begin : self.text.index(b'"]', begin) + 2])
+        return entry
 
 
 class Record(Manifest):
@@ -58,22 +91,39 @@ class Record(Manifest):
 
     def __init__(
         self,
-        entries: list[Entry],
         text: bytes,
-        tree: str,
-        statuses: Sequence[Status] = (),
-        extra: Iterable[str] = (),
+        tree: str = "",
         *,
         clean: bool,
         packed: memoryview | bytes = b"",
+        extra: Iterable[str] = (),
     ) -> None:
-        """statuses: what lstat said of each entry, if clean, and ``packed`` as they stand in the file.
+        """packed: what lstat said of each entry, if clean, as it stands in the file
 
         extra: paths that a sync began to make, if it is not clean
         """
-        Manifest.__init__(self, entries, text, tree)
-        self.statuses, self.extra, self.clean, self.packed = statuses, extra, clean, packed
-        self.by_path = {entry[PATH]: entry for entry in entries}
+        Manifest.__init__(self, text, tree)
+        self.clean, self.packed, self.extra = clean, packed, extra
+
+    def statuses(self) -> Iterator[Status]:
+        """What lstat said of each entry; nothing if the record is not clean."""
+        return STATUS.iter_unpack(self.packed)
+
+
+class Alike(Manifest):
+    """The tree of a record, with a few entries that differ in mode, time or content."""
+
+    def __init__(self, record: Record, changed: Mapping[int, Entry]) -> None:
+        """changed: those entries, by their places"""
+        text = record.text
+        for place, entry in changed.items():
+            text = text.replace(dumps(record.entry(place)).encode("ascii"), dumps(entry).encode("ascii"))
+        Manifest.__init__(self, text)
+        self._paths = record.paths
+        self.record, self.changed = record, changed
+
+    def entry(self, place: int) -> Entry:
+        return self.changed[place] if place in self.changed else self.record.entry(place)
 
 
 def read_record(path: str) -> Record:
@@ -90,13 +140,15 @@ def read_record(path: str) -> Record:
         tree, mark = data[:end].decode("ascii").split()
         if tree != hash_of(text):
             raise ValueError
-        entries = loads(text)
-        if mark == CLEAN and len(rest) == STATUS.size * len(entries):
-            return Record(entries, text, tree, list(STATUS.iter_unpack(rest)), clean=True, packed=rest)
-        extra = loads(bytes(rest))
-        if mark == CLEAN or not all(isinstance(path, str) for path in extra):
+        if mark == CLEAN:
+            record = Record(text, tree, clean=True, packed=rest)
+            if len(rest) == STATUS.size * len(record.paths):
+                return record
             raise ValueError
-        return Record(entries, text, tree, extra=extra, clean=False)
+        extra = loads(bytes(rest))
+        if not all(isinstance(path, str) for path in extra):
+            raise ValueError
+        return Record(text, tree, extra=extra, clean=False)
     except FileNotFoundError:
         return _no_record()
     except (ValueError, TypeError):
@@ -105,31 +157,32 @@ def read_record(path: str) -> Record:
 
 
 def _no_record() -> Record:
-    empty = Manifest([])
-    return Record([], empty.text, empty.tree, clean=False)
+    return Record(b"[]", clean=False)
 
 
-def write_clean(path: str, record: Record, manifest: Manifest, statuses: Mapping[str, Status]) -> None:
-    """Replace the record: everything is in place, with these statuses by path. Raises OSError."""
-    found = [statuses[entry[PATH]] for entry in manifest.entries]
-    if record.clean and has_same_paths(record, manifest):  # few are new, as a rule, and packing takes its time
+def write_clean(
+    path: str, record: Record, manifest: Manifest, new: Mapping[str, Status], differing: Container[int]
+) -> None:
+    """Replace the record: everything is in place. Raises OSError.
+
+    new: what lstat says of what was put there now, by path; all else is as the record has it
+    differing: places of the record to which that does not apply
+    """
+    if record.clean and record.paths == manifest.paths:  # few are new, as a rule
         packed = bytearray(record.packed)
-        for place, (status, known) in enumerate(zip(found, record.statuses)):
-            if status is not known:
-                STATUS.pack_into(packed, place * STATUS.size, *status)
-        _write(path, manifest, CLEAN, packed)
+        for name, status in new.items():
+            STATUS.pack_into(packed, manifest.place_of(name) * STATUS.size, *status)
     else:
-        _write(path, manifest, CLEAN, b"".join([STATUS.pack(*status) for status in found]))
+        pairs = enumerate(zip(record.paths, record.statuses()))
+        statuses = {path: status for place, (path, status) in pairs if place not in differing}
+        statuses.update((name.encode("latin-1"), status) for name, status in new.items())
+        packed = bytearray().join([STATUS.pack(*statuses[path]) for path in manifest.paths])
+    _write(path, manifest, CLEAN, packed)
 
 
 def write_dirty(path: str, manifest: Manifest, extra: Iterable[str]) -> None:
     """Replace the record: from now on there may be these paths as well. Raises OSError."""
     _write(path, manifest, DIRTY, dumps(sorted(extra)).encode("ascii"))
-
-
-def has_same_paths(one: Manifest, other: Manifest) -> bool:
-    """Whether there are the same paths in both."""
-    return other.alike is one or [entry[PATH] for entry in one.entries] == [entry[PATH] for entry in other.entries]
 
 
 def _write(path: str, manifest: Manifest, mark: str, rest: bytes | bytearray) -> None:
@@ -165,35 +218,40 @@ def apply_changes(record: Record, changes: bytes) -> Manifest:
     except (zlib.error, ValueError, TypeError, KeyError, RecursionError):
         raise BadChanges("the changes of the workspace cannot be read") from None
     if record.clean and record.tree == tree:  # another host that shares the file system was first
-        manifest = Manifest(record.entries, record.text, tree)
-        manifest.alike = record
-        return manifest
+        return Alike(record, {})
     if base:
         if not record.clean or record.tree != base:
             raise OtherBase("the changes are those of another tree")
-        old = record.by_path.copy()
+        if not drop and len(put) <= FEW:
+            manifest = _alike(record, put)
+            if manifest is not None and manifest.tree == tree:
+                return manifest
+        old = {entry[PATH]: entry for entry in record.entries}
         for path in drop:
             if old.pop(path, None) is None:
                 raise BadChanges(f"{path!r} is to be dropped, and is not there")
-        is_alike = not drop and all(path in old and old[path][KIND] == new[path][KIND] for path in new)
         old.update(new)
-        entries = list(old.values()) if is_alike else _sorted(old)
-        if is_alike and len(new) <= FEW:
-            text = record.text
-            for path, entry in new.items():
-                text = text.replace(dumps(record.by_path[path]).encode("ascii"), dumps(entry).encode("ascii"))
-            manifest = Manifest(entries, text)
-            manifest.alike = record
-            if manifest.tree == tree:
-                return manifest
+        entries = _sorted(old)
     elif drop:
         raise BadChanges("paths are to be dropped from nothing")
     else:
         entries = _sorted(new)
-    manifest = Manifest(entries)
+    manifest = Manifest(dumps(entries).encode("ascii"), entries=entries)
     if manifest.tree != tree:
         raise BadChanges("the changes do not lead to the tree that they should")
     return manifest
+
+
+def _alike(record: Record, put: Iterable[Entry]) -> Manifest | None:
+    """The tree with these entries in the place of others of their kind; None if one has no such place."""
+    changed = {}
+    for entry in put:
+        place = record.place_of(entry[PATH])
+        if place < 0 or record.entry(place)[KIND] != entry[KIND]:
+            return None
+        if record.entry(place) != entry:
+            changed[place] = entry
+    return Alike(record, changed)
 
 
 def _sorted(entries: Mapping[str, Entry]) -> list[Entry]:

@@ -10,9 +10,9 @@ from .store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from .manifest import Entry, Status
+    from .manifest import Entry, Manifest, Status
 
 
 class Place:
@@ -40,13 +40,13 @@ class Place:
         except OSError:  # the host made something in it
             pass
 
-    def leave(self, kinds: Container[str]) -> None:
-        """All is removed: directories that are not among these paths, but stay, get their modes back.
+    def leave(self, manifest: Manifest) -> None:
+        """All is removed: directories that are not in the manifest, but stay, get their modes back.
 
         Now, as later a link may stand on the way to them.
         """
         for path in sorted(self._entered, reverse=True):
-            if path and path not in kinds:
+            if path and manifest.place_of(path) < 0:
                 self._give_back(path)
 
     def make_directory(self, path: str) -> None:
@@ -100,16 +100,17 @@ class Place:
                     else:
                         os.unlink(full)
 
-    def finish(self, entries: Iterable[Entry], changed: Container[str]) -> dict[str, Status]:
+    def finish(self, manifest: Manifest, changed: Iterable[Entry]) -> dict[str, Status]:
         """Give directories their own modes and times, once nothing is put into them any more.
 
-        changed: paths of those that had others
+        changed: entries of the manifest, among them those of directories that had others
         """
+        places = [place for place in map(manifest.place_of, filter(None, self._entered)) if place >= 0]
+        entries = {entry[PATH]: entry for entry in (*changed, *map(manifest.entry, places))}
         statuses = {}
-        for entry in reversed([entry for entry in entries if entry[KIND] == DIRECTORY]):
-            path = entry[PATH]  # what is in a directory comes before it: some cannot be entered then
-            if path in self._entered or path in changed:
-                statuses[path] = status_of(self._finish(self._full(path), entry))
+        for path in sorted(entries, reverse=True):  # what is in a directory first: some cannot be entered then
+            if entries[path][KIND] == DIRECTORY:
+                statuses[path] = status_of(self._finish(self._full(path), entries[path]))
         self._give_back("")
         return statuses
 

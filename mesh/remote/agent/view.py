@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 
+from .lean import partial
 from .manifest import (
     CONTENT,
     DIRECTORY,
+    FEW,
     FILE,
     KIND,
     LINK,
@@ -15,7 +17,7 @@ from .manifest import (
     MTIME,
     PATH,
     SIZE,
-    has_same_paths,
+    Alike,
     is_path,
     mode_of,
     parent_of,
@@ -25,6 +27,7 @@ from .store import Store, hash_file, hash_of, open_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import IO, Any
 
     from .manifest import Entry, Manifest, Record, Status
@@ -37,11 +40,11 @@ class View:
 
     def __init__(self, root: bytes, record: Record, manifest: Manifest) -> None:
         self._root, self.record, self.manifest = root + b"/", record, manifest
-        self.statuses: dict[str, Status] = {}  # of what is as the record says
+        self.differing: set[int] = set()  # places of the record, if it is clean, where something else is now
         self._no_directory: set[str] = set()  # paths of the manifests where none is
-        self._compare()
-        as_before = manifest.entries is record.entries and len(self.statuses) == len(record.entries)
-        self.todo: list[Entry] = [] if as_before else self._differing()
+        if record.clean:
+            self._compare()
+        self.todo = self._to_do()
         self.make: list[Entry] = []
         self.put: list[Entry] = []  # files and links
         self.touch: list[Entry] = []  # files and links that are right, except for mode and time
@@ -53,15 +56,21 @@ class View:
 
     def gone(self) -> list[str]:
         """What is to be deleted: what is in a directory comes before it."""
-        if self.manifest.alike is self.record and not self.record.extra:
+        if isinstance(self.manifest, Alike):
             return []
-        new = {entry[PATH] for entry in self.manifest.entries}
-        return sorted(filter(is_path, set(self.record.by_path).union(self.record.extra).difference(new)), reverse=True)
+        old = {path.decode("latin-1") for path in set(self.record.paths).difference(self.manifest.paths)}
+        extra = [path for path in self.record.extra if is_path(path) and self.manifest.place_of(path) < 0]
+        return sorted(filter(is_path, old.union(extra)), reverse=True)
 
     def unchanged(self, path: str) -> str:
         """The content of a file that is still as the last sync has left it; "" of others."""
-        entry = self.record.by_path[path] if path in self.statuses else None
+        place = self.record.place_of(path)
+        entry = self.record.entry(place) if place >= 0 and self._is_known(place) else None
         return entry[CONTENT] if entry and entry[KIND] == FILE else ""
+
+    def _is_known(self, place: int) -> bool:
+        """Whether what is there is as the record says."""
+        return self.record.clean and place not in self.differing
 
     def lacking(self, store: Store) -> list[str]:
         stored = store.names() if self.wanted else frozenset()
@@ -89,10 +98,9 @@ class View:
 
     def find(self, name: str, at: list[Entry]) -> bytes:
         """The full path of a file of the workspace with this content, perhaps at one of these; or b""."""
-        for path in self.statuses:
-            entry = self.record.by_path[path]
-            if entry[CONTENT] == name and entry[KIND] == FILE:
-                return self.full(path)
+        for place, entry in enumerate(self.record.entries):
+            if entry[CONTENT] == name and entry[KIND] == FILE and self._is_known(place):
+                return self.full(entry[PATH])
         for entry in at:
             if self.reachable(entry[PATH]) and hash_file(self.full(entry[PATH])) == name:
                 return self.full(entry[PATH])
@@ -101,41 +109,46 @@ class View:
     def full(self, path: str) -> bytes:
         return self._root + path.encode("latin-1")
 
-    def _differing(self) -> list[Entry]:
-        same = self.statuses
-        if has_same_paths(self.record, self.manifest):
-            pairs = zip(self.manifest.entries, self.record.entries)
-            return [entry for entry, old in pairs if entry[PATH] not in same or entry != old]
-        old = self.record.by_path
-        return [entry for entry in self.manifest.entries if entry[PATH] not in same or old[entry[PATH]] != entry]
+    def _to_do(self) -> list[Entry]:
+        """The entries of the manifest that are not there."""
+        record, manifest = self.record, self.manifest
+        if isinstance(manifest, Alike):
+            return [manifest.entry(place) for place in sorted(self.differing.union(manifest.changed))]
+        known = {entry[PATH]: entry for place, entry in enumerate(record.entries) if self._is_known(place)}
+        return [entry for entry in manifest.entries if known.get(entry[PATH]) != entry]
 
     def _compare(self) -> None:
         """Find out what is as the record says."""
-        record, missing = self.record, self._no_directory
-        if not record.clean:
-            return
-        root = self._root
-        paths = [entry[PATH] for entry in record.entries]
-        lead = root.decode("latin-1")  # joined and split, as that is quicker than one by one
-        places = "\0".join([lead + path for path in paths]).encode("latin-1").split(b"\0") if paths else []
-        try:
-            found: list[Status | None] = list(map(status_of, map(os.lstat, places)))  # there may be 100,000
+        paths = self.record.paths
+        try:  # there may be 100,000: from the root on, as each directory on the way takes its time
+            root = os.open(self._root, os.O_PATH | os.O_DIRECTORY)
+            try:
+                look = partial(os.stat, dir_fd=root, follow_symlinks=False)
+                found = self._different(map(status_of, map(look, paths)))
+            finally:
+                os.close(root)
         except OSError:
-            found = list(map(_look, places))
-        if found == record.statuses:
-            self.statuses = dict(zip(paths, record.statuses))
-            return
-        for entry, known, status in zip(record.entries, record.statuses, found):
-            path = entry[PATH]
-            if status is None or (missing and parent_of(path) in missing):
-                missing.add(path)
-            elif status == known:
-                self.statuses[path] = known
-            elif entry[KIND] == DIRECTORY:  # its other numbers change with what is in it
+            found = self._different(map(_look, map(self._root.__add__, paths)))
+        missing = set()
+        for place, known, status in found:
+            if status is None:
+                missing.add(paths[place])
+            elif stat.S_ISDIR(known[4]):  # its other numbers change with what is in it
                 if status[4] == known[4]:
-                    self.statuses[path] = known
-                elif not stat.S_ISDIR(status[4]):
-                    missing.add(path)
+                    continue
+                if not stat.S_ISDIR(status[4]):
+                    missing.add(paths[place])
+            self.differing.add(place)
+        for place, path in enumerate(paths if missing else ()):  # what is found there may be elsewhere
+            if path.rpartition(b"/")[0] in missing:
+                missing.add(path)
+                self.differing.add(place)
+        self._no_directory = {path.decode("latin-1") for path in missing}
+
+    def _different(self, found: Iterable[Status | None]) -> list[tuple[int, Status, Status | None]]:
+        """The places where something else is found than the record says: that, and this."""
+        pairs = enumerate(zip(self.record.statuses(), found))
+        return [(place, known, status) for place, (known, status) in pairs if known != status]
 
     def _sort(self, entry: Entry) -> None:
         """Decide what is to be done about one entry; those of its directories were sorted before."""
@@ -177,10 +190,12 @@ class View:
     def _find(self) -> None:
         """Look at other paths for contents that are wanted."""
         doubtful = []
-        for entry in self.record.entries if self.wanted else ():
+        if len(self.wanted) <= FEW and not any(name.encode("ascii") in self.record.text for name in self.wanted):
+            return
+        for place, entry in enumerate(self.record.entries):
             name, path = entry[CONTENT], entry[PATH]
             if name in self.wanted and entry[KIND] == FILE:
-                if path in self.statuses:
+                if self._is_known(place):
                     self.have[name] = path
                 else:
                     doubtful.append((name, path))

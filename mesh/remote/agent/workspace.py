@@ -7,7 +7,6 @@ import os
 
 from .manifest import (
     CONTENT,
-    FILE,
     KIND,
     LINK,
     MODE,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
     from typing import Any
 
-    from .manifest import Entry
+    from .manifest import Entry, Status
     from .packs import Content
 
 TREE = b"tree"  # in a staging directory, beside numbers
@@ -122,31 +121,29 @@ class Workspace:
         record, manifest = view.record, view.manifest
         extra = {entry[PATH] for entry in view.todo}.union(record.extra)
         step("record")
-        write_dirty(self._record, record, extra.difference(record.by_path))
-        statuses = view.statuses.copy()
-        todo = {entry[PATH] for entry in view.todo}
+        write_dirty(self._record, record, [path for path in extra if record.place_of(path) < 0])
+        new: dict[str, Status] = {}
         if stage.tree:
-            statuses.update((path, status_of(os.lstat(staged))) for path, staged in stage.names.items())
-            statuses.update(Place(stage.tree, self._store, view.unchanged, step).finish(manifest.entries, todo))
+            new.update((path, status_of(os.lstat(staged))) for path, staged in stage.names.items())
+            new.update(Place(stage.tree, self._store, view.unchanged, step).finish(manifest, view.todo))
             step("replace")
             os.rename(stage.tree, self._root)
         else:
             place = Place(self._root, self._store, view.unchanged, step)
             for path in gone:
                 place.remove(path)
-            kinds = {entry[PATH]: entry[KIND] for entry in manifest.entries}
-            place.leave(kinds)
+            place.leave(manifest)
             for entry in view.make:
                 place.make_directory(entry[PATH])
             for path, staged in stage.names.items():
-                statuses[path] = place.put(staged, path)
+                new[path] = place.put(staged, path)
             for entry in view.touch:
-                statuses[entry[PATH]] = place.touch(entry)
+                new[entry[PATH]] = place.touch(entry)
             if fresh:
-                place.clear(kinds)
-            statuses.update(place.finish(manifest.entries, todo))
+                place.clear({entry[PATH]: entry[KIND] for entry in manifest.entries})
+            new.update(place.finish(manifest, view.todo))
         step("record")
-        write_clean(self._record, record, manifest, statuses)
+        write_clean(self._record, record, manifest, new, view.differing)
         self._store.trim()
         return _done(view, len(view.todo) + len(gone))
 
@@ -166,8 +163,7 @@ def _forget(staging: bytes) -> None:
 
 
 def _done(view: View, changed: int) -> dict[str, Any]:
-    files = sum([entry[KIND] == FILE for entry in view.manifest.entries])
-    return {"tree": view.manifest.tree, "files": files, "changed": changed}
+    return {"tree": view.manifest.tree, "files": view.manifest.files, "changed": changed}
 
 
 class _Stage:
