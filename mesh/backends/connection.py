@@ -30,6 +30,8 @@ LOOK = 0.1  # seconds between two looks whether we are to give up
 AHEAD = 1 << 16  # bytes that are read at once
 LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_config(5), MaxStartups 10:30:100)
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
+# sshd has OpenSSL compute on this curve; on Curve25519 it does that itself, and takes 4 ms more for it.
+FAST_KEX = "ecdh-sha2-nistp256"
 # Not in Python's socket module on every system.
 TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
 
@@ -282,10 +284,10 @@ class _Policy(paramiko.MissingHostKeyPolicy):
 
 
 def _prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
-    """Put fast ciphers and the kinds of key that we know of the host first in the offer."""
+    """Put a fast key exchange, fast ciphers and the kinds of key that we know of the host first in the offer."""
     options = transport.get_security_options()
     options.ciphers = sorted(options.ciphers, key=lambda name: name not in FAST_CIPHERS)
-    options.kex = sorted(options.kex, key=lambda name: name != "ecdh-sha2-nistp256")
+    options.kex = sorted(options.kex, key=lambda name: name != FAST_KEX)
     # One RSA key goes by three names, of which the signature's hash is the difference.
     known = {name for kind in kinds for name in (("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,))}
     options.key_types = sorted(options.key_types, key=lambda name: name not in known)

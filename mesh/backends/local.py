@@ -104,7 +104,10 @@ class LocalBackend:
             try:
                 channel = LocalChannel(argv)
             except OSError as error:
-                failure = HostUnreachable(f"cannot start an agent here: {error}", hint="is sh on PATH?")
+                failure = HostUnreachable(
+                    f"cannot start an agent here: {error}",
+                    hint="is it a Python of this machine that python: of cluster.yaml names?",
+                )
                 yield Opened(node=node, result=failure)
             else:
                 self._channels.append(channel)

@@ -76,24 +76,18 @@ MODULES = (
 
 MESHRUN = "meshrun.py"  # what a rank's program may import
 
-NO_PYTHON, OLD_PYTHON = (
-    97,
-    96,
-)  # exit status of the start command when there is no interpreter, or one below 3.8
+NO_PYTHON = frozenset((126, 127))  # exit status of the start command when there is no interpreter, as shells have it
+OLD_PYTHON = 96  # when it is below 3.8
 
 # Read exactly as many bytes as the starter has, and run it. -I and -S keep the user's own modules and .pth files
-# out, and save time. No quotes in it: it stands in double quotes, in single quotes.
+# out, and save time. No quotes in it: it stands in single quotes.
 _BOOT = (
     BOOT + "sys.exit({old});"
     "r=lambda n,b=bytes():b if len(b)==n else r(n,b+(os.read(0,n-len(b))or sys.exit(1)));"
     "exec(r({size}))"
 )
 
-# Read by sh, whatever the user's login shell is: that one only sees words that every shell reads alike.
-_SHELL = (
-    'p=$1; case $p in "~/"*) p=$HOME/${{p#??}};; esac; p=$(command -v "$p") || exit {missing}; '
-    'exec "$p" -I -S -c "{boot}"'
-)
+HOME = "~/"  # the login shell sees it in quotes
 
 
 _DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|\\.|"(?!""))*"""\n', re.MULTILINE)
@@ -152,5 +146,7 @@ def library() -> bytes:
 
 def start_command(python: str) -> list[str]:
     """The argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
-    boot = _BOOT.format(old=OLD_PYTHON, size=len(opening()))
-    return ["sh", "-c", _SHELL.format(missing=NO_PYTHON, boot=boot), "sh", python]
+    options = ["-I", "-S", "-c", _BOOT.format(old=OLD_PYTHON, size=len(opening()))]
+    if python.startswith(HOME):
+        return ["sh", "-c", 'exec "$HOME/$0" "$@"', python[len(HOME) :], *options]
+    return [python, *options]
