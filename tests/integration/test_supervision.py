@@ -104,6 +104,36 @@ def test_a_killed_agent_or_guardian_is_a_lost_host_at_once(pod: Home, lab: Lab, 
     assert groups(pod) == []
 
 
+def starters(host: TestHost) -> set[int]:
+    """What the login shells of a host's connections have become."""
+    return {child for pid in connections(host) for child in children(pid)}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("is_parent", [False, True])
+def test_who_only_brings_a_channel_may_be_killed(pod: Home, lab: Lab, is_parent: bool) -> None:
+    process = start(pod, "run", "pod", "sh", "-c", "echo up; until [ -e /root/told ]; do sleep 0.1; done")
+    host = lab.hosts[0]
+    for pid in connections(host):
+        os.kill(pid, signal.SIGKILL)
+    assert process.stderr is not None
+    assert any(b"connected again, nothing was lost" in line for line in process.stderr)
+    (parent,) = starters(host)
+    (child,) = children(parent)
+    os.kill(parent if is_parent else child, signal.SIGKILL)
+    assert any(b"connected again, nothing was lost" in line for line in process.stderr)
+    for each in lab.hosts:
+        each.path("/root/told").touch()
+    _, err = process.communicate(timeout=30)
+    for each in lab.hosts:
+        each.path("/root/told").unlink()
+    assert process.returncode == 0, err
+    assert gone(*lab.hosts)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_client_that_ends_leaves_nothing(pod: Home, lab: Lab, number: int) -> None:
     process = start(pod, "run", "--grace", "1", "pod", "bash", "-c", ESCAPEES)

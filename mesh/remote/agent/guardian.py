@@ -79,9 +79,9 @@ def guard(serve: Callable[[Guardian], None]) -> None:
     _let_go_of_the_channel()
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
     status = _wait_for(agent)
-    if status == 0:
-        os._exit(0)  # it has looked itself, and what is still there is there on purpose or was named
     begun, why = _said(heard)
+    if status == 0 or not begun:  # it has looked itself, and what is still there is there on purpose or was named
+        _end_like(status)
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
     left = [*end_all(), *_end_orphans(begun)]
     done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
@@ -142,6 +142,13 @@ def _said(heard: int) -> tuple[bytes, str]:
         said = b""
     begun, _, error = said.rpartition(b"\n")
     return begun, error.decode("utf-8", "replace")
+
+
+def _end_like(status: int) -> None:
+    """As if there had been no guardian: one that was killed while it brought a channel was the agent of no run."""
+    if os.WIFSIGNALED(status):
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(os.WEXITSTATUS(status))
 
 
 def _reap() -> None:
