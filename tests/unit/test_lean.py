@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from mesh.remote.agent.lean import Socket, dumps, loads, quote, socketpair
 from tests.conftest import REPOSITORY
 
+AGENT = REPOSITORY / "mesh/remote/agent"
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -91,11 +93,21 @@ def test_sockets() -> None:
             assert caller.recv(100) == b"welcome"
 
 
-@pytest.mark.parametrize("module", ["main", "workspace"])  # that a run begins with, and that a sync adds
-def test_what_an_agent_imports(module: str) -> None:
+def imported_by(module: str) -> set[str]:
+    """What is there once an agent has imported one of its modules; its own by their last names."""
     show = (
         f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); import mesh.remote.agent.{module}; "
-        "print(*(name for name in sys.modules))"
+        "print(*(name.replace('mesh.remote.agent.', '') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", show], capture_output=True, text=True, check=True)
-    assert HEAVY.isdisjoint(done.stdout.split())
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["main", "workspace"])  # that a run begins with, and that a sync adds
+def test_what_an_agent_imports(module: str) -> None:
+    assert HEAVY.isdisjoint(imported_by(module))
+
+
+def test_what_only_some_runs_need_comes_with_those() -> None:
+    assert imported_by("main").isdisjoint({"sync", "manifest", "preparation", "shell", "devices", "network", "tape"})
+    assert {"lean", "guardian"} == imported_by("guardian") & {path.stem for path in AGENT.glob("*.py")}

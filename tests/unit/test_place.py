@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesh.remote import agent
-from mesh.remote.agent.manifest import BadChanges, OtherBase
+from mesh.remote.agent.manifest import BadChanges, Manifest, OtherBase
 from mesh.remote.agent.packs import BadPack
 from mesh.remote.agent.questions import _stagings
 from mesh.remote.agent.state import known_tree
@@ -36,14 +36,22 @@ from tests.agent.conftest import PYTHONS
 Tree = dict[bytes, "Tree | bytes | tuple[str, bytes]"]
 Row = list[Any]
 
-NAMES = st.sampled_from([b"a", b"b", b"A", b"a-", b"new\nline", b"\xff\xfe", "ü".encode(), b" ", b"-x", b"it's"])
+PLAIN = [b"a", b"b", b"A", b"a-", b" ", b"-x", b"it's", b"],[", b",f,"]
+ODD = [b"new\nline", b"\xff\xfe", "ü".encode(), b'"', b"\\"]  # what JSON has in another way: such a record is parsed
+TARGETS = [b"a", b"../..", b"/etc/passwd", b"nowhere", b"]"]
 FILES = st.binary(max_size=3)  # short: many are equal
-LINKS = st.sampled_from([("link", target) for target in (b"a", b"../..", b"/etc/passwd", b"\xff", b"nowhere")])
-TREES = st.recursive(
-    st.dictionaries(NAMES, FILES | LINKS, max_size=4),
-    lambda inner: st.dictionaries(NAMES, FILES | LINKS | inner, max_size=4),
-    max_leaves=8,
-)
+
+
+def trees(names: list[bytes], targets: list[bytes]) -> st.SearchStrategy[Tree]:
+    name, leaves = st.sampled_from(names), FILES | st.sampled_from([("link", target) for target in targets])
+    return st.recursive(
+        st.dictionaries(name, leaves, max_size=4),
+        lambda inner: st.dictionaries(name, leaves | inner, max_size=4),
+        max_leaves=8,
+    )
+
+
+TREES = trees(PLAIN, TARGETS) | trees(PLAIN + ODD, [*TARGETS, b"\xff"])
 BLOCK = 1 << 17
 RSYNC_CASES = int(os.environ.get("MESH_RSYNC_CASES", "15"))
 KILL_CASES = int(os.environ.get("MESH_KILL_CASES", "10"))
@@ -55,6 +63,26 @@ def hash_of(data: bytes) -> str:
 
 def text_of(entries: list[Row]) -> bytes:
     return json.dumps(entries, separators=(",", ":")).encode()
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(max_codepoint=255, exclude_characters="\0"), min_size=1, max_size=4)
+        | st.text('a],["f', min_size=1, max_size=5),
+        st.tuples(st.sampled_from("fdl"), st.sampled_from(["", "0" * 40, '","f",', "]", '"]', "\xff"])),
+        max_size=6,
+    )
+)
+def test_a_tree_that_is_not_parsed_tells_the_same(tree: dict[str, tuple[str, str]]) -> None:
+    entries = [[path, kind, 0o644, 10**18, 5, content] for path, (kind, content) in sorted(tree.items())]
+    for places in (range(len(entries)), ()):
+        manifest = Manifest(text_of(entries))
+        assert [manifest.entry(place) for place in places] == [entries[place] for place in places]
+        assert manifest.paths == [path.encode("latin-1") for path in sorted(tree)]
+        assert [manifest.place_of(path) for path in sorted(tree)] == list(range(len(entries)))
+        assert manifest.place_of("a") == (sorted(tree).index("a") if "a" in tree else -1)
+        assert manifest.files == sum(kind == "f" for kind, _ in tree.values())
+        assert manifest.entries == entries
 
 
 def manifest(root: Path) -> tuple[list[Row], dict[str, bytes]]:

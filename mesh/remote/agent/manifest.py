@@ -81,8 +81,10 @@ class Manifest:
     def entry(self, place: int) -> Entry:
         if self._entries is not None or b"\\" in self.text:
             return self.entries[place]
-        begin = self.text.index(b'["%s","' % self.paths[place])
-        entry: Entry = loads(self.text[begin : self.text.index(b'"]', begin) + 2])
+        begin = end = self.text.index(b'["%s","' % self.paths[place])
+        for _ in range(6):
+            end = self.text.index(b'"', end) + 1
+        entry: Entry = loads(self.text[begin : end + 1])
         return entry
 
 
