@@ -565,8 +565,8 @@ class Session:
     def _no_agent(self, farewell: Farewell, banner: bytes) -> PrepareFailed:
         """The channel ended before the agent greeted: say why."""
         said = _tail(farewell.stderr or banner)
-        if farewell.status in NO_PYTHON:
-            message = "no python3 there, or not the one that python: of cluster.yaml names"
+        if farewell.status in NO_PYTHON or said.endswith("Command not found."):  # csh
+            message = "no python3 there, or not the one that python: of cluster.yaml names" + f" ({said})" * bool(said)
             hint = "install Python 3.8 or later on the host, or set python: in cluster.yaml to the path of one"
         elif farewell.status == OLD_PYTHON:
             message = "python3 is older than 3.8 there"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from mesh.core.events import Lost
+from tests.conftest import REPOSITORY
 
 from .conftest import Run
 
@@ -14,3 +18,40 @@ def test_it_tells_what_its_agent_has_failed_of(agent: Run) -> None:
     assert isinstance(lost, Lost)
     assert "it failed: " in lost.reason
     assert lost.reason.endswith("'do_nonsense'); its processes were ended")
+
+
+ALONE = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(REPOSITORY)!r})
+from mesh.remote.agent import guardian
+
+guardian.become_subreaper()
+reading, writing = os.pipe()
+child = os.fork()
+if not child:
+    for _ in range(3):
+        if not os.fork():
+            os.setsid()
+    os.write(writing, b"x")
+    time.sleep(1000)
+for _ in range(4):
+    os.read(reading, 1)
+os.kill(child, signal.SIGKILL)
+signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+assert guardian._wait_for(child) == signal.SIGKILL
+os.kill(os.getpid(), signal.SIGTERM)  # it is for nobody any more
+sys.path.clear()
+sys.meta_path.clear()
+assert len(guardian._below(os.getpid())) == 7
+assert guardian.end_all() == []
+assert guardian._below(os.getpid()) == {{}}
+begun = b'{{"run":"run","node":0,"remote_dir":"/nowhere","cgroup":"none"}}'
+(told,) = guardian._end_orphans(begun)
+assert told.startswith("perhaps more")
+"""
+
+
+def test_it_ends_what_is_left_also_where_python_is_no_more() -> None:
+    """It was updated or removed while the run was on: nothing can be imported any longer."""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", ALONE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

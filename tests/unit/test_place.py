@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mesh.remote import agent
@@ -73,6 +73,7 @@ def text_of(entries: list[Row]) -> bytes:
         max_size=6,
     )
 )
+@example({" ": ("l", "x["), ",": ("f", "0" * 40), "],[": ("f", "0" * 40)})
 def test_a_tree_that_is_not_parsed_tells_the_same(tree: dict[str, tuple[str, str]]) -> None:
     entries = [[path, kind, 0o644, 10**18, 5, content] for path, (kind, content) in sorted(tree.items())]
     for places in (range(len(entries)), ()):
@@ -81,6 +82,7 @@ def test_a_tree_that_is_not_parsed_tells_the_same(tree: dict[str, tuple[str, str
         assert manifest.paths == [path.encode("latin-1") for path in sorted(tree)]
         assert [manifest.place_of(path) for path in sorted(tree)] == list(range(len(entries)))
         assert manifest.place_of("a") == (sorted(tree).index("a") if "a" in tree else -1)
+        assert manifest.place_of("\u0100") == -1
         assert manifest.files == sum(kind == "f" for kind, _ in tree.values())
         assert manifest.entries == entries
 

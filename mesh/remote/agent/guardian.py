@@ -78,7 +78,7 @@ def guard(serve: Callable[[Guardian], None]) -> None:
     os.set_blocking(heard, False)
     _let_go_of_the_channel()
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
-    status = _wait_for(agent)
+    status = _wait_for(agent)  # from then on SIGTERM is for nobody
     begun, why = _said(heard)
     if status == 0 or not begun:  # it has looked itself, and what is still there is there on purpose or was named
         _end_like(status)
@@ -102,36 +102,62 @@ def hear_of_parents_end(parent: int) -> None:
 
 
 def end_all() -> list[str]:
-    """Kill everything below us; return what is left."""
-    from .processes import descendants, send_signal
-
+    """Kill everything below us; return what is left. It imports nothing: Python itself may have been removed since."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        found = descendants(os.getpid())
+        found = _below(os.getpid())
         if not found:
             return []
-        foreign = send_signal(found, signal.SIGKILL)
-        if time.monotonic() > deadline or len(foreign) == len(found):
-            return [process.told() for process in found]
+        foreign = 0
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                foreign += 1
+        if time.monotonic() > deadline or foreign == len(found):
+            return [f"pid {pid} ({name})" for pid, name in found.items()]
         _reap()
         time.sleep(0.005)
+
+
+def _below(root: int) -> dict[int, str]:
+    """The names of the processes below one that have not ended, by pid; see processes.py."""
+    children: dict[int, list[int]] = {}
+    names = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{number}/stat", "rb") as file:
+                name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+        except OSError:  # it has just ended
+            continue
+        fields = rest.split()
+        children.setdefault(int(fields[1]), []).append(int(number))
+        if fields[0] not in (b"Z", b"X") or int(fields[17]) > 1:
+            names[int(number)] = name.decode("utf-8", "replace")
+    family = children.get(root, [])
+    for pid in family:  # it grows meanwhile; a zombie may still have children
+        family += children.get(pid, [])
+    return {pid: names[pid] for pid in family if pid in names}
 
 
 def _end_orphans(begun: bytes) -> list[str]:
     """After a killed agent and the end of its descendants: what else is the run's. Returns what is left.
 
-    begun: what it was there for, if it had come to that
+    begun: what it was there for
     """
-    if not begun:
-        return []
-    from . import cgroups
-    from .doors import containers_of, remove_door, sweep
-
     told = loads(begun)
-    group = os.path.join(cgroups.own(), told["cgroup"])
-    left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
-    remove_door(told["run"], told["node"])
-    return left + containers_of(told["remote_dir"], told["run"], told["node"]).stop(0.0)
+    try:
+        from . import cgroups
+        from .doors import containers_of, remove_door, sweep
+
+        group = os.path.join(cgroups.own(), told["cgroup"])
+        left = [process.told() for process in sweep("", group)]  # other agents of the run may be on this machine
+        remove_door(told["run"], told["node"])
+        return left + containers_of(told["remote_dir"], told["run"], told["node"]).stop(0.0)
+    except Exception as error:  # Python itself may have been removed since
+        return [f"perhaps more than was below the agent, as nobody could look: {error}"]
 
 
 def _said(heard: int) -> tuple[bytes, str]:
@@ -161,8 +187,12 @@ def _reap() -> None:
 
 def _wait_for(agent: int) -> int:
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == agent:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        if ended.si_pid == agent:  # it is there as long as nobody has waited for it: a signal can be for no other one
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _, status = os.waitpid(ended.si_pid, 0)
+        if ended.si_pid == agent:
             return status
 
 

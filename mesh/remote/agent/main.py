@@ -233,9 +233,7 @@ class Agent:
         """Answer a question. Without a run we may block; a pull answers when everything was sent."""
         try:
             if self.work.ranks:  # about them
-                from . import stacks
-
-                tell = partial(stacks.tell, [self.visits.about()], self.begin["remote_dir"], {}, b"")
+                tell = partial(_tell_stacks, self.visits.about(), self.begin["remote_dir"])
                 self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
                 return
             if header["question"] == "pull":
@@ -416,6 +414,12 @@ class Agent:
         cgroups.remove(self.ending.cgroup)
         self.is_clear = True
         self.flush()
+
+
+def _tell_stacks(about: dict[str, Any], remote_dir: str) -> dict[str, Any]:
+    from . import stacks  # in the errand: what happens there ends no run
+
+    return stacks.tell([about], remote_dir, {}, b"")
 
 
 def _clean_up(

@@ -49,6 +49,7 @@ class Manifest:
     def __init__(self, text: bytes, tree: str = "", entries: list[Entry] | None = None) -> None:
         self.text, self.tree = text, tree or hash_of(text)
         self._entries = entries
+        self._fields: list[bytes] = []  # the text, split at its quotes; of each entry five and what leads to the next
         self._paths: list[bytes] | None = None
 
     @property
@@ -64,7 +65,8 @@ class Manifest:
             if b"\\" in self.text:
                 self._paths = [entry[PATH].encode("latin-1") for entry in self.entries]
             else:  # there is no quote within a string, and each entry has three of those
-                self._paths = self.text.split(b'"')[1::6]
+                self._fields = self.text.split(b'"')
+                self._paths = self._fields[1::6]
         return self._paths
 
     @property
@@ -74,17 +76,18 @@ class Manifest:
 
     def place_of(self, path: str) -> int:
         """Where among the entries a path is; -1: nowhere."""
-        wanted, paths = path.encode("latin-1"), self.paths
+        paths = self.paths
+        try:
+            wanted = path.encode("latin-1")
+        except UnicodeEncodeError:
+            return -1
         place = bisect_left(paths, wanted)
         return place if place < len(paths) and paths[place] == wanted else -1
 
     def entry(self, place: int) -> Entry:
-        if self._entries is not None or b"\\" in self.text:
+        if self._entries is not None or not (self.paths and self._fields):
             return self.entries[place]
-        begin = end = self.text.index(b'["%s","' % self.paths[place])
-        for _ in range(6):
-            end = self.text.index(b'"', end) + 1
-        entry: Entry = loads(self.text[begin : end + 1])
+        entry: Entry = loads(b'["%s"]' % b'"'.join(self._fields[6 * place + 1 : 6 * place + 6]))
         return entry
 
 

@@ -20,7 +20,7 @@ LOADER, FUTURE = "loader", "from __future__ import annotations\n"  # how all of 
 def begin(key: str, source: str) -> None:
     """Run main. key: differs from that of all other sources; source: of the loader, if there is none here"""
     head = f"{key} {sys.version}".replace("\n", " ").encode() + b"\n"
-    name = f".{sys.implementation.cache_tag}-{key}"
+    name = f".{sys.implementation.cache_tag}-{key}{zlib.crc32(head):08x}"
     place = find_place()
     codes = find(f"{place}/{name}", head) if place else None
     space: Any = globals()

@@ -12,6 +12,7 @@ from .processes import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from .lean import Socket
@@ -76,12 +77,10 @@ class Visits:
 
     def about(self) -> dict[str, Any]:
         """What others may know of this run."""
-        from . import devices
-
         agent = self._agent
         pids = {process.pid for process in agent.ending.family()}
         ranks = agent.work.ranks.values()
-        held = devices.holders(devices.find(agent.begin["devices"]))
+        held = _held(agent.begin["devices"])
         return {
             "run": agent.begin["run"],
             "node": agent.begin["node"],
@@ -121,6 +120,16 @@ class Visits:
             told = {rank.rank: pass_on(rank.pid, request["signal"]) for rank in wanted if rank.status < 0}
             self._passed[request["id"]] = told
         return self._passed[request["id"]]
+
+
+def _held(patterns: Sequence[str]) -> dict[int, list[str]]:
+    """The devices of these patterns, by the processes that hold them; a question ends no run, whatever happens."""
+    try:
+        from . import devices
+
+        return devices.holders(devices.find(patterns))
+    except Exception:  # Python's own modules may have been removed since the run began
+        return {}
 
 
 def _reply(visitor: Socket, told: dict[str, Any]) -> None:
