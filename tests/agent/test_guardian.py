@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from mesh.core.events import Lost
+from mesh.remote.agent.visits import _held
 from tests.conftest import REPOSITORY
 
 from .conftest import Run
@@ -34,7 +37,7 @@ if not child:
             os.setsid()
     os.write(writing, b"x")
     time.sleep(1000)
-for _ in range(4):
+for _ in range(8):  # each of the three made twice as many
     os.read(reading, 1)
 os.kill(child, signal.SIGKILL)
 signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
@@ -42,8 +45,8 @@ assert guardian._wait_for(child) == signal.SIGKILL
 os.kill(os.getpid(), signal.SIGTERM)  # it is for nobody any more
 sys.path.clear()
 sys.meta_path.clear()
-assert len(guardian._below(os.getpid())) == 7
-assert guardian.end_all() == []
+found, left = guardian._below(os.getpid()), guardian.end_all()
+assert (len(found), left) == (7, [])
 assert guardian._below(os.getpid()) == {{}}
 begun = b'{{"run":"run","node":0,"remote_dir":"/nowhere","cgroup":"none"}}'
 (told,) = guardian._end_orphans(begun)
@@ -55,3 +58,9 @@ def test_it_ends_what_is_left_also_where_python_is_no_more() -> None:
     """It was updated or removed while the run was on: nothing can be imported any longer."""
     done = subprocess.run([sys.executable, "-I", "-S", "-c", ALONE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nor_does_a_question_end_the_run_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mesh.remote.agent.devices", None)
+    monkeypatch.delattr("mesh.remote.agent.devices", raising=False)
+    assert _held(["/dev/null"]) == {}
