@@ -15,11 +15,11 @@ STARTER, LOADER = "starter", "loader"
 # The others, in the order of their imports.
 MODULES = (
     "lean",
+    "cgroups",
+    "processes",
     "guardian",
     "frames",
-    "cgroups",
     "oom",
-    "processes",
     "containers",
     "state",
     "network",

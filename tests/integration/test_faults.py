@@ -99,6 +99,17 @@ def test_no_python_on_a_host(pod: Home, lab: Lab) -> None:
     assert "No such file or directory" in done.err  # what the shell says: there may be another reason
 
 
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/tcsh", "/usr/bin/fish", "/bin/dash"])
+@pytest.mark.parametrize("python", ["nopython3", "~/no/python 3"])
+def test_no_python_whatever_the_login_shell(pod: Home, lab: Lab, shell: str, python: str) -> None:
+    host = lab.hosts[0]
+    host.set_shell(shell)
+    pod.clusters(lab.cluster_yaml("pod", f"python: {python}", hosts=[host]))
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125
+    assert f"{host.address}: no python3 there" in done.err
+
+
 def test_a_python_that_is_too_old(pod: Home, lab: Lab) -> None:
     old = "#!/bin/sh\nexec /usr/bin/python3 -c 'import sys; sys.version_info = (3, 7); exec(sys.argv[1])' \"$4\"\n"
     for host in lab.hosts:

@@ -104,6 +104,14 @@ def test_a_channel_both_ways(client: Client) -> None:
     assert found == sent
 
 
+def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Of what both know, the first in our offer counts (RFC 4253, 7.1)."""
+    with caplog.at_level("DEBUG", "paramiko.transport"):
+        assert read(*client.open(client.host())) == b"hi\n"
+    assert "Kex: ecdh-sha2-nistp256" in caplog.messages
+    assert "Cipher: aes128-gcm@openssh.com" in caplog.messages
+
+
 def test_how_the_other_end_ended(client: Client) -> None:
     (channel,) = client.open(client.host(), argv=("sh", "-c", "echo out; echo why >&2; exit 7"))
     assert read(channel) == b"out\n"

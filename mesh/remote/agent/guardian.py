@@ -1,6 +1,6 @@
 """The guardian: the agent's parent. Should the agent be killed, it ends what the agent had started.
 
-They part before the agent's modules are imported, so that nothing of those is copied for having been shared.
+They part before most of the agent's modules are imported, so that little is copied for having been shared.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from .lean import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, dumps, loads, prctl, signal, socketpair
+from .lean import dumps, loads, signal, socketpair
+from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,62 +85,23 @@ def guard(serve: Callable[[Guardian], None]) -> None:
         _end_like(status)
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
     left = [*end_all(), *_end_orphans(begun)]
-    done = f"{len(left)} processes of the run are left" if left else "its processes were ended"
+    done = f"it left there {'; '.join(left)}" if left else "its processes were ended"
     os.write(2, f"the agent is gone ({how}{': ' * bool(why)}{why}); {done}\n".encode())
     os._exit(NOT_SWEPT if left else SWEPT)
-
-
-def become_subreaper() -> None:
-    """Have every orphan below us handed to us instead of to init, also those that called setsid."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def hear_of_parents_end(parent: int) -> None:
-    """Get SIGTERM when the parent ends; at once if it has."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def end_all() -> list[str]:
     """Kill everything below us; return what is left. It imports nothing: Python itself may have been removed since."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        found = _below(os.getpid())
+        found = descendants(os.getpid())
         if not found:
             return []
-        foreign = 0
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            except PermissionError:
-                foreign += 1
-        if time.monotonic() > deadline or foreign == len(found):
-            return [f"pid {pid} ({name})" for pid, name in found.items()]
+        foreign = send_signal(found, signal.SIGKILL)
+        if time.monotonic() > deadline or len(foreign) == len(found):
+            return [process.told() for process in found]
         _reap()
         time.sleep(0.005)
-
-
-def _below(root: int) -> dict[int, str]:
-    """The names of the processes below one that have not ended, by pid; see processes.py."""
-    children: dict[int, list[int]] = {}
-    names = {}
-    for number in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{number}/stat", "rb") as file:
-                name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
-        except OSError:  # it has just ended
-            continue
-        fields = rest.split()
-        children.setdefault(int(fields[1]), []).append(int(number))
-        if fields[0] not in (b"Z", b"X") or int(fields[17]) > 1:
-            names[int(number)] = name.decode("utf-8", "replace")
-    family = children.get(root, [])
-    for pid in family:  # it grows meanwhile; a zombie may still have children
-        family += children.get(pid, [])
-    return {pid: names[pid] for pid in family if pid in names}
 
 
 def _end_orphans(begun: bytes) -> list[str]:
@@ -157,7 +119,7 @@ def _end_orphans(begun: bytes) -> list[str]:
         remove_door(told["run"], told["node"])
         return left + containers_of(told["remote_dir"], told["run"], told["node"]).stop(0.0)
     except Exception as error:  # Python itself may have been removed since
-        return [f"perhaps more than was below the agent, as nobody could look: {error}"]
+        return [f"perhaps what was not below it, as nobody could look: {error}"]
 
 
 def _said(heard: int) -> tuple[bytes, str]:

@@ -33,8 +33,6 @@ else:
         from operator import attrgetter
 
 __all__ = [
-    "PR_SET_CHILD_SUBREAPER",
-    "PR_SET_PDEATHSIG",
     "Socket",
     "attrgetter",
     "bisect_left",
@@ -48,10 +46,6 @@ __all__ = [
     "socket",
     "socketpair",
 ]
-
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Socket(socket.socket):

@@ -49,7 +49,7 @@ class Manifest:
     def __init__(self, text: bytes, tree: str = "", entries: list[Entry] | None = None) -> None:
         self.text, self.tree = text, tree or hash_of(text)
         self._entries = entries
-        self._fields: list[bytes] = []  # the text, split at its quotes; of each entry five and what leads to the next
+        self._fields: list[bytes] | None = None
         self._paths: list[bytes] | None = None
 
     @property
@@ -59,14 +59,17 @@ class Manifest:
         return self._entries
 
     @property
+    def fields(self) -> list[bytes]:
+        """The text, split at its quotes: five of each entry, and what leads to the next. [] if a string holds one."""
+        if self._fields is None:
+            self._fields = [] if b"\\" in self.text else self.text.split(b'"')
+        return self._fields
+
+    @property
     def paths(self) -> list[bytes]:
         """Of all entries."""
         if self._paths is None:
-            if b"\\" in self.text:
-                self._paths = [entry[PATH].encode("latin-1") for entry in self.entries]
-            else:  # there is no quote within a string, and each entry has three of those
-                self._fields = self.text.split(b'"')
-                self._paths = self._fields[1::6]
+            self._paths = self.fields[1::6] or [entry[PATH].encode("latin-1") for entry in self.entries]
         return self._paths
 
     @property
@@ -85,9 +88,9 @@ class Manifest:
         return place if place < len(paths) and paths[place] == wanted else -1
 
     def entry(self, place: int) -> Entry:
-        if self._entries is not None or not (self.paths and self._fields):
+        if self._entries is not None or not self.fields:
             return self.entries[place]
-        entry: Entry = loads(b'["%s"]' % b'"'.join(self._fields[6 * place + 1 : 6 * place + 6]))
+        entry: Entry = loads(b'["%s"]' % b'"'.join(self.fields[6 * place + 1 : 6 * place + 6]))
         return entry
 
 

@@ -7,7 +7,7 @@ import os
 import struct
 
 from .lean import Socket, socket
-from .outfit import INTERFACES
+from .ranks import INTERFACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,16 +10,13 @@ from .frames import to_bytes, to_text
 from .lean import partial
 from .oom import Memory
 from .processes import Setting
-from .ranks import extend_path, rank_environment
+from .ranks import INTERFACES, extend_path, rank_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from .main import Agent
-
-
-INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 class Outfit:

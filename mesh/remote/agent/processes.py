@@ -7,12 +7,14 @@ import fcntl
 import os
 
 from . import cgroups
-from .lean import PR_SET_PDEATHSIG, prctl, signal
+from .lean import prctl, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl since 3.10
 PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe-max-size
 
@@ -25,6 +27,11 @@ NOT_FOUND, NOT_EXECUTABLE = (
     127,
     126,
 )  # exit status of a command that could not be started, as a shell has them
+
+
+def become_subreaper() -> None:
+    """Have every orphan below us handed to us instead of to init, also those that called setsid."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def close_inherited() -> None:
@@ -136,6 +143,13 @@ def die_with(parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)
+
+
+def hear_of_parents_end(parent: int) -> None:
+    """Get SIGTERM when the parent ends; at once if it has."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def find_program(name: bytes, path: bytes) -> bytes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Bytes of output in one frame. The client has less to do with larger ones; but from 128 KiB on, glibc gives back the
 # memory of each (mallopt(3), M_MMAP_THRESHOLD), and they grow by the labels of their lines there.
 CHUNK = 116 << 10
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")  # variables that tell a rank its way to the others
 FULL = 1 << 16  # bytes that a pipe of the default size holds
 
 
