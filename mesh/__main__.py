@@ -13,29 +13,6 @@ if TYPE_CHECKING:  # nothing is imported before it is known that the command is 
 else:
     import _signal as signal
 
-MOCK = "unittest.mock"
-
-
-class _Later(type(sys)):  # type: ignore[misc]
-    """Stands for unittest.mock while invoke is imported, which wants its ``Mock`` for those who test their tasks.
-
-    It brings asyncio along, and so a third of the time that importing invoke takes; no command of ours needs it.
-    """
-
-    @staticmethod
-    def Mock(*given: Any, **named: Any) -> Any:
-        import importlib
-
-        return importlib.import_module(MOCK).Mock(*given, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        import importlib
-
-        if name.startswith("__"):  # what Python's import looks for in any module
-            raise AttributeError(name)
-        sys.modules.pop(MOCK, None)
-        return getattr(importlib.import_module(MOCK), name)
-
 
 def main() -> None:
     """The console script."""
@@ -55,11 +32,16 @@ def main() -> None:
         sys.exit(status)
     # The default looks after every 700 new objects: a quarter of the time that listing 20,000 files takes.
     gc.set_threshold(50_000, 20, 50)
-    later = sys.modules.setdefault(MOCK, _Later(MOCK))
-    import invoke  # noqa: F401
+    from mesh.core.later import later
 
-    if isinstance(later, _Later):
-        sys.modules.pop(MOCK, None)
+    def mock(*given: Any, **named: Any) -> Any:
+        from unittest.mock import Mock
+
+        return Mock(*given, **named)
+
+    # Invoke has its Mock for those who test their tasks, and its YAML for settings of its own: half of its import.
+    with later("unittest.mock", Mock=mock), later("invoke.vendor.yaml"):
+        import invoke  # noqa: F401
     from mesh.cli.program import MeshProgram
 
     program = MeshProgram()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -138,7 +137,7 @@ def activated(prerun: Sequence[PrerunEntry]) -> str | None:
 
 def new_key() -> str:
     """By which the hosts of one check know each other."""
-    return secrets.token_hex(32)
+    return os.urandom(32).hex()
 
 
 def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:

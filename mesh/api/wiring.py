@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import resource
-import secrets
 import select
 import shlex
 import time
@@ -87,9 +86,7 @@ class Attaching:
 def new_run_id() -> str:
     """An id that sorts by time, also within a second, and is unique for all who share a host."""
     now = time.time()
-    return (
-        f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now % 1 * 4096):03x}{secrets.randbelow(4096):03x}"
-    )
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now % 1 * 4096):03x}{os.urandom(2).hex()[1:]}"
 
 
 def placed(spec: RunSpec, cluster: Cluster) -> Placement:
@@ -321,7 +318,10 @@ def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: 
 
 
 def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
-    from mesh.backends.ssh import SshBackend
+    from mesh.core.later import METADATA, later, version
+
+    with later(METADATA, version=version):  # which paramiko asks for its own version, and nothing else
+        from mesh.backends.ssh import SshBackend
 
     return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import select
 import shlex
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,9 +64,26 @@ class QuickSocket(socket.socket):
 
 
 class QuietTransport(paramiko.Transport):
-    """Its thread looks once a second whether it is to end, not ten times: closing the socket wakes it."""
+    """Its thread looks once a second whether it is to end, not ten times: closing the socket wakes it.
+
+    Nor is there another one that waits for the end of the key exchange's time.
+    """
 
     _active_check_timeout = 1.0
+
+    def __init__(self, sock: Any, **options: Any) -> None:
+        super().__init__(sock, **options)
+        self._exchange_by = math.inf  # monotonic
+        packetizer: Any = self.packetizer
+        packetizer.start_handshake = self._start_exchange
+        packetizer.handshake_timed_out = lambda: time.monotonic() > self._exchange_by
+        packetizer.complete_handshake = self._complete_exchange
+
+    def _start_exchange(self, seconds: float) -> None:
+        self._exchange_by = time.monotonic() + seconds
+
+    def _complete_exchange(self) -> None:
+        self._exchange_by = math.inf
 
 
 class GivenUp(Exception):
@@ -346,6 +363,8 @@ class ProxySocket:
     def __init__(self, command: str) -> None:
         ours, theirs = socket.socketpair()
         self._socket = ours
+        import tempfile  # few have a ProxyCommand
+
         # A file, as nobody reads a pipe for it.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:

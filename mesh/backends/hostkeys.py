@@ -12,7 +12,6 @@ import fnmatch
 import hashlib
 import hmac
 import os
-import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -188,7 +187,7 @@ class Checker:
         path = self.files[0]
         name = self.name
         if self.hashed:
-            salt = base64.b64encode(secrets.token_bytes(20)).decode()
+            salt = base64.b64encode(os.urandom(20)).decode()
             name = f"|1|{salt}|{_digest(salt, name)}"
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import queue
-import random
 import shlex
 import socket
 import threading
@@ -243,8 +242,10 @@ class SshBackend:
         problem = ""
         for attempt in range(tries):
             if attempt:
+                from random import random  # few tries fail
+
                 pause = PAUSES[min(attempt, len(PAUSES)) - 1]
-                if self._given_up.wait(pause * (1 + random.random())):
+                if self._given_up.wait(pause * (1 + random())):
                     raise GivenUp
             try:
                 connection.open()

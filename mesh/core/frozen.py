@@ -1,7 +1,8 @@
 """``@frozen``: a frozen dataclass that is made quickly.
 
 For each class ``dataclasses`` writes and compiles six functions, and every command would wait for that 130 times. Here
-a class gets an ``__init__`` of its own; what compares, hashes, tells and guards a value is the same for all classes.
+a class gets an ``__init__`` of its own when the first value is made; what compares, hashes, tells and guards a value is
+the same for all classes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,48 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | 
     """
 
     def made(cls: type[T]) -> type[T]:
-        made = dataclasses.dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
+        made = dataclasses.dataclass(kw_only=kw_only, init=False, eq=False, repr=False)(cls)
+        setattr(made, "__init__", _init_of(made))  # noqa: B010  (mypy wants no other __init__)
         for name, method in SHARED.items():
             if name not in vars(made):
                 setattr(made, name, method)
         return made
 
     return made if cls is None else made(cls)
+
+
+def _init_of(cls: Any) -> Callable[..., None]:
+    """The ``__init__`` of a class, which is written at its first call."""
+
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        written = cls.__init__ = _written_init(cls)
+        written(self, *given, **named)
+
+    return __init__
+
+
+def _written_init(cls: Any) -> Callable[..., None]:
+    names: dict[str, Any] = {"_missing": dataclasses.MISSING}
+    parameters, lines = ["self"], ["values = self.__dict__"]
+    for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
+        if field.kw_only and "*" not in parameters:
+            parameters.append("*")
+        value = parameter = field.name
+        if field.default is not dataclasses.MISSING:
+            names[f"_default_{field.name}"] = field.default
+            parameter += f"=_default_{field.name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            names[f"_new_{field.name}"] = field.default_factory
+            parameter += "=_missing"
+            value = f"_new_{field.name}() if {field.name} is _missing else {field.name}"
+        parameters.append(parameter)
+        lines.append(f"values[{field.name!r}] = {value}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines), names)
+    made: Callable[..., None] = names["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"  # what a wrong call is told with
+    return made
 
 
 def _set(self: Any, name: str, value: object) -> None:

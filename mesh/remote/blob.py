@@ -7,18 +7,20 @@ import hashlib
 import json
 import re
 import zlib
-from importlib import resources
+from pathlib import Path
 
 from mesh.remote.agent.processes import BOOT
 
+HERE = Path(__file__).parent
 STARTER, LOADER = "starter", "loader"
 # The others, in the order of their imports.
 MODULES = (
     "lean",
-    "cgroups",
     "processes",
     "guardian",
     "frames",
+    "cgroups",
+    "spawning",
     "oom",
     "containers",
     "state",
@@ -134,14 +136,13 @@ def _key() -> str:
 
 @functools.cache
 def _sources() -> dict[str, bytes]:
-    folder = resources.files("mesh.remote.agent")
-    return {name: (folder / f"{name}.py").read_bytes() for name in (STARTER, LOADER, *MODULES)}
+    return {name: (HERE / "agent" / f"{name}.py").read_bytes() for name in (STARTER, LOADER, *MODULES)}
 
 
 @functools.cache
 def library() -> bytes:
     """The source of what programs on the hosts may import, with its docstrings: they are for whoever reads it there."""
-    return (resources.files("mesh.remote") / MESHRUN).read_bytes()
+    return (HERE / MESHRUN).read_bytes()
 
 
 def start_command(python: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,9 +37,9 @@ class Following(Session):
         """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._have, self._only_reads = dict(have), only_reads
-        self._client = secrets.token_hex(8)
+        self._client = os.urandom(8).hex()
         self._told: set[str] = set()  # all but output comes again through each channel
-        self._marker = secrets.token_hex(16)
+        self._marker = os.urandom(16).hex()
         self._send(opening() + encode(self._greeting()))
 
     def beat(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +115,7 @@ class Session:
         self._taken, self._receive_piece = taken, receive
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
+        self._owes_beat = False  # the first one goes with whatever is sent next
         self._offset = 0.0  # the host's clock minus ours, in seconds
         self.round_trip = float("inf")  # seconds, of the fastest beat; it told the offset
         self.sent = 0  # bytes of the workspace
@@ -135,7 +135,7 @@ class Session:
         """Ship the agent and its first request in one flight."""
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._is_locking = begin.lock
-        self._marker = secrets.token_hex(16)
+        self._marker = os.urandom(16).hex()
         request = {
             "type": "begin",
             "marker": self._marker,
@@ -307,7 +307,7 @@ class Session:
 
     def beat(self) -> None:
         """Renew the lease, and ask for the host's time."""
-        self._send(encode({"type": "beat", "time": time.time()}))
+        self._send(_beat())
 
     def signal(self, number: int, grace: float, why: EndOrdered | None = None) -> None:
         """Signal every process of the run there, and kill what is left after grace seconds.
@@ -370,6 +370,9 @@ class Session:
                 self._send_held(data)
 
     def _send_held(self, data: bytes) -> None:
+        if self._owes_beat:
+            self._owes_beat = False
+            data = _beat() + data
         if self._held_back is not None:
             self._held_back.append(data)
         else:
@@ -408,7 +411,7 @@ class Session:
         self._channel, self.opened = channel, time.monotonic()
         if self._given_up:
             channel.close()
-        self._marker = secrets.token_hex(16)
+        self._marker = os.urandom(16).hex()
         with self._lock:
             self._send_at_once(opening() + encode(self._greeting()))
 
@@ -526,7 +529,7 @@ class Session:
     def _connected(self, header: dict[str, Any]) -> Connected:
         now = time.time()
         self._offset = header["time"] - now  # until the first beat is back
-        self.beat()
+        self._owes_beat = True
         return Connected(
             time=now,
             node=self.node,
@@ -583,6 +586,10 @@ class Session:
             )
             hint += "\nthat works what python: of cluster.yaml names, if there is one?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
+
+
+def _beat() -> bytes:
+    return encode({"type": "beat", "time": time.time()})
 
 
 def _pack_frames(pack: int) -> Iterator[tuple[dict[str, Any], bytes]]:

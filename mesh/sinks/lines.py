@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from typing import IO
 
@@ -78,6 +77,8 @@ class LineCutter:
         self._rest += chunk
         if len(self._rest) > self._kept:
             if self._head is None:
+                import tempfile
+
                 self._head = tempfile.TemporaryFile(prefix="mesh-line-")  # noqa: SIM115  (closed by pieces)
             self._head.write(self._rest)
             self._rest.clear()

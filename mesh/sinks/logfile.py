@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -195,6 +194,8 @@ class LogFile:
                         text = marker(start - place)
                         gaps.append(Gap(at=at, count=start - place, marker=len(text)))
                         at += file.write(text)
+                    import shutil  # most logs have no tail
+
                     shutil.copyfileobj(part, file, PIECE)
                 place, at = start + size, at + size
         except OSError:

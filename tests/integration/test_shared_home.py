@@ -113,8 +113,7 @@ def test_every_machine_has_a_lock_of_its_own(shared: Home, hosts: list[TestHost]
     first.send_signal(signal.SIGTERM)
     _, err = first.communicate(timeout=30)
     assert first.returncode == 143, err
-    assert not hosts[0].processes()
-    assert not hosts[1].processes()
+    assert eventually(lambda: not hosts[0].processes() and not hosts[1].processes())
     assert shared.mesh("run", "--ranks", "0-1", "pod", "true").status == 0
     assert finished(shared, second, hosts[2])
     assert {name for name in kept(hosts) if name.startswith("machines/")} == {

@@ -31,6 +31,21 @@ class Named(Point):
         return self.name
 
 
+@frozen
+class Checked(Point):
+    """A value that looks at itself, and has a list of its own."""
+
+    more: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise ValueError(self.x)
+
+
+class Plain(Checked):
+    """What is below one without being decorated."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
     """What Point is to be like."""
@@ -56,6 +71,15 @@ def test_they_are_told_and_copied_as_dataclasses_are() -> None:
     assert copy.deepcopy(Point(x=1)) == pickle.loads(pickle.dumps(Point(x=1))) == Point(x=1)
 
 
+@pytest.mark.parametrize("kind", [Plain, Checked])
+def test_each_value_has_defaults_of_its_own_and_is_looked_at(kind: type[Checked]) -> None:
+    one, other = kind(x=1), kind(x=1)
+    one.more.append(3)
+    assert (one.more, other.more, type(other)) == ([3], [], kind)
+    with pytest.raises(ValueError, match="-1"):
+        kind(x=-1)
+
+
 @pytest.mark.parametrize("name", ["x", "y", "tags", "other"])
 def test_nothing_is_set_a_second_time(name: str) -> None:
     for value in (Point(x=1), Model(x=1)):
@@ -68,7 +92,7 @@ def test_nothing_is_set_a_second_time(name: str) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"x": 1, "z": 2}])
 def test_fields_are_given_by_name_and_none_is_missing(given: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^Point\.__init__"):
         Point(**given)
     with pytest.raises(TypeError):
         Point(1)  # type: ignore[call-arg,misc]

@@ -111,4 +111,4 @@ def test_what_an_agent_imports(module: str) -> None:
 def test_what_only_some_runs_need_comes_with_those() -> None:
     assert imported_by("main").isdisjoint({"sync", "manifest", "preparation", "shell", "devices", "network", "tape"})
     ours = {path.stem for path in AGENT.glob("*.py")}
-    assert imported_by("guardian") & ours == {"lean", "cgroups", "processes", "guardian"}
+    assert imported_by("guardian") & ours == {"lean", "processes", "guardian"}

@@ -12,9 +12,9 @@ from . import devices
 from .errand import side_by_side
 from .logins import ends_with, user_name
 from .paths import describe
-from .processes import find_program, first_environment
 from .ranks import rank_environment
 from .reach import own_addresses
+from .spawning import find_program, first_environment
 from .state import State, lock_owner
 from .versions import driver, versions
 

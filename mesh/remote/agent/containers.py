@@ -10,7 +10,7 @@ import os
 import time
 
 from .lean import quote
-from .processes import find_program
+from .spawning import find_program
 
 TOOLS = ("docker", "podman")
 LABEL = "mesh.run"

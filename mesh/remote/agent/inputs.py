@@ -8,7 +8,7 @@ import stat
 
 from .lean import dumps
 from .manifest import CONTENT, FILE, KIND, PATH, read_record, status_of
-from .processes import find_program
+from .spawning import find_program
 from .store import hash_file, hash_of
 
 TYPE_CHECKING = False

@@ -22,7 +22,8 @@ from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
 from .outbox import Outbox
 from .outfit import Outfit
-from .processes import Process, close_inherited, descendants, first_environment
+from .processes import Process, descendants
+from .spawning import close_inherited, first_environment
 from .spool import Spool
 from .state import State, machine_directory, machine_id
 from .visits import Visits
@@ -78,6 +79,7 @@ class Agent:
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
         self.ending = Ending()
         self.is_clear = False  # every process of the run is gone, or named
+        self.gather_until = 0.0  # monotonic: what is sent before may wait for more that goes with it
 
     # ---- the loop
 
@@ -90,8 +92,9 @@ class Agent:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self.on_signal)
         self.greet()
-        if self.begin["lock"]:
+        if self.begin["lock"]:  # its answer goes along
             self.locking.do_lock({}, b"")
+        self.flush()
         try:
             while not self.is_done():
                 self.serve(self.poll())
@@ -120,7 +123,7 @@ class Agent:
             moments.append(self.client.given_up_at())
         if self.locking.is_waiting:
             moments.append(now + GATHER)
-        if self.out.is_moving:
+        if self.out.is_moving or (self.requests and self.errand is None):  # these came right behind the first
             moments.append(now)
         moments.append(self.detachment.next())
         if self.client.is_detached and self.is_clear:  # until the client has left
@@ -131,7 +134,9 @@ class Agent:
             poll.register(descriptor, events)
         if self.client.channel >= 0:
             poll.register(self.client.channel, select.POLLIN)
-        if self.out:
+        if self.out and now < self.gather_until:
+            moments.append(self.gather_until)
+        elif self.out:
             poll.register(self.out.channel, select.POLLOUT)
         if self.visits.door is not None:
             poll.register(self.visits.door.fileno(), select.POLLIN)
@@ -227,7 +232,6 @@ class Agent:
                 "machine": machine_id(),
             }
         )
-        self.flush()
 
     def do_ask(self, header: dict[str, Any], data: bytes) -> None:
         """Answer a question. Without a run we may block; a pull answers when everything was sent."""
@@ -304,7 +308,6 @@ class Agent:
 
     def do_beat(self, header: dict[str, Any], data: bytes) -> None:
         self.out.send_urgently({"type": "beat", "echo": header["time"], "time": time.time(), "orders": self.obeyed})
-        self.flush()
 
     def do_ack(self, header: dict[str, Any], data: bytes) -> None:
         """The client has our stream up to a place."""

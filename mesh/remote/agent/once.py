@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .processes import Setting
     from .shell import Entry
+    from .spawning import Setting
     from .state import State
 
     Row = dict[str, Any]  # "text" and "found", hashes; "inputs", hashes by path; "machines", where it has succeeded

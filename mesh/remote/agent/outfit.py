@@ -9,8 +9,8 @@ from .errand import hint, why
 from .frames import to_bytes, to_text
 from .lean import partial
 from .oom import Memory
-from .processes import Setting
 from .ranks import INTERFACES, extend_path, rank_environment
+from .spawning import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

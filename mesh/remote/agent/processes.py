@@ -1,54 +1,26 @@
-"""The processes of a run: how they are started, found and ended."""
+"""The processes of a run: how they are found and ended."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 
-from . import cgroups
 from .lean import prctl, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl since 3.10
-PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe-max-size
-
 STAT_BYTES = 4096  # more than /proc/PID/stat ever has: 52 numbers and a name of 64 bytes
 
 # What the program of every agent and guardian begins with, after -c: blob.py has the rest of it.
 BOOT = "import os,sys;sys.version_info<(3,8)and "
 
-NOT_FOUND, NOT_EXECUTABLE = (
-    127,
-    126,
-)  # exit status of a command that could not be started, as a shell has them
-
 
 def become_subreaper() -> None:
     """Have every orphan below us handed to us instead of to init, also those that called setsid."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def close_inherited() -> None:
-    """Keep what sshd or the login shell left open out of everything that we start."""
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        if descriptor > 2:
-            try:
-                os.set_inheritable(descriptor, False)
-            except OSError:  # the one that listed the directory
-                pass
-
-
-def first_environment() -> dict[bytes, bytes]:
-    """The environment that this process was started with, as bytes: Python itself may add LC_CTYPE (PEP 538)."""
-    with open("/proc/self/environ", "rb") as file:
-        return parse_environment(file.read())
 
 
 def parse_environment(block: bytes) -> dict[bytes, bytes]:
@@ -60,121 +32,11 @@ def parse_environment(block: bytes) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-class Setting:
-    """What a new process finds: environment, working directory, umask and limits."""
-
-    def __init__(
-        self,
-        environment: dict[bytes, bytes],
-        directory: str,
-        umask: int | None = None,
-        limits: dict[int, tuple[int, int]] | None = None,
-        cgroup: str = "",
-    ) -> None:
-        self.environment = environment
-        self.directory = directory
-        self.umask = umask  # None: ours
-        self.limits = limits or {}  # resource.RLIMIT_* to (soft, hard); {}: ours
-        self.cgroup = cgroup  # the directory of its control group; "": ours
-
-
-def spawn(
-    argv: Sequence[bytes],
-    setting: Setting,
-    stdin: int,
-    stdout: int,
-    stderr: int,
-    keep: Mapping[int, int] | None = None,
-) -> int:
-    """Fork and execute argv; return its pid.
-
-    stdin, stdout, stderr: descriptors that become 0, 1 and 2
-    keep: more of them, new number to ours
-    If argv cannot be executed, the child says so on its stderr and exits 126 or 127.
-    """
-    agent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        _become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})}, agent)
-    except OSError as error:
-        name = os.fsdecode(argv[0]) if argv else ""
-        os.write(2, (f"mesh: cannot run {name!r}: {error.strerror or error}\n").encode("utf-8", "replace"))
-        os._exit(NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE)
-    except Exception as error:
-        os.write(2, (f"mesh: cannot run the command: {error}\n").encode("utf-8", "replace"))
-    finally:  # nothing of ours may go on in the child, whatever happened
-        os._exit(NOT_EXECUTABLE)
-
-
-def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], agent: int) -> None:
-    """In the child: turn into argv."""
-    os.setsid()
-    # First out of the way of each other: a source may have the number of another one's target.
-    sources = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for number, ours in descriptors.items()}
-    for number, ours in sources.items():
-        os.dup2(ours, number)
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            try:
-                signal.signal(number, signal.SIG_DFL)
-            except (OSError, ValueError):  # numbers that the C library keeps for itself
-                pass
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    die_with(agent)
-    if setting.cgroup:
-        cgroups.enter(setting.cgroup)
-    if setting.limits:
-        import resource
-
-        for which, limit in setting.limits.items():
-            resource.setrlimit(which, limit)
-    if setting.umask is not None:
-        os.umask(setting.umask)
-    os.chdir(setting.directory)
-    os.execve(
-        find_program(argv[0], setting.environment.get(b"PATH", os.defpath.encode())), list(argv), setting.environment
-    )
-
-
-def die_with(parent: int) -> None:
-    """In a child of the agent: should the agent be killed, its direct children at least do not go on for ever."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(NOT_EXECUTABLE)
-
-
 def hear_of_parents_end(parent: int) -> None:
     """Get SIGTERM when the parent ends; at once if it has."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def find_program(name: bytes, path: bytes) -> bytes:
-    """What a shell would run: name itself if it holds a slash, else the first program of that name on PATH.
-
-    A directory that we may not read holds nothing, as for a shell; execvp(3) would call the command forbidden.
-    """
-    if b"/" in name:
-        return name
-    found = [file for file in (os.path.join(place, name) for place in path.split(b":")) if os.path.isfile(file)]
-    programs = [file for file in found if os.access(file, os.X_OK)]
-    if not name or not found:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    return (programs or found)[0]
-
-
-def output_pipe() -> tuple[int, int]:
-    """A pipe for what a rank prints: (our end, which does not block; its end)."""
-    ours, theirs = os.pipe()
-    os.set_blocking(ours, False)
-    try:
-        fcntl.fcntl(ours, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # the user has too many large pipes already: the default of 64 KiB does
-        pass
-    return ours, theirs
 
 
 class Process:

@@ -8,7 +8,7 @@ import struct
 
 from .frames import to_bytes
 from .lean import deque
-from .processes import Setting, output_pipe, spawn
+from .spawning import Setting, output_pipe, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

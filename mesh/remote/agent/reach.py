@@ -11,7 +11,7 @@ import time
 
 from .errand import Errand, side_by_side, why
 from .fanout import listen
-from .processes import die_with
+from .spawning import die_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

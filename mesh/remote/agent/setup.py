@@ -6,8 +6,8 @@ import os
 import signal
 
 from .frames import to_bytes
-from .processes import Setting, die_with, output_pipe, spawn
 from .ranks import Rank, Source
+from .spawning import Setting, die_with, output_pipe, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

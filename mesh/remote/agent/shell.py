@@ -6,7 +6,8 @@ import os
 
 from .frames import to_bytes
 from .lean import quote
-from .processes import Setting, output_pipe, parse_environment, spawn
+from .processes import parse_environment
+from .spawning import Setting, output_pipe, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

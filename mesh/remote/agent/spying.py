@@ -12,7 +12,7 @@ import select
 import time
 import zlib
 
-from .processes import find_program
+from .spawning import find_program
 from .store import hash_file, hash_of
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import json
 import os
 
 from .frames import to_bytes
-from .processes import Setting, find_program, spawn
+from .spawning import Setting, find_program, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import select
 import time
 
 from .errand import hint, why
-from .processes import Setting
 from .ranks import FULL, Rank, Source, start_rank
+from .spawning import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 TOLD = 1.0  # seconds in which a client that takes what we send has heard of the end of a rank
+STARTED = 0.02  # seconds in which a short command ends: that it has started is told with what it prints
 GATHER = 0.004  # seconds: small writes of a rank are gathered that long, so that a line is no frame of its own
 
 
@@ -104,6 +105,7 @@ class Work:
         except OSError as error:
             agent.fail("start", why(error), hint(error))
             return
+        agent.gather_until = time.monotonic() + STARTED
         for rank in header["ranks"]:
             try:
                 setting = agent.outfit.of_rank(rank["env"])
