@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli.program import MeshProgram
-from mesh.cli.thin import GO, READY, WAIT, socket_of, surroundings
+from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
 from mesh.sinks.foreground import stand_behind
 
 REQUEST = 1 << 20  # bytes of one; Linux takes packets of about 200 KB
@@ -35,7 +35,6 @@ LOOK = 5.0  # seconds between two looks whether the socket is still ours
 NOT_HERE = ("mesh.remote.agent", "mesh.remote.meshrun", "mesh.__main__", "mesh.cli.forkserver")
 BESIDES = ("fabric", "gitignore_parser", "paramiko", "yaml")  # what is imported when it is needed
 STREAMS = ("stdin", "r"), ("stdout", "w"), ("stderr", "w")  # by descriptor
-CANNOT_FLUSH = 120  # as Python itself exits then
 
 Files = list[tuple[str, int, int]]  # path, time of change, size
 
@@ -59,11 +58,12 @@ def main(keeper: int) -> None:
     is_alone = len(os.listdir("/proc/self/task")) == 1  # those who are forked would lack the other threads
     if not is_alone or any(changed >= started for _, changed, _ in files):
         return
+    program = MeshProgram()
     gc.collect()
     gc.freeze()  # so that what is shared with those who are forked stays so
     with contextlib.suppress(OSError), _listening(path) as listener:
         os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
-        _serve(listener, keeper, path, lambda: _files(paths) == files)
+        _serve(listener, keeper, path, program, lambda: _files(paths) == files)
 
 
 def _import_all() -> None:
@@ -104,7 +104,9 @@ def _listening(path: str) -> Iterator[socket.socket]:
                     os.unlink(path)
 
 
-def _serve(listener: socket.socket, keeper: int, path: str, is_as_before: Callable[[], bool]) -> None:
+def _serve(
+    listener: socket.socket, keeper: int, path: str, program: MeshProgram, is_as_before: Callable[[], bool]
+) -> None:
     """Raises OSError: the socket is gone, or a file of the code, or something cannot be had."""
     mine = os.stat(path).st_ino
     poll = select.poll()
@@ -118,13 +120,13 @@ def _serve(listener: socket.socket, keeper: int, path: str, is_as_before: Callab
             way, _ = listener.accept()
             with way:
                 if os.fork() == 0:
-                    _work(way, listener)
+                    _work(way, listener, program)
 
 
 # ---- in a process that was forked
 
 
-def _work(way: socket.socket, listener: socket.socket) -> NoReturn:
+def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> NoReturn:
     """Be the thin client's process from here on. Whatever happens, nothing of the server's goes on in here."""
     status = 1
     try:
@@ -135,7 +137,9 @@ def _work(way: socket.socket, listener: socket.socket) -> NoReturn:
             way.settimeout(None)
             watch = _Watch(way)
             watch.start()
-            status = _run()
+            status = _run(program)
+            for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
+                os.close(number)
             watch.end(status)
     finally:
         os._exit(status)
@@ -209,25 +213,19 @@ class _Watch(threading.Thread):
             self._way.send(str(status).encode())
 
 
-def _run() -> int:
-    """Run the program, and return its status as Python would exit with it."""
+def _run(program: MeshProgram) -> int:
+    """Run it, and return its status as Python would exit with it."""
     try:
-        program = MeshProgram()
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         program.run()
-        status = 0
+        code: object = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code
     except BaseException:
         traceback.print_exc()
-        status = 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            status = CANNOT_FLUSH
-    return status & 0xFF
+        code = 1
+    return final_status(code)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ SPARED = (signal.SIGHUP, signal.SIGTSTP)  # if they were ignored before, it leav
 READY, GO = b"r", b"g"
 WAIT = 1.0  # seconds for the other side to say that it is there, and then five times as long to be ready
 KILLED = b"error: the process that did this was killed\n       `mesh ps` tells what is on the hosts\n"
+CANNOT_FLUSH = 120  # as Python itself exits then
 FAILED = 125  # mesh failed, not the command; as core/errors.py has it
 
 
@@ -57,6 +58,18 @@ def socket_of(environ: Mapping[str, str]) -> str:
     known = [sys.hexversion, code.st_dev, code.st_ino, python.st_dev, python.st_ino]
     text = f"{known} {environ.get('HOME')} {environ.get('SSH_AUTH_SOCK')}"
     return f"{directory}/.mesh-ready-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if directory else ""
+
+
+def final_status(code: object) -> int:
+    """Flush the standard streams, and return the status that Python exits with. code: of a SystemExit"""
+    status = code if isinstance(code, int) else int(code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            status = CANNOT_FLUSH
+    return status & 0xFF
 
 
 def surroundings() -> list[object]:

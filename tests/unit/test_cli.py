@@ -317,10 +317,50 @@ def test_help_imports_nothing_of_ssh(home: Home) -> None:
     show = (
         "import atexit, sys; sys.argv = ['mesh', '--help']; from mesh.__main__ import main\n"
         "heavy = ('fabric', 'paramiko', 'mesh.api.', 'mesh.engine.', 'mesh.backends.', 'asyncio', 'unittest')\n"
+        "heavy += ('invoke.vendor.yaml', 'email')\n"
         "atexit.register(lambda: print(sorted(m for m in sys.modules if m.startswith(heavy))))\n"
         "main()"
     )
     assert last_line(home, show) == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["run", "local:1", "sh", "-c", "echo out; echo err >&2; exit 7"], 7),
+        (["exec", "local:1", "true"], 0),
+        (["exec", "local:1", "sh", "-c", "kill -KILL $$"], 137),
+        (["no-such-command"], 2),
+        (["run"], 2),
+    ],
+)
+def test_it_ends_in_the_same_way_without_taking_itself_apart(home: Home, words: list[str], status: int) -> None:
+    """Tests ask for warnings, and so have Python look for what was left open."""
+    environ = {name: value for name, value in home.environ.items() if name != "PYTHONWARNINGS"}
+    found = []
+    for variables in (home.environ, environ):
+        process = home.popen(*words, env=variables)
+        out, err = process.communicate()
+        found.append((process.returncode, out, re.sub(rb"\d{8}-\d{6}-\w{6}|\d+\.\d s", b"", err)))
+    assert found[0] == found[1]
+    assert found[1][0] == status
+
+
+def test_what_cannot_be_written_is_told_at_the_end(home: Home) -> None:
+    environ = {name: value for name, value in home.environ.items() if name != "PYTHONWARNINGS"}
+    with open("/dev/full", "wb") as full:
+        process = home.popen("--help", env=environ, stdout=full)
+    _, err = process.communicate()
+    assert (process.returncode, err[:50]) == (125, b"error: cannot write to stdout: No space left on de")
+
+
+def test_a_program_that_looks_into_it_has_its_end(home: Home) -> None:
+    environ = {name: value for name, value in home.environ.items() if name != "PYTHONWARNINGS"}
+    argv = [sys.executable, "-m", "cProfile", "-m", "mesh", "--version"]
+    done = subprocess.run(argv, env=environ, capture_output=True, check=True)
+    assert b"function calls" in done.stdout
 
 
 def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:
