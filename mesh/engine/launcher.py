@@ -286,6 +286,7 @@ class Launcher:
             case orders.Unlock():
                 session.unlock()
             case orders.Sync(node=node):
+                session.beat()  # how far it is decides how the workspace is packed
                 self._courier.begin(node, session, self._trees[node])
             case orders.Prepare(node=node):
                 self._prepare(node, session)

@@ -307,7 +307,8 @@ class Session:
 
     def beat(self) -> None:
         """Renew the lease, and ask for the host's time."""
-        self._send(_beat())
+        self._owes_beat = True
+        self._send(b"")
 
     def signal(self, number: int, grace: float, why: EndOrdered | None = None) -> None:
         """Signal every process of the run there, and kill what is left after grace seconds.
@@ -372,7 +373,7 @@ class Session:
     def _send_held(self, data: bytes) -> None:
         if self._owes_beat:
             self._owes_beat = False
-            data = _beat() + data
+            data = encode({"type": "beat", "time": time.time()}) + data
         if self._held_back is not None:
             self._held_back.append(data)
         else:
@@ -586,10 +587,6 @@ class Session:
             )
             hint += "\nthat works what python: of cluster.yaml names, if there is one?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
-
-
-def _beat() -> bytes:
-    return encode({"type": "beat", "time": time.time()})
 
 
 def _pack_frames(pack: int) -> Iterator[tuple[dict[str, Any], bytes]]:

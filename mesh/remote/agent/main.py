@@ -308,6 +308,7 @@ class Agent:
 
     def do_beat(self, header: dict[str, Any], data: bytes) -> None:
         self.out.send_urgently({"type": "beat", "echo": header["time"], "time": time.time(), "orders": self.obeyed})
+        self.flush()
 
     def do_ack(self, header: dict[str, Any], data: bytes) -> None:
         """The client has our stream up to a place."""
