@@ -16,7 +16,7 @@ from mesh.sinks.amounts import told_bytes
 from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import git_variables
 from mesh.workspace.hashes import HashCache, cache_directory
-from mesh.workspace.manifest import Manifest, changes
+from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
 from mesh.workspace.pack import Changed, read_wants
 from mesh.workspace.prepare import prepare
 
@@ -56,17 +56,16 @@ class WorkspaceLuggage:
         if base not in self._known:
             manifest = self._prepared.manifest
             known = manifest if base == manifest.tree else self._cache.known_manifest(base)
-            foreseen = self._foresee(known) if known or not base else ()
-            self._known[base] = changes(known, manifest), foreseen
+            new = changes(known, manifest)
+            foreseen = self._foresee(known, new) if known or not base else ()
+            self._known[base] = new.to_bytes(), foreseen
         return self._known[base]
 
-    def _foresee(self, known: Manifest | None) -> Sequence[Mapping[str, Any]]:
-        if known == self._prepared.manifest:
-            return ()
-        new = {entry.content: entry.size for entry in self._prepared.manifest.entries if entry.kind == "f"}
+    def _foresee(self, known: Manifest | None, changed: Changes) -> Sequence[Mapping[str, Any]]:
+        new = {entry.content: entry.size for entry in changed.put if entry.kind == "f"}
         lacking = set(new)
-        if known is not None:
-            lacking = self._cache.never_sent(lacking.difference(entry.content for entry in known.entries))
+        if known is not None and new:
+            lacking = self._cache.never_sent(not_in(contents_in(known.to_json()), lacking))
         return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
 
     def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from mesh.core.frozen import frozen
@@ -28,18 +29,21 @@ class Layer:
 
     def __init__(self, base: bytes, patterns: Sequence[Pattern]) -> None:
         """base: the directory's path and a slash, relative to the top of the walk; b"" for the top itself."""
-        self._base = len(base)
+        self.base = len(base)
         self._patterns = [
             (re.compile(pattern.expression + rb"\Z", re.DOTALL), pattern) for pattern in reversed(patterns)
         ]
         # Most paths match nothing: one look at all rules together tells.
-        self._any = _together(patterns)
-        self._any_for_files = _together([pattern for pattern in patterns if not pattern.wants_directory])
+        self.any = _together(patterns)
+        self.any_for_files = _together([pattern for pattern in patterns if not pattern.wants_directory])
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
 
     def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
         """The last rule that matches a path (relative to the top of the walk), if any does."""
-        path = path[self._base :]
-        if not (self._any if is_directory else self._any_for_files).match(path):
+        path = path[self.base :]
+        if not (self.any if is_directory else self.any_for_files).match(path):
             return None
         for expression, pattern in self._patterns:
             if (is_directory or not pattern.wants_directory) and expression.match(path):
@@ -63,9 +67,20 @@ class Rules:
     keeps_git: bool = False
 
     def excludes(self, path: bytes, is_directory: bool) -> bool:
-        """Whether a path relative to top does not belong; its parent directory must belong."""
+        """Whether a path relative to top does not belong; its parent directory must belong. Called for every path."""
+        if not path.endswith(GIT):
+            for base, any_, any_for_files in self._looks:
+                if (any_ if is_directory else any_for_files).match(path[base:]):
+                    break
+            else:
+                return False
         pattern = self.decide(path, is_directory)
         return pattern is not None and not pattern.negated
+
+    @cached_property
+    def _looks(self) -> list[tuple[int, re.Pattern[bytes], re.Pattern[bytes]]]:
+        """What each layer that has any rules looks at first."""
+        return [(layer.base, layer.any, layer.any_for_files) for layer in (self.ours, *self.layers) if layer]
 
     def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
         """The rule that decides about a path relative to top, if any does."""

@@ -38,6 +38,9 @@ class Entry(NamedTuple):
     target: bytes = b""  # of a link
 
 
+_new = tuple.__new__  # an Entry of its fields, in half of the time
+
+
 @frozen(kw_only=False)
 class Listing:
     """Everything that belongs, sorted by path."""
@@ -94,17 +97,20 @@ def unreadable(lines: Sequence[str]) -> MeshError:
 
 def entry_of(path: bytes, kind: str, status: os.stat_result, target: bytes = b"") -> Entry:
     """A path as lstat shows it."""
-    return Entry(
-        path,
-        kind,
-        stat.S_IMODE(status.st_mode),
-        status.st_size if kind == FILE else 0,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        status.st_dev,
-        status.st_ino,
-        status.st_nlink,
-        target,
+    return _new(
+        Entry,
+        (
+            path,
+            kind,
+            stat.S_IMODE(status.st_mode),
+            status.st_size if kind == FILE else 0,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_dev,
+            status.st_ino,
+            status.st_nlink,
+            target,
+        ),
     )
 
 
