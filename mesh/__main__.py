@@ -56,12 +56,22 @@ def main() -> None:
 def _leave(status: int) -> NoReturn:
     """End this process as it is: taking everything apart before takes Python as long as a login.
 
-    It ends as usual for who looks into it, as debuggers and profilers do, or wants to know what was left open.
+    It ends as usual where another program runs us, as debuggers and profilers do, or where somebody asks for warnings,
+    which tell what was left open.
     """
-    if not (sys.gettrace() or sys.getprofile() or sys.warnoptions or sys.flags.inspect):
+    if _is_the_program() and not (sys.gettrace() or sys.getprofile() or sys.warnoptions):
         os._exit(status)
     gc.freeze()  # nor is there garbage worth looking for
     sys.exit(status)
+
+
+def _is_the_program() -> bool:
+    """Whether this process was started as ``mesh ...`` or ``python -m mesh ...``, and nobody monitors it."""
+    words = sys.orig_argv[1:3]
+    monitors = getattr(sys, "monitoring", None)  # since Python 3.12; a tool has one of six numbers
+    if monitors and any(map(monitors.get_tool, range(6))):
+        return False
+    return words == ["-m", "mesh"] or os.path.basename(words[0] if words else "") == "mesh"
 
 
 if __name__ == "__main__":

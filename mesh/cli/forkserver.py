@@ -138,9 +138,10 @@ def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> 
             watch = _Watch(way)
             watch.start()
             status = _run(program)
-            for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
-                os.close(number)
             watch.end(status)
+            for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
+                with contextlib.suppress(OSError):
+                    os.close(number)
     finally:
         os._exit(status)
 
@@ -225,6 +226,7 @@ def _run(program: MeshProgram) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it comes too late
     return final_status(code)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 T = TypeVar("T")
+OWN_NAMES = frozenset(("self", "_values", "_missing"))  # of what is written
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -30,11 +31,13 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | 
     """Make the class a dataclass whose fields are set once, by its ``__init__``.
 
     kw_only: fields are given by name
+    Raises TypeError for fields that would not be given to ``__init__``, or have a name that it needs.
     """
 
     def made(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(kw_only=kw_only, init=False, eq=False, repr=False)(cls)
-        setattr(made, "__init__", _init_of(made))  # noqa: B010  (mypy wants no other __init__)
+        if "__init__" not in vars(made):
+            setattr(made, "__init__", _init_of(made))  # noqa: B010  (mypy wants no other __init__)
         for name, method in SHARED.items():
             if name not in vars(made):
                 setattr(made, name, method)
@@ -45,6 +48,9 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | 
 
 def _init_of(cls: Any) -> Callable[..., None]:
     """The ``__init__`` of a class, which is written at its first call."""
+    for field in dataclasses.fields(cls):
+        if not field.init or field.name in OWN_NAMES:
+            raise TypeError(f"{cls.__qualname__}.{field.name}: no field of a frozen class")
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         written = cls.__init__ = _written_init(cls)
@@ -55,7 +61,7 @@ def _init_of(cls: Any) -> Callable[..., None]:
 
 def _written_init(cls: Any) -> Callable[..., None]:
     names: dict[str, Any] = {"_missing": dataclasses.MISSING}
-    parameters, lines = ["self"], ["values = self.__dict__"]
+    parameters, lines = ["self"], ["_values = self.__dict__"]
     for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
         if field.kw_only and "*" not in parameters:
             parameters.append("*")
@@ -68,7 +74,7 @@ def _written_init(cls: Any) -> Callable[..., None]:
             parameter += "=_missing"
             value = f"_new_{field.name}() if {field.name} is _missing else {field.name}"
         parameters.append(parameter)
-        lines.append(f"values[{field.name!r}] = {value}")
+        lines.append(f"_values[{field.name!r}] = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines), names)

@@ -19,7 +19,7 @@ class Later(ModuleType):
         if name.startswith("__"):  # what Python's import looks for in any module
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
+            sys.modules.pop(self.__name__, None)  # another thread may have done it since
         return getattr(importlib.import_module(self.__name__), name)
 
 
@@ -39,7 +39,7 @@ def later(name: str, **ready: object) -> Iterator[None]:
         yield
     finally:
         if sys.modules.get(name) is stands:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
 
 
 def version(distribution: str) -> str:
@@ -50,6 +50,6 @@ def version(distribution: str) -> str:
                 if name.startswith(distribution + "-") and name.endswith(".dist-info"):
                     return name.split("-")[1].removesuffix(".dist")
     if isinstance(sys.modules.get(METADATA), Later):
-        del sys.modules[METADATA]
+        sys.modules.pop(METADATA, None)
     found: str = importlib.import_module(METADATA).version(distribution)  # it was installed in some other way
     return found

@@ -358,9 +358,16 @@ def test_what_cannot_be_written_is_told_at_the_end(home: Home) -> None:
 
 def test_a_program_that_looks_into_it_has_its_end(home: Home) -> None:
     environ = {name: value for name, value in home.environ.items() if name != "PYTHONWARNINGS"}
-    argv = [sys.executable, "-m", "cProfile", "-m", "mesh", "--version"]
-    done = subprocess.run(argv, env=environ, capture_output=True, check=True)
-    assert b"function calls" in done.stdout
+    profiled = [sys.executable, "-m", "cProfile", "-m", "mesh", "--version"]
+    assert b"function calls" in subprocess.run(profiled, env=environ, capture_output=True, check=True).stdout
+    debugged = [sys.executable, "-m", "pdb", "-c", "continue", "-m", "mesh", "--version"]
+    done = subprocess.run(debugged, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert b"Exit status: 0" in done.stdout
+    called = (
+        "import sys; sys.argv = ['mesh', '--version']\nfrom mesh.__main__ import main\ntry: main()\nfinally: print('x')"
+    )
+    done = subprocess.run([sys.executable, "-c", called], env=environ, capture_output=True, check=True)
+    assert done.stdout.endswith(b"x\n")
 
 
 def test_invoke_has_its_mocks_all_the_same(home: Home) -> None:

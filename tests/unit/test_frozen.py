@@ -71,6 +71,35 @@ def test_they_are_told_and_copied_as_dataclasses_are() -> None:
     assert copy.deepcopy(Point(x=1)) == pickle.loads(pickle.dumps(Point(x=1))) == Point(x=1)
 
 
+def test_an_init_of_its_own_stays_and_names_may_be_any() -> None:
+    @frozen
+    class Own:
+        """It counts."""
+
+        count: int
+
+        def __init__(self, text: str) -> None:
+            self.__dict__["count"] = len(text)
+
+    @frozen(kw_only=False)
+    class Odd:
+        """Names that the written code might use."""
+
+        values: dict[str, int]
+        cls: int = 0
+        dict: int = 2
+
+    assert (Own("abc").count, Odd({"a": 1}).values, Odd({}).dict) == (3, {"a": 1}, 2)
+
+
+@pytest.mark.parametrize("name", ["self", "_missing"])
+def test_names_that_no_field_may_have(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        frozen(type("Bad", (), {"__annotations__": {name: "int"}}))
+    with pytest.raises(TypeError, match=r"Unset\.x"):
+        frozen(type("Unset", (), {"__annotations__": {"x": "int"}, "x": dataclasses.field(init=False)}))
+
+
 @pytest.mark.parametrize("kind", [Plain, Checked])
 def test_each_value_has_defaults_of_its_own_and_is_looked_at(kind: type[Checked]) -> None:
     one, other = kind(x=1), kind(x=1)
