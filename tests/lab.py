@@ -262,13 +262,15 @@ class Lab:
     def end_all(self, host: TestHost) -> None:
         """Kill everything on a host but init and the sshd that listens."""
         for pid, _ in host.processes(with_sshd=True):
-            if not self._is_listener(pid):
+            if not self._is_listener(host, pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def _is_listener(self, pid: int) -> bool:
+    def _is_listener(self, host: TestHost, pid: int) -> bool:
+        """By its parent, init: its title is another one while it reads its settings again."""
         with contextlib.suppress(OSError):
-            return b"[listener]" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            return name == "sshd" and int(rest.split()[1]) == host.pid
         return False
 
     def down(self) -> None:
