@@ -32,6 +32,9 @@ TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
 CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
+LARGE = 1 << 14  # bytes that are sent at once; a pack comes in such pieces
+NARROW = 1 << 18  # bytes on their way to one host at least
+RATE = 125e6  # bytes a second, a gigabit: no link of the user's is faster over a distance
 
 # What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -44,12 +47,26 @@ class SshChannel:
     def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
         self.address = str(connection.host)
         self._connection, self._channel = connection, channel
+        self._is_narrow = False
 
     def send(self, data: bytes) -> None:
         try:
+            if len(data) > LARGE and not self._is_narrow:
+                self._narrow()
             self._channel.sendall(data)
         except (OSError, EOFError) as error:
             raise ChannelClosed(str(error) or "the connection ended") from error
+
+    def _narrow(self) -> None:
+        """Have no more on its way than a fast link has.
+
+        sshd grants 2 MB, and makes its buffer anew for each packet that the agent has not taken by then: a pack that
+        comes faster than it is written costs it ten times the CPU of one that does not.
+        """
+        self._is_narrow = True
+        most = max(NARROW, self._connection.round_trip * RATE)
+        with self._channel.lock:
+            self._channel.out_window_size = int(min(self._channel.out_window_size, most))
 
     def receive(self) -> bytes:
         try:

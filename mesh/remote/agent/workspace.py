@@ -45,7 +45,7 @@ class Workspace:
     """One workspace. One process at a time may use it: see .NAME.sync."""
 
     def __init__(self, directory: str, record: str, store: str) -> None:
-        """record: a path beside the workspace; record + ".plan" is ours as well."""
+        """directory: is there, perhaps empty; record: a path beside it; record + ".plan" is ours as well."""
         self._root = os.fsencode(directory)
         self._record, self._plan = record, record + ".plan"
         self._store = Store(store)
@@ -87,7 +87,7 @@ class Workspace:
         staging = self._staging + b"%d" % os.getpid()
         try:
             os.mkdir(staging, 0o700)
-            stage = _Stage(view, staging, self._store, step, is_whole=not os.path.lexists(self._root))
+            stage = _Stage(view, staging, self._store, step, is_whole=_is_bare(self._root))
             missing = stage.fill(packs)
             if missing:
                 return {"lacks": self._lacks(view, missing, stage.baseless)}
@@ -123,13 +123,11 @@ class Workspace:
         step("record")
         write_dirty(self._record, record, [path for path in extra if record.place_of(path) < 0])
         new: dict[str, Status] = {}
+        place = Place(self._root, self._store, view.unchanged, step)
         if stage.tree:
-            new.update((path, status_of(os.lstat(staged))) for path, staged in stage.names.items())
-            new.update(Place(stage.tree, self._store, view.unchanged, step).finish(manifest, view.todo))
-            step("replace")
-            os.rename(stage.tree, self._root)
+            place.fill(stage.tree)
+            new.update((path, status_of(os.lstat(view.full(path)))) for path in stage.names)
         else:
-            place = Place(self._root, self._store, view.unchanged, step)
             for path in gone:
                 place.remove(path)
             place.leave(manifest)
@@ -141,7 +139,7 @@ class Workspace:
                 new[entry[PATH]] = place.touch(entry)
             if fresh:
                 place.clear({entry[PATH]: entry[KIND] for entry in manifest.entries})
-            new.update(place.finish(manifest, view.todo))
+        new.update(place.finish(manifest, view.todo))
         step("record")
         write_clean(self._record, record, manifest, new, view.differing)
         self._store.trim()
@@ -162,6 +160,14 @@ def _forget(staging: bytes) -> None:
         pass
 
 
+def _is_bare(directory: bytes) -> bool:
+    """Whether it is an empty directory."""
+    try:
+        return not os.path.islink(directory) and not os.listdir(directory)
+    except OSError:
+        return False
+
+
 def _done(view: View, changed: int) -> dict[str, Any]:
     return {"tree": view.manifest.tree, "files": view.manifest.files, "changed": changed}
 
@@ -172,7 +178,7 @@ class _Stage:
     def __init__(
         self, view: View, staging: bytes, store: Store, step: Callable[[str], None], *, is_whole: bool
     ) -> None:
-        """is_whole: nothing is there, and the tree will be renamed as one; that is quicker by a fifth"""
+        """is_whole: nothing is there, and what is at the top of the tree will be renamed as it is"""
         self._view, self._store, self._step = view, store, step
         self.tree = os.path.join(staging, TREE) if is_whole else b""
         paths = [entry[PATH] for entry in view.put]
