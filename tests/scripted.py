@@ -105,7 +105,7 @@ class ScriptedChannel:
             self._on_lock(header)
 
     def _on_lock(self, header: Mapping[str, Any]) -> None:
-        self._tell("locked", tree="", cgroup="", ports=[29500, 29501][: 2 if self._node == 0 else 0])
+        self._tell("locked", tree="", bare=False, cgroup="", ports=[29500, 29501][: 2 if self._node == 0 else 0])
 
     def _on_prepare(self, header: Mapping[str, Any]) -> None:
         self._tell("ready", interfaces={})

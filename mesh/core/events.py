@@ -64,6 +64,7 @@ class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
     tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
+    is_bare: bool = False  # nothing is there that a sync could use
     ports: tuple[int, ...] = ()  # TCP ports that are kept there for the ranks
 
 

@@ -69,6 +69,15 @@ class Luggage(Protocol):
 
 
 @dataclass
+class _Foreseen:
+    """What a host with a certain tree will lack, as far as we can tell."""
+
+    wants: Sequence[Want]
+    key: str
+    pack: int  # that goes along with the changes, or -1
+
+
+@dataclass
 class _Tree:
     """Hosts that hand one pack on among themselves: the one at place i has its parent at (i - 1) // 2."""
 
@@ -91,6 +100,10 @@ class _Tree:
         """Where a node fetches; -1: nowhere, it is the first."""
         place = self.places[node]
         return self.nodes[(place - 1) // 2] if place else -1
+
+    def has_children(self, node: int, count: int) -> bool:
+        """Whether one may fetch from a node when so many have come."""
+        return 2 * self.places[node] + 1 < count
 
     def children(self, node: int) -> list[int]:
         """Who fetches from a node, as far as they have come."""
@@ -123,13 +136,14 @@ class Courier:
         self._stopped = threading.Event()
         self._sessions: dict[int, Session] = {}
         self._had: dict[int, str] = {}  # tree hashes of what they had before, by node
+        self._bare: set[int] = set()  # hosts that lack everything, and need not say so
         self._told_again: set[int] = set()  # hosts that had another tree than they had told
         self._synced_nodes: set[int] = set()
         self._lock = threading.Lock()
         self._attempt = 0  # how often the workspace was listed again
         self._is_final = False  # a host that has the tree was accepted
         self._packs: dict[str, Future[int]] = {}  # by what they hold
-        self._along: dict[str, int] = {}  # the pack that goes along with the changes since a tree, or -1
+        self._foreseen: dict[str, _Foreseen] = {}  # by the tree that a host has
         self._trees: dict[str, _Tree] = {}  # by what they hand on
         self._planted = 0  # trees, ever
         self._credentials = ""
@@ -144,8 +158,13 @@ class Courier:
         if self._luggage.done() and not self._luggage.exception():
             self._luggage.result().stop()
 
-    def begin(self, node: int, session: Session, tree: str) -> None:
-        """Sync a host that has this tree. From any thread, as the next one."""
+    def begin(self, node: int, session: Session, tree: str, *, is_bare: bool = False) -> None:
+        """Sync a host that has this tree. From any thread, as the next one.
+
+        is_bare: nothing is there, of which contents could be taken
+        """
+        if is_bare:
+            self._bare.add(node)
         self._happened.put(partial(self._begin, node, session, tree))
 
     def accepts(self, event: Synced) -> bool:
@@ -199,21 +218,30 @@ class Courier:
         luggage = self._luggage.result()
         self._sessions[node], self._had[node] = session, tree
         session.attempt = self._attempt  # what is still being sent of an earlier one is broken off
-        if tree not in self._along:
-            self._along[tree] = self._foresee(tree)
-        pack, changes = self._along[tree], luggage.changes(tree)
+        if tree not in self._foreseen:
+            self._foreseen[tree] = self._foresee(tree)
+        foreseen, changes = self._foreseen[tree], luggage.changes(tree)
+        pack, attempt = foreseen.pack, self._attempt
+        is_supplied = node in self._bare and bool(foreseen.wants) and pack < 0
         self._planned += len(changes) + (os.fstat(pack).st_size if pack >= 0 else 0)
-        self._send(node, partial(session.send_changes, changes, attempt=self._attempt, fresh=self._fresh, pack=pack))
 
-    def _foresee(self, tree: str) -> int:
-        """The pack that a host with this tree gets without asking; -1: it is to ask. Raises MeshError and OSError."""
-        foreseen = self._luggage.result().foreseen(tree)
-        size = sum(want["size"] for want in foreseen)
+        def send() -> None:
+            session.send_changes(changes, attempt=attempt, fresh=self._fresh, pack=pack, asks=not is_supplied)
+            if is_supplied:
+                self._happened.put(partial(self._supply, node, attempt, foreseen.wants, foreseen.key))
+
+        self._send(node, send)
+
+    def _foresee(self, tree: str) -> _Foreseen:
+        """Raises MeshError and OSError."""
+        wants = self._luggage.result().foreseen(tree)
+        foreseen = _Foreseen(wants, _key(wants), -1)
+        size = sum(want["size"] for want in wants)
         if 0 < size <= FORESEEN:
-            return self._pack(foreseen)
-        if not tree and FORESEEN < size <= AHEAD:  # one that has a tree may ask for parts of files
-            self._pack_ahead(foreseen)
-        return -1
+            foreseen.pack = self._pack(wants, foreseen.key)
+        elif not tree and FORESEEN < size <= AHEAD:  # one that has a tree may ask for parts of files
+            self._pack_ahead(wants, foreseen.key)
+        return foreseen
 
     def _begin_again(self, error: MeshError) -> None:
         """A file is another one than it was when the workspace was listed. Raises the error if that is too late."""
@@ -224,7 +252,7 @@ class Courier:
                     raise error
                 self._attempt += 1
             luggage.renew()
-            self._packs, self._along, self._trees = {}, {}, {}
+            self._packs, self._foreseen, self._trees, self._bare = {}, {}, {}, set()
             self._planned = sum(session.sent for session in self._sessions.values())
             try:
                 for node, session in list(self._sessions.items()):
@@ -235,15 +263,16 @@ class Courier:
                 return
 
     def _lacks(self, node: int, lacks: Lacks) -> None:
+        self._supply(node, lacks.attempt, lacks.wants, _key(lacks.wants))
+
+    def _supply(self, node: int, attempt: int, wants: Sequence[Want], key: str) -> None:
         """Have a host get what it lacks, from us or from hosts that lack the same and were faster."""
-        if lacks.attempt != self._attempt:
+        if attempt != self._attempt:
             return
-        wants = lacks.wants
         self._luggage.result().asked(wants)
-        pack = self._pack(wants)
+        pack = self._pack(wants, key)
         size = os.fstat(pack).st_size
         if self._fan_out and self._count >= FEW and size >= HANDED_ON:
-            key = _key(wants)
             if key not in self._trees:
                 self._planted += 1
                 self._trees[key] = _Tree(self._planted, pack, size)
@@ -260,17 +289,16 @@ class Courier:
         self._told_again.add(node)
         self._begin(node, self._sessions[node], other.tree)
 
-    def _pack(self, wants: Sequence[Want]) -> int:
+    def _pack(self, wants: Sequence[Want], key: str) -> int:
         """The pack of these contents; waits for it. Raises MeshError and OSError."""
-        key = _key(wants)
         if key not in self._packs:
             self._packs[key] = Future()
             self._make_pack(wants, self._packs[key])
         return self._packs[key].result()
 
-    def _pack_ahead(self, wants: Sequence[Want]) -> None:
+    def _pack_ahead(self, wants: Sequence[Want], key: str) -> None:
         """Begin with a pack that a host will probably ask for."""
-        pack = self._packs[_key(wants)] = Future()
+        pack = self._packs[key] = Future()
         self._spawn("mesh-pack-ahead", partial(self._make_pack_ahead, wants, pack))
 
     def _make_pack_ahead(self, wants: Sequence[Want], pack: Future[int]) -> None:
@@ -303,7 +331,8 @@ class Courier:
         """Put a host into a tree, as the last one. The first one gets the pack from us."""
         self._credentials = self._credentials or make_credentials()
         tree.add(node)
-        self._sessions[node].serve(tree.number, tree.size, self._credentials)
+        if tree.has_children(node, self._count):
+            self._sessions[node].serve(tree.number, tree.size, self._credentials)
         if tree.parent(node) < 0:
             self._give(node, tree)
         else:
@@ -319,8 +348,8 @@ class Courier:
     def _tell_where(self, tree: _Tree, nodes: Sequence[int]) -> None:
         """Of these, send those to their parents that can go there now."""
         for node in nodes:
-            parent = tree.parent(node)
-            if node in tree.waiting and node in tree.ports and parent in tree.ports:
+            parent, is_ready = tree.parent(node), node in tree.ports or not tree.has_children(node, self._count)
+            if node in tree.waiting and is_ready and parent in tree.ports:
                 tree.waiting.discard(node)
                 given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
                 self._sessions[node].fetch(tree.number, *given)

@@ -147,7 +147,7 @@ class Launcher:
         self._urgent: collections.deque[Event | BaseException] = collections.deque()  # passes every queue
         self._sessions: dict[int, Session] = {}
         self._connected: dict[int, Connected] = {}
-        self._trees: dict[int, str] = {}  # tree hashes of the workspaces, as the hosts have told them
+        self._locked: dict[int, Locked] = {}  # what the hosts have told of their workspaces
         self._interfaces: dict[int, Mapping[str, str]] = {}  # variables of NCCL and gloo, as the hosts have told them
         self._ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
         self._credentials = ""  # by which the agents of a detached run know each other
@@ -239,7 +239,7 @@ class Launcher:
         if isinstance(event, Connected):
             self._connected[event.node] = event
         elif isinstance(event, Locked):
-            self._trees[event.node] = event.tree
+            self._locked[event.node] = event
             self._ports = event.ports or self._ports
         elif isinstance(event, Ready):
             self._interfaces[event.node] = event.interfaces
@@ -287,7 +287,8 @@ class Launcher:
                 session.unlock()
             case orders.Sync(node=node):
                 session.beat()  # how far it is decides how the workspace is packed
-                self._courier.begin(node, session, self._trees[node])
+                locked = self._locked[node]
+                self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
             case orders.Prepare(node=node):
                 self._prepare(node, session)
             case orders.Start(node=node) if self._spec.commands:

@@ -170,16 +170,17 @@ class Session:
         """Let go of the host's lock."""
         self._send(encode({"type": "unlock"}))
 
-    def send_changes(self, changes: bytes, *, attempt: int, fresh: bool, pack: int = -1) -> None:
+    def send_changes(self, changes: bytes, *, attempt: int, fresh: bool, pack: int = -1, asks: bool = True) -> None:
         """Send the changes of the manifest, and a pack with what the host will lack, if that is known.
 
         attempt: comes back with what the host answers
-        pack: an open file; -1: the host is to tell what it lacks
+        pack: an open file; -1: none goes along
+        asks: without one the host is to tell what it lacks; otherwise it waits for a pack
         """
         pieces = [changes[place : place + PIECE] for place in range(0, len(changes), PIECE)]
         headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
         headers[0] |= {"first": True, "fresh": fresh, "attempt": attempt}
-        headers[-1] |= {"last": pack < 0}
+        headers[-1] |= {"last": asks and pack < 0}
         self._send_pieces(attempt, zip(headers, pieces, strict=True), _pack_frames(pack) if pack >= 0 else ())
 
     def send_pack(self, pack: int, *, attempt: int) -> None:

@@ -83,7 +83,8 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
     """Most of this comes before the ranks start."""
     match header["type"]:
         case "locked":
-            return Locked(time=now, node=node, tree=header["tree"], ports=tuple(header["ports"]))
+            tree, bare, ports = header["tree"], header["bare"], tuple(header["ports"])
+            return Locked(time=now, node=node, tree=tree, is_bare=bare, ports=ports)
         case "serving":
             return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
         case "unfetched":

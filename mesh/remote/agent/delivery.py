@@ -69,7 +69,12 @@ class Delivery:
         if not self._agent.is_over() and self._sync is not None:
             self._tree = header["tree"]
             given = (header["address"], header["port"], header["bytes"], header["credentials"])
-            self._work(partial(self._sync.fetch_and_work, *given))
+            try:
+                self._sync.expect()
+            except OSError as error:
+                self._failed(error)
+            else:
+                self._work(partial(self._sync.fetch_and_work, *given))
 
     def do_settled(self, header: dict[str, Any], data: bytes) -> None:
         """Nobody fetches from us any more."""

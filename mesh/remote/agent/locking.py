@@ -114,9 +114,8 @@ class Locking:
                 agent.fail("port", str(error), hint)
                 return
         where = agent.ending.cgroup or cgroups.scope_of(cgroups.own())
-        agent.out.send(
-            {"type": "locked", "tree": known_tree(agent.state.beside("record")), "cgroup": where, "ports": ports}
-        )
+        found = {"tree": known_tree(agent.state.beside("record")), "bare": agent.state.is_bare()}
+        agent.out.send({"type": "locked", **found, "cgroup": where, "ports": ports})
         agent.flush()
 
 

@@ -83,6 +83,15 @@ class State:
     def workspace(self) -> str:
         return os.path.join(self.workspaces, self.project)
 
+    def is_bare(self) -> bool:
+        """Whether nothing is here that a sync could use."""
+        try:
+            if os.path.exists(self.beside("record")) or os.listdir(self.workspace):
+                return False
+            return not os.path.exists(self.store) or not os.listdir(self.store)
+        except OSError:
+            return False
+
     def beside(self, what: str) -> str:
         """A file of ours that belongs to the workspace: the record of the last sync, the mark of who syncs."""
         return os.path.join(self.workspaces, f".{self.project}.{what}")

@@ -31,9 +31,15 @@ class Sync:
     def add_changes(self, data: bytes) -> None:
         self._changes.append(data)
 
+    def expect(self) -> None:
+        """Have a file for the next pack. Raises OSError."""
+        if self._pack < 0:
+            self._paths.append(self._state.pack(len(self._paths)))
+            self._pack = os.open(self._paths[-1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
     def add(self, data: bytes) -> None:
         """Add a piece of a pack. Raises OSError, above all when the disk is full."""
-        self._open()
+        self.expect()
         view = memoryview(data)
         while view:
             view = view[os.write(self._pack, view) :]
@@ -50,7 +56,7 @@ class Sync:
 
         from . import fanout  # few agents need it
 
-        self._open()
+        self.expect()
         listener = fanout.listen()
         port: int = listener.getsockname()[1]
         server = os.fork()
@@ -135,8 +141,3 @@ class Sync:
     @property
     def _record(self) -> str:
         return self._state.beside("record")
-
-    def _open(self) -> None:
-        if self._pack < 0:
-            self._paths.append(self._state.pack(len(self._paths)))
-            self._pack = os.open(self._paths[-1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
