@@ -26,8 +26,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import mesh
+from mesh.api import keeper
+from mesh.api.owner import user_name
 from mesh.cli.program import MeshProgram
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
+from mesh.core.frozen import write_all
+from mesh.remote import blob
 from mesh.sinks.foreground import stand_behind
 
 REQUEST = 1 << 20  # bytes of one; Linux takes packets of about 200 KB
@@ -39,10 +43,10 @@ STREAMS = ("stdin", "r"), ("stdout", "w"), ("stderr", "w")  # by descriptor
 Files = list[tuple[str, int, int]]  # path, time of change, size
 
 
-def main(keeper: int) -> None:
+def main(life: int) -> None:
     """Serve until the keeper is gone, the socket is somebody else's, or the code is not what it was.
 
-    keeper: a descriptor that is at its end when the keeper is
+    life: a descriptor that is at its end when the keeper is
     """
     started = time.time_ns()
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -53,7 +57,9 @@ def main(keeper: int) -> None:
     if not path or _is_there(path):
         return
     _import_all()
+    _rehearse()
     paths = {str(module.__file__) for module in sys.modules.values() if module.__dict__.get("__file__")}
+    paths.update(map(str, blob.files()))
     files = _files(paths)
     is_alone = len(os.listdir("/proc/self/task")) == 1  # those who are forked would lack the other threads
     if not is_alone or any(changed >= started for _, changed, _ in files):
@@ -63,7 +69,7 @@ def main(keeper: int) -> None:
     gc.freeze()  # so that what is shared with those who are forked stays so
     with contextlib.suppress(OSError), _listening(path) as listener:
         os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
-        _serve(listener, keeper, path, program, lambda: _files(paths) == files)
+        _serve(listener, life, path, program, lambda: _files(paths) == files)
 
 
 def _import_all() -> None:
@@ -73,6 +79,13 @@ def _import_all() -> None:
     for found in pkgutil.walk_packages(mesh.__path__, "mesh."):
         if not found.name.startswith(NOT_HERE):
             importlib.import_module(found.name)
+
+
+def _rehearse() -> None:
+    """Do what each command would do anew."""
+    write_all()
+    keeper.socket_of(os.environ)
+    user_name()
 
 
 def _files(paths: Iterable[str]) -> Files:
@@ -105,16 +118,16 @@ def _listening(path: str) -> Iterator[socket.socket]:
 
 
 def _serve(
-    listener: socket.socket, keeper: int, path: str, program: MeshProgram, is_as_before: Callable[[], bool]
+    listener: socket.socket, life: int, path: str, program: MeshProgram, is_as_before: Callable[[], bool]
 ) -> None:
     """Raises OSError: the socket is gone, or a file of the code, or something cannot be had."""
     mine = os.stat(path).st_ino
     poll = select.poll()
-    for descriptor in (listener.fileno(), keeper):
+    for descriptor in (listener.fileno(), life):
         poll.register(descriptor, select.POLLIN)
     while os.stat(path).st_ino == mine:
         ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
-        if keeper in ready or (ready and not is_as_before()):
+        if life in ready or (ready and not is_as_before()):
             return
         if ready:
             way, _ = listener.accept()

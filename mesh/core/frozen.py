@@ -46,11 +46,22 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = True) -> type[T] | 
     return made if cls is None else made(cls)
 
 
+def write_all() -> None:
+    """Write each ``__init__`` that no value has needed: who forks does it once for all."""
+    while _unwritten:
+        cls = _unwritten.pop()
+        cls.__init__ = _written_init(cls)
+
+
+_unwritten: list[Any] = []  # classes
+
+
 def _init_of(cls: Any) -> Callable[..., None]:
     """The ``__init__`` of a class, which is written at its first call."""
     for field in dataclasses.fields(cls):
         if not field.init or field.name in OWN_NAMES:
             raise TypeError(f"{cls.__qualname__}.{field.name}: no field of a frozen class")
+    _unwritten.append(cls)
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         written = cls.__init__ = _written_init(cls)

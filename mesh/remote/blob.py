@@ -136,7 +136,12 @@ def _key() -> str:
 
 @functools.cache
 def _sources() -> dict[str, bytes]:
-    return {name: (HERE / "agent" / f"{name}.py").read_bytes() for name in (STARTER, LOADER, *MODULES)}
+    return {path.stem: path.read_bytes() for path in files()}
+
+
+def files() -> list[Path]:
+    """Where the agent's modules are."""
+    return [HERE / "agent" / f"{name}.py" for name in (STARTER, LOADER, *MODULES)]
 
 
 @functools.cache
