@@ -221,11 +221,12 @@ def test_a_server_that_is_told_to_end_leaves_nothing(home: Home, own_place: Path
     over(home, client)
 
 
-def test_other_code_is_not_run(home: Home, own_place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["__init__", "remote/agent/ranks"])
+def test_other_code_is_not_run(home: Home, own_place: Path, tmp_path: Path, module: str) -> None:
     shutil.copytree(REPOSITORY / "mesh", tmp_path / "code/mesh")
     home.environ["PYTHONPATH"] = str(tmp_path / "code")
     server = started(home)
-    with (tmp_path / "code/mesh/__init__.py").open("a") as file:
+    with (tmp_path / f"code/mesh/{module}.py").open("a") as file:
         file.write('\n__version__ = "newer"\n')
     assert home.mesh("exec", "local:1", "echo", "up").out == b"[0] up\n"
     assert server.wait(20) == 0

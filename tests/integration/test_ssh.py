@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mesh.backends.passwords import Passwords
-from mesh.backends.ssh import SshBackend, remote_line
+from mesh.backends.ssh import LARGE, NARROW, SshBackend, SshChannel, remote_line
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel
@@ -102,6 +103,21 @@ def test_a_channel_both_ways(client: Client) -> None:
         found += channel.receive()
     sender.join()
     assert found == sent
+
+
+def test_no_more_is_on_its_way_than_a_fast_link_has(client: Client) -> None:
+    """Of what its program does not read sshd would take 2 MB."""
+    reads_nothing = "import select; print(flush=True); poll = select.poll(); poll.register(0, 0); poll.poll()"
+    (channel,) = client.open(client.host(), argv=(sys.executable, "-c", reads_nothing))
+    assert isinstance(channel, SshChannel)
+    assert channel.receive() == b"\n"
+    channel._channel.settimeout(1.0)
+    sent = 0
+    with contextlib.suppress(ChannelClosed):
+        while sent < 4 << 20:
+            channel.send(bytes(LARGE + 1))
+            sent += LARGE + 1
+    assert NARROW / 2 < sent < 1 << 20
 
 
 def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,8 +13,9 @@ import pytest
 
 from mesh.api.luggage import WorkspaceLuggage
 from mesh.core.errors import MeshError
+from mesh.core.events import Serving
 from mesh.core.run import RunSpec
-from mesh.engine.courier import FORESEEN, TRIES, Courier, Luggage
+from mesh.engine.courier import FORESEEN, HANDED_ON, TRIES, Courier, Luggage
 from mesh.remote.blob import opening
 from mesh.remote.session import Session
 from tests.conftest import Home
@@ -55,21 +57,43 @@ class Unwanted(WorkspaceLuggage):
         self.stopped.set()
 
 
-class Road:
-    """A courier and one host, which has no tree and says nothing."""
+class Host(ScriptedChannel):
+    """One that says nothing, and notes what it is told."""
 
-    def __init__(self, luggage: Luggage) -> None:
+    def __init__(self, node: int) -> None:
+        super().__init__(node, silent, {}, None)
+        self.orders: list[str] = []
+        super().send(opening())
+
+    def _on_changes(self, header: Mapping[str, Any]) -> None:
+        self.orders.append("lacks?" if header.get("last") else "changes")
+
+    def _on_serve(self, header: Mapping[str, Any]) -> None:
+        self.orders.append("serve")
+
+    def _on_fetch(self, header: Mapping[str, Any]) -> None:
+        self.orders.append(f"fetch from {header['address']}:{header['port']}")
+
+    def _on_pack(self, header: Mapping[str, Any]) -> None:
+        if header.get("last"):
+            self.orders.append("pack")
+
+
+class Road:
+    """A courier and its hosts, which have no tree and say nothing."""
+
+    def __init__(self, luggage: Luggage, count: int = 1, *, is_bare: bool = False) -> None:
         self.failures: list[Exception] = []
         self.threads: list[threading.Thread] = []
-        channel = ScriptedChannel(0, silent, {}, None)
-        channel.send(opening())
-        self.session = Session(0, 0, channel, lambda rank, count: None)
-        self.session.round_trip = 0.001
+        self.hosts = [Host(node) for node in range(count)]
         ready: Future[Luggage] = Future()
         ready.set_result(luggage)
-        self.courier = Courier(ready, str, self.spawn, self.failures.append, count=1, fresh=False, fan_out=False)
+        self.courier = Courier(ready, str, self.spawn, self.failures.append, count=count, fresh=False, fan_out=True)
         self.courier.start()
-        self.courier.begin(0, self.session, "")
+        for node, host in enumerate(self.hosts):
+            self.session = Session(node, node, host, lambda rank, count: None)
+            self.session.round_trip = 0.001
+            self.courier.begin(node, self.session, "", is_bare=is_bare)
 
     def spawn(self, name: str, function: Callable[[], None]) -> None:
         self.threads.append(threading.Thread(target=function, name=name))
@@ -114,6 +138,27 @@ def test_one_that_changes_too_often_is_named(spec: RunSpec, files: contextlib.Ex
     with Road(luggage) as road:
         assert eventually(lambda: bool(road.failures), 10.0)
     assert "a: changes while it is read" in str(road.failures[0])
+
+
+def test_hosts_with_nothing_are_not_asked_and_only_those_that_are_fetched_from_listen(
+    spec: RunSpec, files: contextlib.ExitStack
+) -> None:
+    (spec.workspace / "large").write_bytes(os.urandom(HANDED_ON))
+    luggage = WorkspaceLuggage(spec, files, lambda event: None)
+    with Road(luggage, 4, is_bare=True) as road:
+
+        def told(order: str) -> set[int]:
+            return {node for node, host in enumerate(road.hosts) if order in host.orders}
+
+        assert eventually(lambda: len(told("pack")) == 1 and len(told("serve")) == 2, 10.0), road.failures
+        (first,), (second,) = told("pack"), told("serve") - told("pack")
+        road.courier.handle(Serving(time=0.0, node=first, tree=1, port=5001))
+        road.courier.handle(Serving(time=0.0, node=second, tree=1, port=5002))
+        from_first, from_second = f"fetch from {first}:5001", f"fetch from {second}:5002"
+        assert eventually(lambda: len(told(from_first)) == 2 and len(told(from_second)) == 1, 10.0)
+    leaves = [["changes", from_first], ["changes", from_second]]
+    serving = [["changes", "serve", "pack"], ["changes", "serve", from_first]]
+    assert sorted(host.orders for host in road.hosts) == sorted(leaves + serving)
 
 
 def test_a_pack_that_nobody_wants_any_more_is_broken_off(spec: RunSpec, files: contextlib.ExitStack) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mesh.core.frozen import frozen
+from mesh.core.frozen import frozen, write_all
 
 
 @frozen
@@ -125,3 +125,14 @@ def test_fields_are_given_by_name_and_none_is_missing(given: dict[str, Any]) -> 
         Point(**given)
     with pytest.raises(TypeError):
         Point(1)  # type: ignore[call-arg,misc]
+
+
+def test_what_the_first_value_would_do_can_be_done_before() -> None:
+    @frozen
+    class Late:
+        x: int
+
+    write_all()
+    written = vars(Late)["__init__"]
+    assert Late(x=1).x == 1
+    assert vars(Late)["__init__"] is written

@@ -235,6 +235,14 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+def test_a_first_tree_is_moved_as_it_is(place: Place) -> None:
+    place.set({b"a": {b"b": b"1", b"c": {b"d": b"2"}}, b"e": b"3"})
+    steps: list[str] = []
+    place.sync(steps.append)
+    assert seen(place.there) == seen(place.here)
+    assert steps.count("replace") == 2
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees=st.lists(TREES, min_size=1, max_size=4), is_bare=st.booleans())
 def test_the_copy_equals_the_tree_after_any_edits(
