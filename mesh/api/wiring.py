@@ -150,15 +150,20 @@ def launch(
             only_reads=attaching.only_reads if attaching else False,
         )
         backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock, begun)
+        verdict: Verdict | None = None
+
+        def conclude(outcome: Outcome) -> None:
+            nonlocal verdict
+            verdict = store.finish(outcome) if store else None
+
         try:
-            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run()
+            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run(conclude)
         finally:
             passwords.close()
     if cluster.tpu:
         from mesh.api.discovering import forget_if_wrong
 
         forget_if_wrong(cluster, outcome)
-    verdict = store.finish(outcome) if store else None
     if terminal:
         _conclude(spec, cluster, placement, outcome, verdict, terminal, store, attaching.told if attaching else None)
     if terminal and summary:

@@ -170,9 +170,10 @@ class Launcher:
         self._ticked_at = 0.0  # monotonic: the last Tick
         self._progress_at = 0.0  # monotonic: when progress is told next
 
-    def run(self) -> Outcome:
+    def run(self, conclude: Callable[[Outcome], object] = lambda outcome: None) -> Outcome:
         """Run until every process of the run is gone, or cannot be reached. Call it from the main thread.
 
+        conclude: called with what is returned; signals that come from then on are too late
         Raises whatever went wrong in mesh itself; the channels are closed then, and the agents end the run.
         """
         with _noted_signals(self._interrupt):
@@ -191,9 +192,11 @@ class Launcher:
             finally:
                 self._hang_up()
                 self._finish_showing()
-        self._raise_errors()
-        late = next((item.signal for item in self._urgent if isinstance(item, Interrupted)), 0)
-        return dataclasses.replace(outcome, signal=outcome.signal or late)
+            self._raise_errors()
+            late = next((item.signal for item in list(self._urgent) if isinstance(item, Interrupted)), 0)
+            outcome = dataclasses.replace(outcome, signal=outcome.signal or late)
+            conclude(outcome)
+        return outcome
 
     # ---- the main thread
 
@@ -398,7 +401,7 @@ class Launcher:
         self._urgent.append(StdoutClosed(time=time.time()) if isinstance(error, OutputClosed) else error)
 
     def _raise_errors(self) -> None:
-        for item in self._urgent:
+        for item in list(self._urgent):  # a signal may add to it meanwhile
             if isinstance(item, BaseException):
                 raise item
 

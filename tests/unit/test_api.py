@@ -77,6 +77,31 @@ def test_a_sync_that_fails_says_why(home: Home) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_comes_too_late_leaves_the_record_whole(home: Home, number: str) -> None:
+    program = (
+        "import json, os, signal\n"
+        "from mesh import api\n"
+        "from mesh.sinks import store\n"
+        "replace = os.replace\n"
+        "def late(*paths):\n"
+        f"    signal.raise_signal(signal.{number})\n"
+        "    replace(*paths)\n"
+        "def finish(self, outcome, finish=store.StoreSink.finish):\n"
+        "    store.os.replace = late\n"
+        "    return finish(self, outcome)\n"
+        "store.StoreSink.finish = finish\n"
+        "result = api.run(['true'], cluster='local:1', quiet=True)\n"
+        "store.os.replace = replace\n"
+        "about = json.loads((result.directory / 'run.json').read_text())\n"
+        "print(result.exit_code, about['exit_code'], list(result.directory.glob('*.new')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "0 0 []\n"), done
+
+
 def test_from_a_thread_and_without_a_terminal(home: Home) -> None:
     program = (
         "import threading\nfrom mesh import api\nfound = []\n"
