@@ -84,6 +84,9 @@ class ScriptedChannel:
     def farewell(self) -> Farewell:
         return Farewell(status=0, stderr=b"")
 
+    def pace(self, round_trip: float) -> None:
+        pass
+
     def let_go(self) -> None:
         pass
 

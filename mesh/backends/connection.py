@@ -10,7 +10,6 @@ import os
 import select
 import shlex
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -33,7 +32,6 @@ LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_conf
 FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
 # sshd has OpenSSL compute on this curve; on Curve25519 it does that itself, and takes 4 ms more for it.
 FAST_KEX = "ecdh-sha2-nistp256"
-MIN_RTT = 148  # where tcpi_min_rtt is in the struct tcp_info of linux/tcp.h
 # Not in Python's socket module on every system.
 TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
 
@@ -144,16 +142,6 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         files, strict = [str(path) for path in self._files], self._shared.strict
         said = [before, self.host, self.port, self.user, self._key_alias, files, strict, dict(self.ssh_config)]
         return before and json.dumps(said, sort_keys=True, default=str)
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds to its host and back, as the kernel has measured; infinite where it does not know."""
-        try:
-            told = self.transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, MIN_RTT + 4)
-            (microseconds,) = struct.unpack_from("=L", told, MIN_RTT)
-        except (AttributeError, OSError, struct.error):  # another system, an old kernel, the channel of a gateway
-            return math.inf
-        return float(microseconds) / 1e6
 
     def open(self) -> None:
         """Connect and log in, if that has not been done. Raises GivenUp, HostUnreachable, OSError and SSHException."""

@@ -51,6 +51,9 @@ class KeptChannel:
     def farewell(self) -> Farewell:
         return self._farewell
 
+    def pace(self, round_trip: float) -> None:
+        pass  # it is the keeper who sends
+
     def let_go(self) -> None:
         pass  # nothing here waits for the other end
 

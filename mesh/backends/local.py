@@ -61,6 +61,9 @@ class LocalChannel:
         self._stderr.seek(max(0, size - STDERR_KEPT))
         return Farewell(status=status, stderr=self._stderr.read())
 
+    def pace(self, round_trip: float) -> None:
+        pass  # a pipe holds little
+
     def let_go(self) -> None:
         self._is_let_go = True
 

@@ -32,9 +32,9 @@ TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
 CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
-LARGE = 1 << 14  # bytes that are sent at once; a pack comes in such pieces
 NARROW = 1 << 18  # bytes on their way to one host at least
-RATE = 125e6  # bytes a second, a gigabit: no link of the user's is faster over a distance
+RATE = 125e6  # bytes a second, a gigabit
+PATIENCE = 1.0  # seconds
 
 # What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -47,26 +47,40 @@ class SshChannel:
     def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
         self.address = str(connection.host)
         self._connection, self._channel = connection, channel
-        self._is_narrow = False
+        self._withheld = 0  # bytes of the window that is granted
 
     def send(self, data: bytes) -> None:
         try:
-            if len(data) > LARGE and not self._is_narrow:
-                self._narrow()
-            self._channel.sendall(data)
+            while data:
+                if self._withheld:
+                    self._wait_for_window()
+                sent = self._channel.send(data)
+                if not sent:
+                    raise OSError("the channel is closed")
+                data = data[sent:]
         except (OSError, EOFError) as error:
             raise ChannelClosed(str(error) or "the connection ended") from error
 
-    def _narrow(self) -> None:
-        """Have no more on its way than a fast link has.
+    def pace(self, round_trip: float) -> None:
+        """Use no more of the window than a gigabit link needs.
 
-        sshd grants 2 MB, and makes its buffer anew for each packet that the agent has not taken by then: a pack that
-        comes faster than it is written costs it ten times the CPU of one that does not.
+        OpenSSH grants 2 MB, and makes its buffer anew for each packet that the agent has not taken by then: a pack that
+        comes faster than it is written costs it several times the CPU of one that does not. Whatever it has handed on,
+        it grants anew after 96 KB; others do after a half of all.
         """
-        self._is_narrow = True
-        most = max(NARROW, self._connection.round_trip * RATE)
+        if "OpenSSH" not in self._channel.get_transport().remote_version:
+            return
         with self._channel.lock:
-            self._channel.out_window_size = int(min(self._channel.out_window_size, most))
+            most = min(self._channel.out_window_size, max(NARROW, round_trip * RATE))
+            self._withheld += self._channel.out_window_size - int(most)
+            self._channel.out_window_size = int(most)
+
+    def _wait_for_window(self) -> None:
+        """Until something may be sent; the whole window is used where that takes long."""
+        channel = self._channel
+        with channel.lock:
+            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(PATIENCE)):
+                channel.out_window_size, self._withheld = self._withheld, 0
 
     def receive(self) -> bytes:
         try:

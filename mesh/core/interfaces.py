@@ -28,6 +28,10 @@ class Channel(Protocol):
     def send(self, data: bytes) -> None:
         """Send all of data. Blocks while the other end does not read. Raises ChannelClosed."""
 
+    def pace(self, round_trip: float) -> None:
+        """What is sent next is much, and is answered after so many seconds at best: have no more on its way than that
+        takes."""
+
     def receive(self) -> bytes:
         """Block until there are bytes; at most 128 KiB; b"" once the other end is gone."""
 

@@ -233,7 +233,7 @@ class Courier:
         self._send(node, send)
 
     def _foresee(self, tree: str) -> _Foreseen:
-        """Raises MeshError and OSError."""
+        """What a host with this tree will lack, packed already if it is small. Raises MeshError and OSError."""
         wants = self._luggage.result().foreseen(tree)
         foreseen = _Foreseen(wants, _key(wants), -1)
         size = sum(want["size"] for want in wants)

@@ -198,6 +198,7 @@ class Session:
         """
         with self._sending:
             if attempt == self.attempt:
+                self._channel.pace(self.round_trip)
                 self._send_each(attempt, itertools.chain(*frames))
 
     def _send_each(self, attempt: int, frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mesh.engine.courier import make_credentials
+from mesh.remote.agent import fanout
 from mesh.remote.agent.state import State
 from mesh.remote.agent.sync import Sync
 from tests.conftest import own_children
@@ -32,3 +40,100 @@ def test_one_that_was_killed_does_no_harm_to_its_agent(tmp_path: Path, is_told: 
     sync.drop()
     assert not sync.is_serving
     assert eventually(lambda: not [path for path in tmp_path.rglob("*pack*") if path.is_file()])
+
+
+CREDENTIALS = make_credentials()
+SIZE = 3 * fanout.PIECE + 1
+
+
+@contextlib.contextmanager
+def parent(serve: Callable[[socket.socket], object]) -> Iterator[int]:
+    """One who serves the first who comes; the port."""
+
+    def accept() -> None:
+        visitor, _ = listener.accept()
+        with visitor, contextlib.suppress(OSError):
+            serve(visitor)
+
+    with fanout.listen() as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def fetched(port: int, path: Path) -> str:
+    """What is wrong, or ""."""
+    try:
+        fanout.fetch("127.0.0.1", port, str(path), SIZE, CREDENTIALS)
+    except fanout.Unreachable as error:
+        return str(error).partition(": ")[2]
+    return ""
+
+
+def secured(visitor: socket.socket) -> fanout._Channel:
+    return fanout._Channel(visitor, fanout.credentialed(CREDENTIALS, server=True), server=True)
+
+
+def trickle(visitor: socket.socket, data: bytes) -> None:
+    for byte in data:
+        visitor.send(bytes([byte]))
+        time.sleep(0.05)
+
+
+def test_a_pack_that_grows_while_it_is_handed_on(tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    pack.write_bytes(os.urandom(SIZE // 2))
+
+    def serve(visitor: socket.socket) -> None:
+        fanout._hand_on(visitor, fanout.credentialed(CREDENTIALS, server=True), str(pack), SIZE)
+
+    with parent(serve) as port:
+        threading.Timer(0.1, os.truncate, (pack, SIZE)).start()
+        assert not fetched(port, tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == pack.read_bytes()
+
+
+def test_who_has_said_good_bye_is_heard_no_more(tmp_path: Path) -> None:
+    def serve(visitor: socket.socket) -> None:
+        channel = secured(visitor)
+        channel.send(b"some")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            channel._tls.unwrap()
+        channel._flush()
+        while True:  # until nobody listens
+            visitor.sendall(bytes(fanout.PIECE))
+
+    with parent(serve) as port:
+        assert fetched(port, tmp_path / "fetched") == f"it ended after 4 of {SIZE} bytes"
+
+
+def test_who_sends_a_byte_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "STALLED", 0.5)
+    with parent(lambda visitor: trickle(visitor, bytes([22, 3, 3, 64, 0]) + bytes(10_000))) as port:
+        assert "it takes too long" in fetched(port, tmp_path / "fetched")
+
+    def serve(visitor: socket.socket) -> None:
+        secured(visitor)
+        trickle(visitor, bytes([23, 3, 3, 64, 0]) + bytes(10_000))
+
+    with parent(serve) as port:
+        assert "it takes too long" in fetched(port, tmp_path / "fetched")
+
+
+def test_a_stranger_is_heard_no_longer_than_one_who_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "STALLED", 0.5)
+    context = fanout.credentialed(CREDENTIALS, server=True)
+    with (
+        parent(lambda visitor: fanout._hand_on(visitor, context, os.devnull, 5)) as port,
+        socket.create_connection(("127.0.0.1", port)) as stranger,
+        contextlib.suppress(OSError),
+    ):
+        trickle(stranger, bytes([22, 3, 1, 64, 0]) + bytes(10_000))
+
+
+def test_without_ssl_there_is_no_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with parent(lambda visitor: visitor.recv(1)) as port:
+        monkeypatch.setitem(sys.modules, "ssl", None)
+        assert "ssl" in fetched(port, tmp_path / "fetched")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mesh.backends.passwords import Passwords
-from mesh.backends.ssh import LARGE, NARROW, SshBackend, SshChannel, remote_line
+from mesh.backends.ssh import CHUNK, NARROW, PATIENCE, RATE, SshBackend, SshChannel, remote_line
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel
@@ -105,19 +105,44 @@ def test_a_channel_both_ways(client: Client) -> None:
     assert found == sent
 
 
-def test_no_more_is_on_its_way_than_a_fast_link_has(client: Client) -> None:
-    """Of what its program does not read sshd would take 2 MB."""
-    reads_nothing = "import select; print(flush=True); poll = select.poll(); poll.register(0, 0); poll.poll()"
-    (channel,) = client.open(client.host(), argv=(sys.executable, "-c", reads_nothing))
+READS_NOTHING = "import select; print(flush=True); poll = select.poll(); poll.register(0, 0); poll.poll()"
+
+
+def fill(channel: Channel | HostUnreachable, round_trip: float) -> tuple[int, int]:
+    """Of a program that does not read: what may be on its way at first, and what it takes in the end."""
     assert isinstance(channel, SshChannel)
     assert channel.receive() == b"\n"
-    channel._channel.settimeout(1.0)
-    sent = 0
+    channel.pace(round_trip)
+    granted, sent = channel._channel.out_window_size, 0
+    channel._channel.settimeout(PATIENCE)
     with contextlib.suppress(ChannelClosed):
-        while sent < 4 << 20:
-            channel.send(bytes(LARGE + 1))
-            sent += LARGE + 1
-    assert NARROW / 2 < sent < 1 << 20
+        while True:
+            channel.send(bytes(CHUNK))
+            sent += CHUNK
+    return granted, sent
+
+
+def test_no_more_is_on_its_way_than_a_fast_link_has(client: Client) -> None:
+    """Of what its program does not read sshd would take 2 MB; it does so if it grants nothing for a while."""
+    near, far = client.open(client.host(0), client.host(1), argv=(sys.executable, "-c", READS_NOTHING))
+    assert fill(near, 0.001)[0] == NARROW
+    assert fill(far, 0.01)[0] == 0.01 * RATE
+
+
+def test_what_another_server_grants_is_used(client: Client) -> None:
+    """It may grant more only when half of all is used up."""
+    (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
+    assert isinstance(near, SshChannel)
+    near._channel.get_transport().remote_version = "SSH-2.0-AsyncSSH_2.14.0"
+    granted, sent = fill(near, 0.001)
+    assert sent > granted - CHUNK > 1 << 20
+
+
+def test_a_window_that_stays_shut_is_opened(client: Client) -> None:
+    (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
+    granted, sent = fill(near, 0.001)
+    assert granted == NARROW
+    assert sent > 1 << 20
 
 
 def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ the hosts of the run and to nobody else.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -80,7 +81,7 @@ def fetch(address: str, port: int, path: str, size: int, credentials: str) -> No
                     _write(file.fileno(), piece)
         except _Full as error:
             raise error.error from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError, AttributeError) as error:  # also a Python without ssl
             raise Unreachable(f"{address} port {port}: {error}") from None
     if got < size:
         raise Unreachable(f"{address} port {port}: it ended after {got} of {size} bytes")
@@ -93,23 +94,26 @@ class _Channel:
     """
 
     def __init__(self, link: socket.socket, context: ssl.SSLContext, server: bool) -> None:
-        """Shakes hands. Raises OSError, as its methods do; nothing takes longer than STALLED."""
+        """Shakes hands. Raises OSError, as its methods do: none waits for twice STALLED."""
         import ssl
 
         link.settimeout(STALLED)
         self._link, self._want = link, ssl.SSLWantReadError
         self._coming, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._sealed = memoryview(bytearray(PIECE))
-        self._plain = memoryview(bytearray(PIECE + RECORD))  # that of a piece, and of a record begun before it
         self._tls = context.wrap_bio(self._coming, self._leaving, server_side=server)
+        self._sealed = self._plain = memoryview(b"")
+        began = time.monotonic()
         while True:
             try:
                 self._tls.do_handshake()
                 break
             except self._want:
                 self._flush()
-                if not self._listen():
+                _check(began)
+                sealed = link.recv(RECORD)
+                if not sealed:
                     raise ConnectionResetError("it hung up") from None
+                self._coming.write(sealed)
         self._flush()
 
     def send(self, data: bytes) -> None:
@@ -118,23 +122,32 @@ class _Channel:
 
     def receive(self) -> memoryview:
         """What has come since, until the next call; nothing at its end."""
-        size = 0
-        while not size and self._listen():
+        if not self._plain:
+            self._sealed = memoryview(bytearray(PIECE))
+            self._plain = memoryview(bytearray(PIECE + RECORD))  # of a piece, and of a record begun before it
+        size, began = 0, time.monotonic()
+        while not size:
+            _check(began)
+            count = self._link.recv_into(self._sealed)
+            self._coming.write(self._sealed[:count])
             try:
-                # Returns their number, whatever typeshed has it say; 0 when the other end has closed.
-                while count := int(self._tls.read(len(self._plain) - size, self._plain[size:])):
+                while count and size < len(self._plain):
+                    # Returns their number, whatever typeshed has it say; 0 when the other end has closed.
+                    count = int(self._tls.read(len(self._plain) - size, self._plain[size:]))
                     size += count
             except self._want:
-                pass
+                continue
+            break
         return self._plain[:size]
-
-    def _listen(self) -> int:
-        size = self._link.recv_into(self._sealed)
-        self._coming.write(self._sealed[:size])
-        return size
 
     def _flush(self) -> None:
         self._link.sendall(self._leaving.read())
+
+
+def _check(began: float) -> None:
+    """Raises TimeoutError: who sends a little now and then is no better than who sends nothing."""
+    if time.monotonic() - began > STALLED:
+        raise TimeoutError(errno.ETIMEDOUT, "it takes too long")
 
 
 class _Full(Exception):
