@@ -80,7 +80,8 @@ class SshChannel:
         channel = self._channel
         with channel.lock:
             while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(PATIENCE)):
-                channel.out_window_size, self._withheld = self._withheld, 0
+                # More may have been granted since the time was up.
+                channel.out_window_size, self._withheld = channel.out_window_size + self._withheld, 0
 
     def receive(self) -> bytes:
         try:

@@ -393,7 +393,9 @@ class Launcher:
         enough = time.monotonic() + LAST_LOOK
         for shower in self._showers:
             while not shower.finish(TICK):
-                self._interrupted = self._interrupted or any(isinstance(item, Interrupted) for item in self._urgent)
+                self._interrupted = self._interrupted or any(
+                    isinstance(item, Interrupted) for item in list(self._urgent)
+                )
                 if self._interrupted and time.monotonic() > enough:
                     break
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,17 +64,40 @@ def parent(serve: Callable[[socket.socket], object]) -> Iterator[int]:
         assert not thread.is_alive()
 
 
-def fetched(port: int, path: Path) -> str:
+def fetched(port: int, path: Path, size: int = SIZE) -> str:
     """What is wrong, or ""."""
     try:
-        fanout.fetch("127.0.0.1", port, str(path), SIZE, CREDENTIALS)
+        fanout.fetch("127.0.0.1", port, str(path), size, CREDENTIALS)
     except fanout.Unreachable as error:
         return str(error).partition(": ")[2]
     return ""
 
 
-def secured(visitor: socket.socket) -> fanout._Channel:
-    return fanout._Channel(visitor, fanout.credentialed(CREDENTIALS, server=True), server=True)
+def secured(visitor: Any, version: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED) -> fanout._Channel:
+    context = fanout.credentialed(CREDENTIALS, server=True)
+    context.maximum_version = version
+    return fanout._Channel(visitor, context, server=True)
+
+
+class Late:
+    """A socket that sends nothing until it must."""
+
+    def __init__(self, own: socket.socket) -> None:
+        self._own, self._held = own, b""
+
+    def settimeout(self, seconds: float) -> None:
+        self._own.settimeout(seconds)
+
+    def sendall(self, data: bytes) -> None:
+        self._held += data
+
+    def recv(self, size: int) -> bytes:
+        self.flush()
+        return self._own.recv(size)
+
+    def flush(self) -> None:
+        self._own.sendall(self._held)
+        self._held = b""
 
 
 def trickle(visitor: socket.socket, data: bytes) -> None:
@@ -93,6 +117,18 @@ def test_a_pack_that_grows_while_it_is_handed_on(tmp_path: Path) -> None:
         threading.Timer(0.1, os.truncate, (pack, SIZE)).start()
         assert not fetched(port, tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == pack.read_bytes()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_what_comes_with_the_end_of_the_handshake(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    def serve(visitor: socket.socket) -> None:
+        late = Late(visitor)
+        secured(late, version).send(b"all of it")
+        late.flush()
+
+    with parent(serve) as port:
+        assert not fetched(port, tmp_path / "fetched", 9)
+    assert (tmp_path / "fetched").read_bytes() == b"all of it"
 
 
 def test_who_has_said_good_bye_is_heard_no_more(tmp_path: Path) -> None:

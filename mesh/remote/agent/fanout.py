@@ -126,18 +126,20 @@ class _Channel:
             self._sealed = memoryview(bytearray(PIECE))
             self._plain = memoryview(bytearray(PIECE + RECORD))  # of a piece, and of a record begun before it
         size, began = 0, time.monotonic()
-        while not size:
+        while True:
+            try:  # with TLS 1.2 the first of it may have come with the handshake
+                # Returns their number, whatever typeshed has it say; 0 when the other end has closed.
+                while count := int(self._tls.read(len(self._plain) - size, self._plain[size:])):
+                    size += count
+                break
+            except self._want:
+                if size:
+                    break
             _check(began)
             count = self._link.recv_into(self._sealed)
+            if not count:
+                break
             self._coming.write(self._sealed[:count])
-            try:
-                while count and size < len(self._plain):
-                    # Returns their number, whatever typeshed has it say; 0 when the other end has closed.
-                    count = int(self._tls.read(len(self._plain) - size, self._plain[size:]))
-                    size += count
-            except self._want:
-                continue
-            break
         return self._plain[:size]
 
     def _flush(self) -> None:
