@@ -43,6 +43,7 @@ UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
 TOGETHER = 64  # hosts in one request
 REQUEST = 1 << 17  # bytes of one
+LOCK = ".lock"  # beside the socket of a keeper, who has it
 FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
 # What a login by key may need; a password in a variable is nothing for a process that stays.
 VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
@@ -339,15 +340,19 @@ def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]
     known = {name: environ[name] for name in environ if name in VARIABLES or name.startswith(AT_START)}
     here = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])])
     quiet = subprocess.DEVNULL
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "mesh.api.keeper", path],
-        cwd="/",
-        env={**known, "PYTHONPATH": here},
-        start_new_session=True,
-        stdin=subprocess.PIPE,
-        stdout=quiet,
-        stderr=quiet,
-    )
+    with _lock_file(path) as only:
+        # Its own from the beginning, so that who stops keepers knows of one that does not listen yet.
+        locks = [only.fileno()] if _has_lock(only) else []
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "mesh.api.keeper", path, *map(str, locks)],
+            cwd="/",
+            env={**known, "PYTHONPATH": here},
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=quiet,
+            stderr=quiet,
+            pass_fds=locks,
+        )
     assert keeper.stdin is not None
     with keeper.stdin:
         keeper.stdin.write(json.dumps(requests).encode())
@@ -374,20 +379,40 @@ def stop_keepers() -> int:
     A command that is at work through one goes on, and the keeper leaves after it.
     """
     asked = []
-    for path in _sockets():
-        with contextlib.suppress(OSError):
-            ask(path, {"do": "stop"}).close()
-            asked.append(path)
     deadline = time.monotonic() + ANSWER
+    for path in {path.removesuffix(LOCK) for path in _files()}:
+        while path not in asked:
+            try:
+                ask(path, {"do": "stop"}).close()
+                asked.append(path)
+            except OSError:
+                if not _begins(path) or time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
     while any(map(os.path.exists, asked)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return len(asked)
 
 
 def _sockets() -> list[str]:
+    return [path for path in _files() if not path.endswith(LOCK)]
+
+
+def _files() -> list[str]:
+    """Sockets of keepers, and their locks."""
     directory = private_directory(os.environ)
-    found = glob.glob(f"{glob.escape(directory)}/.mesh-keeper-*") if directory else []
-    return [path for path in found if not path.endswith(".lock")]
+    return glob.glob(f"{glob.escape(directory)}/.mesh-keeper-*") if directory else []
+
+
+def _begins(path: str) -> bool:
+    """Whether there is a keeper that will listen there."""
+    with contextlib.suppress(FileNotFoundError), open(path + LOCK, "rb") as only:
+        return not _has_lock(only)
+    return False
+
+
+def _lock_file(path: str) -> IO[bytes]:
+    return open(os.open(path + LOCK, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
 
 
 def _has_lock(only: IO[bytes]) -> bool:
@@ -398,12 +423,12 @@ def _has_lock(only: IO[bytes]) -> bool:
     return True
 
 
-def main(path: str) -> None:
-    """The process. stdin has what it is asked first."""
+def main(path: str, lock: str = "") -> None:
+    """The process. stdin has what it is asked first. lock: the descriptor of its lock, if it has that already"""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     requests = json.load(sys.stdin)
-    with open(os.open(path + ".lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as only:
+    with open(int(lock), "wb") if lock else _lock_file(path) as only:
         if _has_lock(only):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -413,7 +438,7 @@ def main(path: str) -> None:
                 threading.Thread(target=keeper.obey, args=(request,), daemon=True).start()
             keeper.serve()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + ".lock")
+                os.unlink(path + LOCK)
         else:  # another one has begun just now
             with contextlib.suppress(OSError):
                 for request in requests:
@@ -421,4 +446,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +170,17 @@ def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None
     assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"
     assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts)  # type: ignore[misc]
     assert kept.mesh("keep", "stop").out == b"nothing is kept\n"
+
+
+def test_one_that_has_only_begun_is_stopped(pod: Home, lab: Lab, own_place: Path) -> None:
+    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    begun = "from mesh import api; from mesh.api import keeper; api.exec(['true'], cluster='pod', quiet=True)"
+    stop = "print(keeper.stop_keepers(), keeper.about_keepers())"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begun}; {stop}"], cwd=pod.project, env=pod.environ, capture_output=True, check=False
+    )
+    assert done.stdout == b"1 []\n", done
+    assert eventually(lambda: not os.listdir(own_place))
 
 
 def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: Path) -> None:
