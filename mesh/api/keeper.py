@@ -374,7 +374,7 @@ def about_keepers() -> list[dict[str, Any]]:
 
 
 def stop_keepers() -> int:
-    """End all keepers of this user, and the agents that wait; return how many there were.
+    """End all keepers of this user, those too that do not listen yet, and the agents that wait; return how many.
 
     A command that is at work through one goes on, and the keeper leaves after it.
     """

@@ -34,7 +34,7 @@ CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent h
 STDERR_KEPT = 65536  # bytes
 NARROW = 1 << 18  # bytes on their way to one host at least
 RATE = 125e6  # bytes a second, a gigabit
-PATIENCE = 1.0  # seconds
+PATIENCE = 1.0  # seconds without a grant, after which nothing is withheld any more
 
 # What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

@@ -84,6 +84,7 @@ class _Tree:
     number: int
     pack: int  # descriptor
     size: int
+    count: int  # hosts that it may come to have
     nodes: list[int] = field(default_factory=list)  # as they came
     places: dict[int, int] = field(default_factory=dict)  # of the nodes
     ports: dict[int, int] = field(default_factory=dict)  # of those that are serving, by node
@@ -101,9 +102,13 @@ class _Tree:
         place = self.places[node]
         return self.nodes[(place - 1) // 2] if place else -1
 
-    def has_children(self, node: int, count: int) -> bool:
-        """Whether one may fetch from a node when so many have come."""
-        return 2 * self.places[node] + 1 < count
+    def has_children(self, node: int) -> bool:
+        """Whether one may come to fetch from a node."""
+        return 2 * self.places[node] + 1 < self.count
+
+    def is_ready(self, node: int) -> bool:
+        """Whether a node may fetch: it listens, if it is to."""
+        return node in self.ports or not self.has_children(node)
 
     def children(self, node: int) -> list[int]:
         """Who fetches from a node, as far as they have come."""
@@ -275,7 +280,7 @@ class Courier:
         if self._fan_out and self._count >= FEW and size >= HANDED_ON:
             if key not in self._trees:
                 self._planted += 1
-                self._trees[key] = _Tree(self._planted, pack, size)
+                self._trees[key] = _Tree(self._planted, pack, size, self._count)
             self._plant(node, self._trees[key])
         else:
             self._send_pack(node, pack)
@@ -331,7 +336,7 @@ class Courier:
         """Put a host into a tree, as the last one. The first one gets the pack from us."""
         self._credentials = self._credentials or make_credentials()
         tree.add(node)
-        if tree.has_children(node, self._count):
+        if tree.has_children(node):
             self._sessions[node].serve(tree.number, tree.size, self._credentials)
         if tree.parent(node) < 0:
             self._give(node, tree)
@@ -348,8 +353,8 @@ class Courier:
     def _tell_where(self, tree: _Tree, nodes: Sequence[int]) -> None:
         """Of these, send those to their parents that can go there now."""
         for node in nodes:
-            parent, is_ready = tree.parent(node), node in tree.ports or not tree.has_children(node, self._count)
-            if node in tree.waiting and is_ready and parent in tree.ports:
+            parent = tree.parent(node)
+            if node in tree.waiting and tree.is_ready(node) and parent in tree.ports:
                 tree.waiting.discard(node)
                 given = (self._address_of(parent), tree.ports[parent], tree.size, self._credentials)
                 self._sessions[node].fetch(tree.number, *given)

@@ -145,6 +145,24 @@ def test_a_window_that_stays_shut_is_opened(client: Client) -> None:
     assert sent > 1 << 20
 
 
+def test_a_grant_that_comes_as_the_time_is_up_counts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
+    assert isinstance(near, SshChannel)
+    assert near.receive() == b"\n"
+    channel = near._channel
+    granted = channel.out_window_size
+    near.pace(0.001)
+
+    def times_out(seconds: float) -> bool:
+        channel.out_window_size += 97_000
+        return False
+
+    monkeypatch.setattr(channel.out_buffer_cv, "wait", times_out)
+    channel.out_window_size = 0
+    near._wait_for_window()
+    assert channel.out_window_size == 97_000 + granted - NARROW
+
+
 def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Of what both know, the first in our offer counts (RFC 4253, 7.1)."""
     with caplog.at_level("DEBUG", "paramiko.transport"):

@@ -97,6 +97,22 @@ def test_hosts_that_cannot_reach_each_other(home: Home, eight: Lab) -> None:
     assert same_everywhere(eight, home.project)
 
 
+def test_hosts_without_ssl(pod: Home, lab: Lab) -> None:
+    """They can neither hand on nor fetch: one of them at least is not the first."""
+    library = lab.hosts[0].script("python3 -c 'import _ssl; print(_ssl.__file__)'").strip()
+    (pod.project / "f").write_bytes(os.urandom(2 * MB))
+    lacking = lab.hosts[:2]
+    for host in lacking:
+        host.run("mount", "--bind", "/dev/null", library)
+    try:
+        _, synced = pushed(pod)
+    finally:
+        for host in lacking:
+            host.run("umount", library)
+    assert len(synced) == len(lab.hosts)
+    assert same_everywhere(lab, pod.project)
+
+
 def test_what_was_there_before_travels_nothing(pod: Home, lab: Lab) -> None:
     for name in ("a", "b"):
         (pod.project / name).write_bytes(os.urandom(MB))

@@ -20,6 +20,12 @@ from mesh.core.errors import UsageError
 from tests.conftest import Home
 
 
+def ended(home: Home, program: str) -> subprocess.CompletedProcess[str]:
+    """A Python program of a user's, in his project."""
+    argv = [sys.executable, "-c", program]
+    return subprocess.run(argv, cwd=home.project, env=home.environ, capture_output=True, text=True, check=False)
+
+
 def test_what_is_imported_when_it_is_asked_for_is_what_types_are_checked_by() -> None:
     tree = ast.parse(Path(api.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
@@ -69,10 +75,9 @@ def test_a_sync_that_fails_says_why(home: Home) -> None:
         "result = api.sync(cluster='local', quiet=True)\n"
         "print(result.ok, result.exit_code, result.failures)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=True
-    )
+    done = ended(home, program)
     place = f"{home.path}/.mesh/local"
+    assert done.returncode == 0, done.stderr
     assert done.stdout == f"False 125 ('local-0: Not a directory: {place}', 'local-1: Not a directory: {place}')\n"
     assert done.stderr == ""
 
@@ -88,17 +93,15 @@ def test_a_signal_that_comes_too_late_leaves_the_record_whole(home: Home, number
         f"    signal.raise_signal(signal.{number})\n"
         "    replace(*paths)\n"
         "def finish(self, outcome, finish=store.StoreSink.finish):\n"
-        "    store.os.replace = late\n"
+        "    os.replace = late\n"
         "    return finish(self, outcome)\n"
         "store.StoreSink.finish = finish\n"
         "result = api.run(['true'], cluster='local:1', quiet=True)\n"
-        "store.os.replace = replace\n"
+        "os.replace = replace\n"
         "about = json.loads((result.directory / 'run.json').read_text())\n"
         "print(result.exit_code, about['exit_code'], list(result.directory.glob('*.new')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=False
-    )
+    done = ended(home, program)
     assert (done.returncode, done.stdout) == (0, "0 0 []\n"), done
 
 
@@ -109,10 +112,8 @@ def test_from_a_thread_and_without_a_terminal(home: Home) -> None:
         "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
         "print(found[0].exit_code, b''.join(rank.stdout for rank in found[0].ranks))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "0 b'0\\n1\\n2\\n'\n"
+    done = ended(home, program)
+    assert (done.returncode, done.stdout) == (0, "0 b'0\\n1\\n2\\n'\n"), done.stderr
 
 
 def test_a_run_that_is_checked_first(home: Home) -> None:
@@ -125,9 +126,7 @@ def test_a_run_that_is_checked_first(home: Home) -> None:
         "        result = api.run(['touch', 'started'], cluster='local', quiet=True, options=options)\n"
         "        print(result.exit_code, [line.replace(str(port), 'PORT') for line in result.failures])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=home.project, env=home.environ, capture_output=True, text=True, check=False
-    )
+    done = ended(home, program)
     in_use = "local-0: master port: port PORT: it is in use there"
     assert done.stdout.splitlines() == ["0 []", f"125 ['{in_use}']"], done.stderr
 

@@ -81,7 +81,7 @@ def fetch(address: str, port: int, path: str, size: int, credentials: str) -> No
                     _write(file.fileno(), piece)
         except _Full as error:
             raise error.error from None
-        except (OSError, ValueError, ImportError, AttributeError) as error:  # also a Python without ssl
+        except (OSError, ValueError, ImportError, AttributeError) as error:  # or no ssl, or no memfd_create
             raise Unreachable(f"{address} port {port}: {error}") from None
     if got < size:
         raise Unreachable(f"{address} port {port}: it ended after {got} of {size} bytes")

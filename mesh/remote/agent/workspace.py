@@ -87,7 +87,7 @@ class Workspace:
         staging = self._staging + b"%d" % os.getpid()
         try:
             os.mkdir(staging, 0o700)
-            stage = _Stage(view, staging, self._store, step, is_whole=_is_bare(self._root))
+            stage = _Stage(view, staging, self._store, step, is_whole=_is_empty(self._root))
             missing = stage.fill(packs)
             if missing:
                 return {"lacks": self._lacks(view, missing, stage.baseless)}
@@ -160,8 +160,8 @@ def _forget(staging: bytes) -> None:
         pass
 
 
-def _is_bare(directory: bytes) -> bool:
-    """Whether it is an empty directory."""
+def _is_empty(directory: bytes) -> bool:
+    """Whether it is a directory in which nothing is."""
     try:
         return not os.path.islink(directory) and not os.listdir(directory)
     except OSError:
