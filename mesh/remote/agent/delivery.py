@@ -39,7 +39,7 @@ class Delivery:
         assert self._sync is not None
         self._sync.add_changes(data)
         if header.get("last"):
-            self._work(self._sync.work)
+            self._work(self._sync.work, is_little=self._sync.is_little())
 
     def do_pack(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of a pack of the workspace."""
@@ -51,7 +51,7 @@ class Delivery:
             self._failed(error)
         else:
             if header.get("last"):
-                self._work(self._sync.work)
+                self._work(self._sync.work, is_little=self._sync.is_little())
 
     def do_serve(self, header: dict[str, Any], data: bytes) -> None:
         """Hand on the next pack to other hosts."""
@@ -91,9 +91,15 @@ class Delivery:
             self._sync.drop()
             self._sync = None
 
-    def _work(self, work: Callable[[], dict[str, Any]]) -> None:
+    def stop(self) -> None:
+        """Change no more, should we be at it just now."""
+        if self._sync is not None:
+            self._sync.stop()
+
+    def _work(self, work: Callable[[], dict[str, Any]], *, is_little: bool = False) -> None:
+        begin = self._agent.begin_chore if is_little else self._agent.send_on_errand
         try:
-            self._agent.send_on_errand(work, self._worked)
+            begin(work, self._worked)
         except OSError as error:
             self._failed(error)
 

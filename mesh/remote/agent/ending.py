@@ -18,6 +18,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.ordered = False  # everything is to end, and we are to leave
+        self.ordered_at = 0.0
         self.spared: set[int] = set()  # processes that end by themselves once asked to
         self.cgroup = ""  # what is in it is the run's as well
         self.ours = 0  # a child that is not the run's but our own; 0: there is none
@@ -48,7 +49,7 @@ class Ending:
 
     def order(self, number: int, grace: float) -> None:
         """From now on nothing is to be left; what is has grace seconds."""
-        self.ordered = True
+        self.ordered, self.ordered_at = True, time.monotonic()
         self._killed_at = None  # an earlier kill was for the ranks; what is left now has its own time
         self.look_now()
         self.signal(number, grace)

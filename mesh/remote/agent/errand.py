@@ -1,4 +1,4 @@
-"""What takes long, in a process of its own, so that the loop goes on."""
+"""What the loop does not wait for: in a process of its own what takes long, in a thread what is soon done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import os
 import select
 import time
+from _thread import start_new_thread
 
 from .lean import dumps, loads, partial, signal
 
@@ -23,6 +24,7 @@ class Errand:
         """work: called in the child; then: called with the answer by ``end``. Raises OSError if there is no fork."""
         self._then = then
         self._said = b""
+        self.is_done = False  # waitpid tells
         self.answer, answer_end = os.pipe()  # the descriptor that it answers on
         os.set_blocking(self.answer, False)
         self.pid = os.fork()
@@ -52,6 +54,43 @@ class Errand:
         except ValueError:
             answer = {"error": "a process of ours was killed there", "hint": "is there memory left on the host?"}
         self._then(answer)
+
+
+class Chore:
+    """The same in a thread, for what may wait for a disk but is little: a process is paid for at each page it touches.
+
+    It cannot be killed: whoever wants its end tells the work itself, or leaves.
+    """
+
+    pid = 0  # it is no process
+
+    def __init__(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """As for an errand; nobody may fork for long, or without a program to run, until it is done. Raises OSError."""
+        self._then = then
+        self._said: dict[str, Any] = {}
+        self.is_done = False
+        self.answer, self._answer_end = os.pipe()  # the descriptor on which its end shows
+        try:
+            start_new_thread(self._run, (work,))
+        except RuntimeError:
+            os.close(self.answer)
+            os.close(self._answer_end)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+
+    def _run(self, work: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self._said = _answer(work)
+        finally:
+            os.close(self._answer_end)
+
+    def listen(self) -> None:
+        """Note that it is done."""
+        self.is_done = True
+
+    def end(self) -> None:
+        """It is done: hand on its answer."""
+        os.close(self.answer)
+        self._then(self._said)
 
 
 def side_by_side(works: Mapping[str, Callable[[], dict[str, Any]]], seconds: float) -> dict[str, dict[str, Any]]:

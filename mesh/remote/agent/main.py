@@ -1,6 +1,7 @@
 """The agent's loop: requests and beats come in on stdin, frames go out on stdout, processes in between.
 
-One thread, so that fork is safe; nothing in the loop blocks. What takes long is an errand, a process of its own.
+Nothing in the loop blocks: what takes long is an errand, a process of its own, and what is little a chore, in a thread.
+The loop alone forks, for which a chore is waited for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .delivery import Delivery
 from .detachment import Detachment
 from .doors import bring_channel, containers_of
 from .ending import Ending
-from .errand import Errand, hint, why
+from .errand import Chore, Errand, hint, why
 from .frames import Decoder
 from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .pull import Pull
 
 SOON = 0.2  # seconds in which the first request comes, unless the agent is kept
+PATIENCE = 1.0  # seconds for a chore, once everything is to end; its next step is its last
 WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
@@ -65,7 +67,7 @@ class Agent:
         self.failed = False
         self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
         self.state = State(begin["remote_dir"], begin["project"], self.share)
-        self.errand: Errand | None = None  # what is under way; the next request waits for it
+        self.errand: Errand | Chore | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])
         self.detachment = Detachment(self)
@@ -163,6 +165,8 @@ class Agent:
             self.preparation.listen()
         if self.errand is not None and self.errand.answer in ready:
             self.errand.listen()
+            if self.errand.is_done:
+                self.end_errand()
         if self.pull is not None and self.pull.channel in ready:
             self.relay_pull(self.pull)
         self.work.serve(ready)
@@ -209,6 +213,16 @@ class Agent:
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """Have something done that takes long; then is called with the answer. Raises OSError."""
         self.errand = Errand(work, then)
+
+    def begin_chore(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
+        """Have something done that is little; then is called with the answer. Raises OSError."""
+        self.errand = Chore(work, then)
+
+    def end_errand(self) -> None:
+        ended, self.errand = self.errand, None
+        assert ended is not None
+        self.ending.look_now()
+        ended.end()
 
     def is_over(self) -> bool:
         """True once nothing more is to be begun."""
@@ -294,8 +308,7 @@ class Agent:
             if self.work.has_ended(pid, status):
                 continue
             if self.errand is not None and pid == self.errand.pid:
-                ended, self.errand = self.errand, None
-                ended.end()
+                self.end_errand()
             elif self.preparation is not None and pid == self.preparation.pid:
                 self.preparation.ended(status)
             elif self.pull is not None and pid == self.pull.pid:
@@ -344,8 +357,10 @@ class Agent:
             self.leave_setup()
         elif not self.ending.ordered:
             self.requests.clear()
-            if self.errand is None:  # otherwise it ends like all other processes
+            if self.errand is None:
                 self.delivery.drop()
+            else:  # a process ends like all others
+                self.delivery.stop()
             self.ending.order(number, grace)
             if self.preparation is not None:
                 self.preparation.release()  # after the signal, which is not for what its EXIT trap runs
@@ -372,8 +387,12 @@ class Agent:
             self.finish(signal.SIGTERM, self.begin["grace"])
         if not self.is_clear and not self.is_leaving:
             left = self.ending.step()
-            if left is not None:
+            if left is not None and not self.has_chore():
                 self.clean_up(left)
+
+    def has_chore(self) -> bool:
+        """Whether a thread is to be waited for. One that hangs, as a disk does, ends with us."""
+        return isinstance(self.errand, Chore) and time.monotonic() < self.ending.ordered_at + PATIENCE
 
     def clean_up(self, left: list[Process]) -> None:
         """Every process is gone, or named: what takes long is left to an errand."""

@@ -1,4 +1,4 @@
-"""The workspace as it arrives: changes and packs are received here; what takes long is done on errands."""
+"""The workspace as it arrives: changes and packs are received here; the rest is an errand, or a chore if it is little."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+LITTLE = 1 << 20  # bytes of changes, packs and record; a record of 8,000 files has as many
+
+
+class Stopped(Exception):
+    """The run is to end."""
+
+
 class Sync:
     """One sync: the changes, and as many packs as it takes."""
 
@@ -25,11 +32,14 @@ class Sync:
         self._began = time.monotonic()
         self._changes: list[bytes] = []
         self._paths: list[str] = []  # of the packs
+        self._size = 0  # of all that has come, in bytes
+        self._stopped = False
         self._pack = -1  # the one that is being received
         self._servers: list[int] = []  # the processes that hand packs on
 
     def add_changes(self, data: bytes) -> None:
         self._changes.append(data)
+        self._size += len(data)
 
     def expect(self) -> None:
         """Have a file for the next pack. Raises OSError."""
@@ -40,6 +50,7 @@ class Sync:
     def add(self, data: bytes) -> None:
         """Add a piece of a pack. Raises OSError, above all when the disk is full."""
         self.expect()
+        self._size += len(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self._pack, view) :]
@@ -81,6 +92,18 @@ class Sync:
             return {"unfetched": str(error)}
         return self.work()
 
+    def is_little(self) -> bool:
+        """Whether ``work`` is soon done, for all that can be said beforehand."""
+        try:
+            known = os.stat(self._record).st_size
+        except OSError:
+            known = 0
+        return not self._fresh and self._size + known <= LITTLE
+
+    def stop(self) -> None:
+        """Have ``work``, in another thread, change nothing any more: it raises Stopped instead."""
+        self._stopped = True
+
     def work(self) -> dict[str, Any]:
         """Do with what has come all that can be done. Takes long.
 
@@ -104,13 +127,17 @@ class Sync:
                 if not answer["lacks"] or self._paths:
                     if self._fresh:
                         self._state.forget_prerun()
-                    answer = workspace.apply(self._paths, self._fresh)
+                    answer = workspace.apply(self._paths, self._fresh, self._step)
                 if answer.get("lacks"):
                     return {"lacks": answer["lacks"]}
                 files, tree = answer["files"], answer["tree"]
                 mark.truncate(0)
                 mark.write(b"%s %d %s" % (self._run.encode(), files, tree.encode()))
         return {"tree": tree, "files": files, "seconds": round(time.monotonic() - self._began, 4)}
+
+    def _step(self, what: str) -> None:
+        if self._stopped:
+            raise Stopped
 
     def drop(self) -> None:
         """Leave nothing of it behind, and stop handing it on."""
