@@ -14,7 +14,7 @@ from mesh.core.events import Event, Notice, Preparing
 from mesh.core.run import RunSpec
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace.biggest import biggest, ignore_lines
-from mesh.workspace.git import git_variables
+from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import HashCache, cache_directory
 from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
 from mesh.workspace.pack import Changed, read_wants
@@ -36,12 +36,13 @@ class WorkspaceLuggage:
         self._has_told_size = False
         self._is_stopped = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
-        self._list()
+        with asked_git(spec.workspace) if spec.command else contextlib.nullcontext(dict) as variables:
+            self._list()
+            self.env: Mapping[str, str] = variables()  # for the ranks
         for skipped in self._prepared.skipped:
             self._say(f"not sent: {skipped}")
         for notice in self._prepared.notices:
             self._say(notice)
-        self.env: Mapping[str, str] = git_variables(spec.workspace)
 
     def changes(self, base: str) -> bytes:
         """What has changed since another tree; everything, if we do not know that one."""

@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         self._proxy: ProxySocket | None = None
         self._opening = threading.Lock()
         super().__init__(host, port=port or None, user=user or None, gateway=gateway, config=shared.config)
-        self.client.set_missing_host_key_policy(_Policy(self._checker()))
+        self.client.set_missing_host_key_policy(_Policy(self))
 
     # Invoke's looks through all that dir() finds first, as a setting may be meant: half of what making one takes.
     __setattr__ = object.__setattr__
@@ -166,7 +167,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
             if self._shared.reach < self._shared.connect_timeout:
                 raise HostUnreachable(f"no answer within {self._shared.reach:g} s") from error
             raise
-        kinds = self._checker().known_kinds()
+        kinds = self.checker.known_kinds()
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
             made = QuietTransport(sock, **options)
@@ -226,7 +227,9 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
                 raise HostUnreachable(f"the gateway {self.gateway.host} cannot reach it: {error.args[1]}") from error
         return connect(self.host, self.port, deadline, self._shared.is_given_up, self._shared.begun)
 
-    def _checker(self) -> Checker:
+    @cached_property
+    def checker(self) -> Checker:
+        """Of its host's key."""
         option = self.ssh_config
         users = option.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
         system = option.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
@@ -293,11 +296,11 @@ class Shared:
 class _Policy(paramiko.MissingHostKeyPolicy):
     """The client knows no keys, so that paramiko asks us about every one."""
 
-    def __init__(self, checker: Checker) -> None:
-        self._checker = checker
+    def __init__(self, connection: SshConnection) -> None:
+        self._connection = connection
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        self._checker.check(key)
+        self._connection.checker.check(key)
 
 
 def _prefer(transport: paramiko.Transport, kinds: list[str]) -> None:

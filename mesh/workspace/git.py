@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 LIMIT = 2.0  # seconds: a huge repository must not keep a run from starting
 
 
-def git_variables(workspace: Path) -> dict[str, str]:
-    """MESH_GIT_COMMIT, and MESH_GIT_DIRTY: "1" if a file of the workspace differs from it or is new, else "0".
+@contextlib.contextmanager
+def asked_git(workspace: Path) -> Iterator[Callable[[], dict[str, str]]]:
+    """Have git look while something else is done; what is yielded waits for it, and tells variables.
 
-    Empty where git does not tell: there is no git, no repository, no commit, one of somebody else (safe.directory), or
-    it takes too long.
+    MESH_GIT_COMMIT, and MESH_GIT_DIRTY: "1" if a file of the workspace differs from it or is new, else "0". None where
+    git does not tell: there is no git, no repository, no commit, one of somebody else (safe.directory), or it takes too
+    long.
     """
     options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(workspace)]
     argv = ["git", *options, "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "."]
-    with tempfile.TemporaryFile() as out:  # not a pipe, which a child of git's could hold open
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(tempfile.TemporaryFile())  # not a pipe, which a child of git's could hold open
         try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, timeout=LIMIT, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
-        out.seek(0)
-        lines = out.read().splitlines() if done.returncode == 0 else []
+            git = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+        except OSError:
+            yield dict
+            return
+        stack.enter_context(git)
+        stack.callback(git.kill)
+        yield partial(_variables, git, out, time.monotonic() + LIMIT)
+
+
+def _variables(git: subprocess.Popen[bytes], out: IO[bytes], until: float) -> dict[str, str]:
+    try:
+        status = git.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return {}
+    out.seek(0)
+    lines = out.read().splitlines() if status == 0 else []
     about = dict(line[2:].split(b" ", 1) for line in lines if line.startswith(b"# "))
     commit = about.get(b"branch.oid", b"").decode()
     if not commit.isalnum():  # "(initial)": there is none yet

@@ -25,6 +25,7 @@ RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may chang
 LATEST = (1 << 63) - 1  # nanoseconds: in 2262; ext4 has times until 2446, and hosts take eight bytes
 PIECE = 1 << 18  # bytes read at a time
 LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
+FEW, LITTLE = 16, 1 << 20  # files and bytes
 
 
 @frozen
@@ -94,7 +95,11 @@ def make_manifest(
     safe = listing.started_ns - RECENT_NS
     settled = [one for one in good if one[0].path not in hashed or max(one[0].mtime_ns, one[0].ctime_ns) < safe]
     manifest = manifest_of(starmap(_entry, good))
-    cache.keep(settled, manifest.tree if len(settled) == len(now) else "")
+    learned = [one for one, _ in settled if one.path in hashed]
+    is_whole = len(settled) == len(now)
+    # Of an edit or two there is little to know: to write down all takes longer than to read those once more.
+    if is_whole or len(learned) > FEW or sum(one.size for one in learned) > LITTLE:
+        cache.keep(settled, manifest.tree if is_whole else "")
     # One that was deleted meanwhile does not belong any more.
     errors = {path: one for path, one in hashed.items() if isinstance(one, OSError)}
     troubles = [

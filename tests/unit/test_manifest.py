@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.errors import MeshError
-from mesh.workspace.git import git_variables
+from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import MOST_MANIFESTS, HashCache, cache_directory
 from mesh.workspace.listing import list_workspace
 from mesh.workspace.manifest import (
@@ -506,6 +506,11 @@ def git(directory: Path, *words: str) -> str:
     return subprocess.run(
         ["git", "-C", str(directory), *who, *words], check=True, capture_output=True, text=True
     ).stdout.strip()
+
+
+def git_variables(workspace: Path) -> dict[str, str]:
+    with asked_git(workspace) as variables:
+        return variables()
 
 
 def test_ranks_learn_the_commit(tmp_path: Path) -> None:

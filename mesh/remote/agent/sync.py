@@ -1,4 +1,4 @@
-"""The workspace as it arrives: changes and packs are received here; the rest is an errand, or a chore if it is little."""
+"""The workspace as it arrives: changes and packs are received here; the rest is an errand, or, if little, a chore."""
 
 from __future__ import annotations
 
