@@ -204,10 +204,10 @@ class Session:
     def _send_each(self, attempt: int, frames: Iterable[tuple[dict[str, Any], bytes]]) -> None:
         with self._lock:
             self._held_back = []
-        for header, piece in frames:
+        for data, size in _together(frames):
             self.heard = time.monotonic()
-            self._send_at_once(encode(header, piece))
-            self.sent += len(piece)
+            self._send_at_once(data)
+            self.sent += size
             with self._lock:
                 orders, self._held_back = self._held_back, []
             if orders:
@@ -338,7 +338,8 @@ class Session:
     def leave(self) -> None:
         """Tell the agent that we leave for good, whatever it is doing: it ends the run, unless that is detached."""
         self._given_up = self._given_up or "given up"
-        self._send(encode({"type": "bye"}))
+        if not self._over:
+            self._send(encode({"type": "bye"}))
 
     def try_another(self, reason: str) -> None:
         """Nothing comes through the channel: end it, and try another one if the agent listens for it."""
@@ -458,6 +459,7 @@ class Session:
                 if self.place - self._acknowledged >= 2 * ACKNOWLEDGED:
                     yield Heard(time=time.time(), node=self.node)
         except FrameError as error:
+            self.leave()
             self._over = True
             yield Lost(time=time.time(), node=self.node, reason=f"the agent does not speak our protocol: {error}")
             return
@@ -589,6 +591,19 @@ class Session:
             )
             hint += "\nthat works what python: of cluster.yaml names, if there is one?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
+
+
+def _together(frames: Iterable[tuple[dict[str, Any], bytes]]) -> Iterator[tuple[bytes, int]]:
+    """Frames as they are sent, small ones as one; with each, how many bytes that are no header are in it."""
+    data, size = b"", 0
+    for header, piece in frames:
+        frame = encode(header, piece)
+        if data and len(data) + len(frame) > PIECE:
+            yield data, size
+            data, size = b"", 0
+        data, size = data + frame, size + len(piece)
+    if data:
+        yield data, size
 
 
 def _pack_frames(pack: int) -> Iterator[tuple[dict[str, Any], bytes]]:
