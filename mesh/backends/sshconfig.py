@@ -32,6 +32,11 @@ class SshConfig(fabric.Config):  # type: ignore[misc]
 
     def load_shell_env(self) -> None: ...
 
+    def __getattr__(self, key: str) -> object:
+        if key in ("_root", "_keypath"):  # which parts of settings have: to say so, invoke would list all there is
+            raise AttributeError(key)
+        return super().__getattr__(key)
+
 
 def load_ssh_config() -> SshConfig:
     """What all files say.
