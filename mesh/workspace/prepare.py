@@ -25,7 +25,7 @@ RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may chang
 LATEST = (1 << 63) - 1  # nanoseconds: in 2262; ext4 has times until 2446, and hosts take eight bytes
 PIECE = 1 << 18  # bytes read at a time
 LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
-FEW, LITTLE = 16, 1 << 20  # files and bytes
+FEW_FILES, FEW_BYTES = 16, 1 << 20  # that are soon read
 
 
 @frozen
@@ -98,7 +98,7 @@ def make_manifest(
     learned = [one for one, _ in settled if one.path in hashed]
     is_whole = len(settled) == len(now)
     # Of an edit or two there is little to know: to write down all takes longer than to read those once more.
-    if is_whole or len(learned) > FEW or sum(one.size for one in learned) > LITTLE:
+    if is_whole or len(learned) > FEW_FILES or sum(one.size for one in learned) > FEW_BYTES:
         cache.keep(settled, manifest.tree if is_whole else "")
     # One that was deleted meanwhile does not belong any more.
     errors = {path: one for path, one in hashed.items() if isinstance(one, OSError)}

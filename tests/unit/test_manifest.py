@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from mesh.core.errors import MeshError
 from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import MOST_MANIFESTS, HashCache, cache_directory
-from mesh.workspace.listing import list_workspace
+from mesh.workspace.listing import Listing, list_workspace
 from mesh.workspace.manifest import (
     FEW,
     Entry,
@@ -35,7 +35,8 @@ from mesh.workspace.manifest import (
     read_manifest,
 )
 from mesh.workspace.pack import BLOCK, Changed, Want, find_operations, read_wants
-from mesh.workspace.prepare import Prepared, make_manifest, prepare
+from mesh.workspace.prepare import FEW_FILES, Prepared, make_manifest, prepare
+from tests.conftest import own_children
 
 OLD = 1_700_000_000_000_000_000  # nanoseconds since the epoch
 # Among them some that have in them what stands between two entries in JSON.
@@ -114,9 +115,13 @@ class Place:
 
     def settled(self) -> Manifest:
         """The manifest, as if all files had been changed long ago; the cache knows them all."""
+        return make_manifest(self.some_time_later(), self.cache())
+
+    def some_time_later(self) -> Listing:
+        """The files, as if they were listed then."""
         listing = list_workspace(self.root, ())
         later = max(entry.ctime_ns for entry in listing.entries) + 3_000_000_000
-        return make_manifest(listing.__class__(listing.root, listing.entries, (), later), self.cache())
+        return Listing(listing.root, listing.entries, (), later)
 
     def read(self) -> list[str]:
         """The files that are read now, as the cache does not know them."""
@@ -190,6 +195,21 @@ def test_what_is_known_is_not_read_again(place: Place) -> None:
     assert place.prepare().manifest == first
     place.write(b=b"4")
     assert place.read() == ["b"]
+
+
+def test_an_edit_or_two_are_not_written_down(place: Place) -> None:
+    """All others would be written with them, in each run of a day of edits."""
+    place.write(**{f"f{number}": b"1" for number in range(20)})
+    place.settled()
+    (file,) = place.cached.rglob("hashes-*")
+    for count, is_written in ((2, False), (FEW_FILES, False), (FEW_FILES + 1, True)):
+        place.write(**{f"f{number}": b"%d" % count for number in range(count)}, recent=b"1")
+        listing = place.some_time_later()
+        os.utime(place.root / "recent", ns=(listing.started_ns, listing.started_ns))
+        before = file.stat().st_ino
+        make_manifest(listing, place.cache())
+        assert (file.stat().st_ino != before) is is_written
+    assert place.read() == ["recent"]
 
 
 def test_what_was_changed_just_now_is_read_again(place: Place) -> None:
@@ -527,6 +547,21 @@ def test_ranks_learn_the_commit(tmp_path: Path) -> None:
     assert git_variables(work) == {"MESH_GIT_COMMIT": commit, "MESH_GIT_DIRTY": "0"}
     (work / "new").write_text("2")
     assert git_variables(work) == {"MESH_GIT_COMMIT": commit, "MESH_GIT_DIRTY": "1"}
+
+
+def test_git_ends_with_who_has_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "git"
+    slow.write_text("#!/bin/sh\nexec sleep 4567\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("mesh.workspace.git.LIMIT", 0.0)
+    assert git_variables(tmp_path) == {}
+    assert not own_children()
+    with pytest.raises(ZeroDivisionError), asked_git(tmp_path):
+        _ = 1 / 0
+    assert not own_children()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert git_variables(tmp_path) == {}
 
 
 def test_git_belongs_if_it_is_included(tmp_path: Path) -> None:
