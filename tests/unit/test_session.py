@@ -1,0 +1,99 @@
+"""What a session puts on the wire, and how much of it at once."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.core.events import Lost
+from mesh.core.interfaces import Farewell
+from mesh.remote.agent.frames import Decoder, encode
+from mesh.remote.session import PIECE, Session
+
+
+class Recorder:
+    """A channel that notes what it is to send; what it receives is given."""
+
+    address = "here"
+
+    def __init__(self, *told: bytes) -> None:
+        self.sent: list[bytes] = []
+        self._told = list(told)
+
+    def send(self, data: bytes) -> None:
+        if data:
+            self.sent.append(data)
+
+    def receive(self) -> bytes:
+        return self._told.pop(0) if self._told else b""
+
+    def farewell(self) -> Farewell:
+        return Farewell(status=0, stderr=b"")
+
+    def pace(self, round_trip: float) -> None: ...
+
+    def let_go(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def session(channel: Recorder) -> Session:
+    return Session(0, 0, channel, lambda rank, count: None)
+
+
+@given(
+    changes=st.integers(1, 3 * PIECE), pack=st.none() | st.integers(0, 3 * PIECE) | st.sampled_from([PIECE, 2 * PIECE])
+)
+def test_a_workspace_travels_in_few_pieces_and_none_is_large(changes: int, pack: int | None) -> None:
+    """An order waits behind one of them; each one costs a packet."""
+    channel = Recorder()
+    with tempfile.TemporaryFile() as file:
+        file.write(b"p" * (pack or 0))
+        file.flush()
+        told = session(channel)
+        told.send_changes(b"c" * changes, attempt=0, fresh=False, pack=-1 if pack is None else file.fileno())
+    sizes = [len(data) for data in channel.sent]
+    frames = Decoder().feed(b"".join(channel.sent))
+    assert all(size <= PIECE + 200 for size in sizes)
+    assert all(one + other > PIECE for one, other in itertools.pairwise(sizes))
+    assert b"".join(data for header, data in frames if header["type"] == "changes") == b"c" * changes
+    assert b"".join(data for header, data in frames if header["type"] == "pack") == b"p" * (pack or 0)
+    assert [bool(header.get("last")) for header, _ in frames] == [*[False] * (len(frames) - 1), True]
+    assert told.sent == changes + (pack or 0)
+
+
+def begun(*told: bytes) -> tuple[Recorder, Session]:
+    """One whose agent has greeted, and says that then."""
+    channel = Recorder()
+    talk = session(channel)
+    talk._marker = "marker"
+    channel._told = [b"\nmarker\n", *told]
+    return channel, talk
+
+
+@pytest.mark.parametrize(
+    ("told", "is_heard"),
+    [
+        pytest.param(encode({"type": "gone", "left": [], "stays": []}), False, id="it has gone"),
+        pytest.param(b"", True, id="it is there"),
+    ],
+)
+def test_only_who_is_there_hears_a_good_bye(told: bytes, is_heard: bool) -> None:
+    channel, talk = begun(told)
+    if told:
+        list(talk.events())
+    channel.sent.clear()
+    talk.leave()
+    assert channel.sent == [encode({"type": "bye"})] * is_heard
+
+
+def test_who_does_not_speak_our_protocol_hears_a_good_bye_at_once() -> None:
+    channel, talk = begun(b"nonsense\n")
+    (event,) = talk.events()
+    assert isinstance(event, Lost)
+    assert "protocol" in event.reason
+    assert channel.sent == [encode({"type": "bye"})]
