@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,22 @@ def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage
     files = contextlib.ExitStack()
     spec = RunSpec(run="r", project="p", workspace=home.project, command=())
     return WorkspaceLuggage(spec, files, told.append), files, told
+
+
+def test_git_is_asked_for_ranks_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def ask(workspace: Path) -> contextlib.AbstractContextManager[Callable[[], dict[str, str]]]:
+        asked.append(workspace)
+        return contextlib.nullcontext(lambda: {"MESH_GIT_DIRTY": "0"})
+
+    monkeypatch.setattr("mesh.api.luggage.asked_git", ask)
+    monkeypatch.setenv("HOME", str(home.project.parent))
+    for command, known in (((), {}), (("true",), {"MESH_GIT_DIRTY": "0"})):
+        spec = RunSpec(run="r", project="p", workspace=home.project, command=command)
+        with contextlib.ExitStack() as files:
+            assert WorkspaceLuggage(spec, files, lambda event: None).env == known
+    assert asked == [home.project]
 
 
 def test_before_very_much_is_sent_the_biggest_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

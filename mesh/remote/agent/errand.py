@@ -17,14 +17,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+NO_ANSWER: dict[str, Any] = {
+    "error": "a process of ours was killed there",
+    "hint": "is there memory left on the host?",
+}
+
+
 class Errand:
     """A child process that does one thing, and answers with a dict: what came of it, or "error" and "hint"."""
+
+    is_done = False  # that shows when somebody waits for its pid
 
     def __init__(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """work: called in the child; then: called with the answer by ``end``. Raises OSError if there is no fork."""
         self._then = then
         self._said = b""
-        self.is_done = False  # waitpid tells
         self.answer, answer_end = os.pipe()  # the descriptor that it answers on
         os.set_blocking(self.answer, False)
         self.pid = os.fork()
@@ -52,7 +59,7 @@ class Errand:
         try:
             answer: dict[str, Any] = loads(self._said)
         except ValueError:
-            answer = {"error": "a process of ours was killed there", "hint": "is there memory left on the host?"}
+            answer = NO_ANSWER
         self._then(answer)
 
 
@@ -65,9 +72,9 @@ class Chore:
     pid = 0  # it is no process
 
     def __init__(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
-        """As for an errand; nobody may fork for long, or without a program to run, until it is done. Raises OSError."""
+        """As for an errand. Until it is done, whoever forks is to run a program at once. Raises OSError."""
         self._then = then
-        self._said: dict[str, Any] = {}
+        self._said = NO_ANSWER
         self.is_done = False
         self.answer, self._answer_end = os.pipe()  # the descriptor on which its end shows
         try:
