@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import stat
+import threading
 
 from mesh.core.errors import OutputClosed
 from mesh.sinks.foreground import is_in_front
@@ -16,30 +17,39 @@ COLUMNS, ROWS = 80, 24  # of a terminal that does not tell
 class Descriptor:
     """Standard output or error. A paused terminal blocks us; nobody at the other end is OutputClosed."""
 
-    def __init__(self, number: int, *, required: bool) -> None:
-        """required: False where nobody has to read it, and its end is ignored."""
+    def __init__(self, number: int, *, required: bool, beside: Descriptor | None = None) -> None:
+        """required: False where nobody has to read it, and its end is ignored.
+
+        beside: another one, which may lead to the same place: what is written to either stays in one piece
+        """
         self._number, self._required = number, required
         self.problem = ""  # why nothing more could be written: a full disk
         self._gone = False
+        mode, self._place = 0, (-1, -1)
         try:
-            mode = os.fstat(number).st_mode
+            status = os.fstat(number)
+            mode, self._place = status.st_mode, (status.st_dev, status.st_ino)
         except OSError:  # closed before we came (mesh >&-)
-            mode, self._gone = 0, True
+            self._gone = True
+        self._writing = threading.Lock()
+        if beside and beside._place == self._place:
+            self._writing = beside._writing
         self.is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         self.is_terminal = not self._gone and os.isatty(number)
 
     def write(self, data: bytes) -> None:
         """Write all of data, unless nobody can take it any more. Raises OutputClosed."""
         view = memoryview(data)
-        while view and not self._gone:
-            try:
-                view = view[os.write(self._number, view) :]
-            except BlockingIOError:  # whoever gave it to us set it non-blocking
-                poll = select.poll()
-                poll.register(self._number, select.POLLOUT)
-                poll.poll(1000)
-            except OSError as error:
-                self._failed(error)
+        with self._writing:
+            while view and not self._gone:
+                try:
+                    view = view[os.write(self._number, view) :]
+                except BlockingIOError:  # whoever gave it to us set it non-blocking
+                    poll = select.poll()
+                    poll.register(self._number, select.POLLOUT)
+                    poll.poll(1000)
+                except OSError as error:
+                    self._failed(error)
 
     def size(self) -> tuple[int, int]:
         """Columns and rows of the terminal, as they are now."""

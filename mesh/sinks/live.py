@@ -70,13 +70,15 @@ class LiveLines:
         """Write other output, above the lines if it goes to a terminal. Raises OutputClosed."""
         if not data:
             return
+        if not to.is_terminal:  # whoever reads it slowly holds up nobody who writes elsewhere
+            to.write(data)
+            return
         with self._lock:
-            if to.is_terminal:
-                self.in_line = not data.endswith(b"\n")
-                # In one piece, so that nothing flickers.
-                lines = self._to_draw()
-                data = self._erase() + data + _encoded(lines)
-                self._drawn = lines
+            self.in_line = not data.endswith(b"\n")
+            # In one piece, so that nothing flickers.
+            lines = self._to_draw()
+            data = self._erase() + data + _encoded(lines)
+            self._drawn = lines
             to.write(data)
 
     def _draw(self) -> None:

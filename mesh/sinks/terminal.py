@@ -79,7 +79,7 @@ class TerminalSink:
         self._clock = clock  # seconds
         self._placement = placement
         self._out = Descriptor(stdout_fd, required=True)
-        self._err = Descriptor(stderr_fd, required=False)
+        self._err = Descriptor(stderr_fd, required=False, beside=self._out)
         self._live = LiveLines(self._err, environ)
         self._voice = Voice(self._err, self._live, environ)
         to = {

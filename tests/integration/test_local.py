@@ -131,8 +131,11 @@ def test_a_reader_that_stands_still_does_not_keep_ranks_alive(home: Home) -> Non
             assert eventually(lambda: stands_still((home.path / ".local").rglob("rank-0000.out")))
             process.send_signal(number)
         assert eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
-        process.communicate(timeout=30)
+        if number:  # who has had enough does not want to see the rest: one Ctrl-C is enough
+            assert process.wait(30) == status
+        _, err = process.communicate(timeout=30)
         assert process.returncode == status
+        assert err.endswith(b"/logs\n")
         found[0].unlink()
 
 
