@@ -119,6 +119,31 @@ def test_a_stream_over_many_channels_has_no_gap_and_nothing_twice(
     assert got == list(range(len(sizes)))
 
 
+def test_nobody_waits_for_what_comes_behind_the_last_word(tmp_path: Path) -> None:
+    """The client does not acknowledge a beat, and may have left when it comes."""
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
+    pipe = Pipe()
+    outbox.channel = pipe.writer
+    try:
+        outbox.send({"type": "gone"})
+        assert not outbox.is_acknowledged
+        outbox.flush()
+        end = outbox.places[1]
+        assert not outbox.is_acknowledged
+        outbox.send_urgently({"type": "beat"})
+        outbox.acknowledge(end - 1)
+        assert not outbox.is_acknowledged
+        outbox.acknowledge(end)
+        assert outbox.is_acknowledged
+        outbox.flush()
+        assert outbox.is_acknowledged
+        outbox.send({"type": "notice"})
+        assert not outbox.is_acknowledged
+    finally:
+        pipe.close()
+        outbox.close()
+
+
 class Pipe:
     """A channel, and the client at its end."""
 

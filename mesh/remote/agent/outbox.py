@@ -40,6 +40,7 @@ class Outbox:
         self._first = place  # the place of its first byte in the stream
         self._begin = place  # up to which the client has everything: within the first piece of the window
         self._end = place  # of the window
+        self._in_turn = place  # up to which there is something in it that was not urgent
         self._unsent: deque[memoryview] = deque()  # the end of it, that was not written to the channel yet
         self.channel = 1  # the descriptor to write to; -1: there is none
 
@@ -58,14 +59,9 @@ class Outbox:
         return self._begin, self._end
 
     @property
-    def is_empty(self) -> bool:
-        """True if everything has been written, be it acknowledged or not."""
-        return not self._urgent and not self._spool and not self._unsent
-
-    @property
     def is_acknowledged(self) -> bool:
-        """True if the client has everything."""
-        return self.is_empty and self._begin == self._end
+        """True if the client has everything that was sent in its turn: a beat may come behind the last word."""
+        return not self._spool and self._begin >= self._in_turn
 
     @property
     def is_behind(self) -> bool:
@@ -169,6 +165,7 @@ class Outbox:
             piece = self._urgent.popleft()
         elif self._takes_more and self._spool:
             piece = self._spool.take()
+            self._in_turn = self._end + len(piece)
         else:
             return False
         self._window.append(piece)
