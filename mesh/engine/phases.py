@@ -33,7 +33,7 @@ class Phases:
 
     def __init__(self, count: int) -> None:
         self._phases = [Phase.CONNECTING] * count
-        self._nodes: dict[Phase, set[int]] = {phase: set() for phase in Phase}
+        self._nodes: list[set[int]] = [set() for _ in Phase]  # by phase
         self._nodes[Phase.CONNECTING].update(range(count))
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Phases:
 
     def have_all(self, phase: Phase) -> bool:
         """Whether every host is in this phase or beyond it."""
-        return not any(self._nodes[earlier] for earlier in Phase if earlier < phase)
+        return not any(self._nodes[:phase])
 
     def between(self, low: Phase, high: Phase) -> list[int]:
         """Who is beyond one phase and has not reached another, in order."""
