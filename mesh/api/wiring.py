@@ -8,8 +8,10 @@ import os
 import resource
 import select
 import shlex
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 # Descriptors: of each host, by backend, and of all else (64 logs, what is packed, terminal, ...).
 PER_HOST, BESIDES = {"local": 3, "ssh": 1}, 128
+
+LAST_WORDS = 1.0  # seconds for them, where one reader has stood still already
 
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
 
@@ -157,7 +161,8 @@ def launch(
             verdict = store.finish(outcome) if store else None
 
         try:
-            outcome = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor).run(conclude)
+            launcher = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor)
+            outcome = launcher.run(conclude)
         finally:
             passwords.close()
     if cluster.tpu:
@@ -165,11 +170,14 @@ def launch(
 
         forget_if_wrong(cluster, outcome)
     if terminal:
-        _conclude(spec, cluster, placement, outcome, verdict, terminal, store, attaching.told if attaching else None)
-    if terminal and summary:
-        done, failed = summary(outcome, placement)
-        terminal.conclude(done, failed=False)
-        terminal.conclude(failed, failed=True)
+        logs = attaching.told if attaching else None
+        say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, summary)
+        if launcher.is_shown:
+            say()
+        else:  # there may still be somebody who reads these
+            last = threading.Thread(target=say, name="mesh-last-words", daemon=True)
+            last.start()
+            last.join(LAST_WORDS)
     if stock:
         from mesh.api.keeper import fill
 
@@ -272,6 +280,7 @@ def _conclude(
     terminal: TerminalSink,
     store: StoreSink | None,
     logs: Path | None,
+    summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None,
 ) -> None:
     """Tell how it ended."""
     from mesh.sinks.amounts import told_bytes
@@ -296,6 +305,10 @@ def _conclude(
         terminal.complain(f"the run directory is incomplete: {store.problem}")
     if terminal.problem:
         terminal.complain(f"not all output could be shown: {terminal.problem}")
+    if summary:
+        done, failed = summary(outcome, placement)
+        terminal.conclude(done, failed=False)
+        terminal.conclude(failed, failed=True)
 
 
 def _luggage(spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event], None]) -> Luggage:

@@ -163,6 +163,7 @@ class Launcher:
             fan_out=spec.fan_out,
         )
         self._showers: list[Shower] = []
+        self.is_shown = True  # False after a run whose reader stood still when it was interrupted
         self._stdin = _StdinCredit()
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
@@ -397,6 +398,7 @@ class Launcher:
                     isinstance(item, Interrupted) for item in list(self._urgent)
                 )
                 if self._interrupted and time.monotonic() > enough:
+                    self.is_shown = False
                     break
 
     def _sink_failed(self, error: Exception) -> None:

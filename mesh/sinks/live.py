@@ -38,9 +38,10 @@ class LiveLines:
 
         Each is cut to the terminal's width; where it has too few rows the last ones are shown.
         """
-        with self._lock:
-            self._lines = [line for line in lines if line] if self.is_possible else []
-            self._draw()
+        if self.is_possible:
+            with self._lock:
+                self._lines = [line for line in lines if line]
+                self._draw()
 
     def typed(self) -> None:
         """The user has ended a line: the cursor is in the row below the live lines."""

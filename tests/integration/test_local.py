@@ -139,6 +139,27 @@ def test_a_reader_that_stands_still_does_not_keep_ranks_alive(home: Home) -> Non
         found[0].unlink()
 
 
+@pytest.mark.parametrize("out", ["pipe", "terminal"])
+@pytest.mark.parametrize("err", ["with it", "elsewhere"])
+def test_one_interrupt_is_enough_where_nobody_reads(home: Home, tmp_path: Path, out: str, err: str) -> None:
+    """Whatever can still be said is said."""
+    reader, writer = os.pipe() if out == "pipe" else os.openpty()
+    try:
+        with (tmp_path / "err").open("wb") as file:
+            to = writer if err == "with it" else file
+            words = ("run", "--output", "all", "local:1", "sh", "-c", "seq 20000; exec sleep 4567")
+            process = home.popen(*words, stdout=writer, stderr=to)
+        logs = (home.path / ".local").rglob
+        assert eventually(lambda: any(path.read_bytes().endswith(b"\n20000\n") for path in logs("rank-0000.out")))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        os.close(reader)
+        os.close(writer)
+    said = (tmp_path / "err").read_bytes()
+    assert said.endswith(b"/logs\n") if err == "elsewhere" else not said
+
+
 def test_a_killed_client_ends_a_local_run(home: Home) -> None:
     marker = f"sleep 98{os.getpid() % 100000}"
     process = home.popen("run", "--grace", "0.3", "local", "sh", "-c", f"trap '' TERM; echo up; {marker}; true")
