@@ -97,7 +97,8 @@ class Delivery:
             self._sync.stop()
 
     def _work(self, work: Callable[[], dict[str, Any]], *, is_little: bool = False) -> None:
-        begin = self._agent.begin_chore if is_little else self._agent.send_on_errand
+        # A copy that a run has for itself is removed with it: nobody is to be at work in it then.
+        begin = self._agent.begin_chore if is_little and not self._agent.share else self._agent.send_on_errand
         try:
             begin(work, self._worked)
         except OSError as error:

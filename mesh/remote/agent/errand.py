@@ -7,7 +7,7 @@ import gc
 import os
 import select
 import time
-from _thread import start_new_thread
+from _thread import get_native_id, start_new_thread
 
 from .lean import dumps, loads, partial, signal
 
@@ -38,8 +38,7 @@ class Errand:
         if not self.pid:
             try:
                 gc.disable()  # it soon ends; looking for cycles takes a fifth of reading a large record
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_like_others()
                 os.write(answer_end, dumps(_answer(work)).encode())
             finally:
                 os._exit(0)
@@ -63,6 +62,13 @@ class Errand:
         self._then(answer)
 
 
+def end_like_others() -> None:
+    """In a child of ours that goes on as Python: have it end by what ends programs, which we ignore."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Chore:
     """The same in a thread, for what may wait for a disk but is little: a process is paid for at each page it touches.
 
@@ -70,9 +76,10 @@ class Chore:
     """
 
     pid = 0  # it is no process
+    thread = 0  # its number for the kernel, once it has begun
 
     def __init__(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
-        """As for an errand. Until it is done, whoever forks is to run a program at once. Raises OSError."""
+        """As for an errand. Raises OSError."""
         self._then = then
         self._said = NO_ANSWER
         self.is_done = False
@@ -85,6 +92,7 @@ class Chore:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
     def _run(self, work: Callable[[], dict[str, Any]]) -> None:
+        self.thread = get_native_id()
         try:
             self._said = _answer(work)
         finally:

@@ -16,14 +16,14 @@ from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
 from .doors import bring_channel, containers_of
-from .ending import Ending
+from .ending import REAPED, Ending
 from .errand import Chore, Errand, hint, why
 from .frames import Decoder
 from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
 from .outbox import Outbox
 from .outfit import Outfit
-from .processes import Process, descendants
+from .processes import Process, descendants, look_at
 from .spawning import close_inherited, first_environment
 from .spool import Spool
 from .state import State, machine_directory, machine_id
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .pull import Pull
 
 SOON = 0.2  # seconds in which the first request comes, unless the agent is kept
-PATIENCE = 1.0  # seconds for a chore, once everything is to end; its next step is its last
+PATIENCE = 1.0  # seconds for a chore, once everything is to end: it takes no further step
 WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
 # Requests that do not wait for the step that is under way.
 AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
@@ -387,12 +387,21 @@ class Agent:
             self.finish(signal.SIGTERM, self.begin["grace"])
         if not self.is_clear and not self.is_leaving:
             left = self.ending.step()
-            if left is not None and not self.has_chore():
-                self.clean_up(left)
+            stuck = self.stuck()
+            if left is not None and time.monotonic() >= self.ending.ordered_at + self.patience(stuck):
+                self.clean_up([*left, *stuck])
 
-    def has_chore(self) -> bool:
-        """Whether a thread is to be waited for. One that hangs, as a disk does, ends with us."""
-        return isinstance(self.errand, Chore) and time.monotonic() < self.ending.ordered_at + PATIENCE
+    def stuck(self) -> list[Process]:
+        """The thread that a disk holds up, if one does: not even our end is its end."""
+        if not isinstance(self.errand, Chore) or not self.ending.ordered:
+            return []
+        return [thread for thread in look_at([self.errand.thread]) if thread.state == "D"]
+
+    def patience(self, stuck: list[Process]) -> float:
+        """For how many seconds a chore is waited for. Any other one ends when we leave."""
+        if isinstance(self.errand, Chore):
+            return REAPED if stuck else PATIENCE
+        return 0.0
 
     def clean_up(self, left: list[Process]) -> None:
         """Every process is gone, or named: what takes long is left to an errand."""
@@ -428,6 +437,7 @@ class Agent:
         left: what is still there and why, one line each
         """
         self.reap()
+        self.delivery.drop()
         self.work.tell_all()
         self.detachment.done()
         told = {"left": left, "stays": [process.told() for process in stays or []]}

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import stat
 import time
 import zlib
 from collections import deque
 
-from .errand import why
+from .errand import end_like_others, why
 from .frames import Decoder, encode, to_bytes
 from .store import HASH, PIECE
 
@@ -51,8 +50,7 @@ class Pull:
         if not self.pid:
             status = 1
             try:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_like_others()
                 ours.close()
                 _let_go_of_the_channel()
                 Reader(theirs, os.fsencode(workspace)).work(paths)

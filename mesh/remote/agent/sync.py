@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import zlib
 
-from .lean import signal
-from .manifest import OtherBase
+from .errand import end_like_others
+from .lean import loads, signal
+from .manifest import SIZE, OtherBase
 from .state import State, known_tree
+from .store import hash_of
 from .workspace import Workspace
 
 TYPE_CHECKING = False
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-LITTLE = 1 << 20  # bytes of changes, packs and record; a record of 8,000 files has as many
+# What is soon done: bytes of the record (of 8,000 files) or of what is put in place, and how many paths.
+LITTLE, FEW = 1 << 20, 256
 
 
 class Stopped(Exception):
@@ -32,14 +36,12 @@ class Sync:
         self._began = time.monotonic()
         self._changes: list[bytes] = []
         self._paths: list[str] = []  # of the packs
-        self._size = 0  # of all that has come, in bytes
         self._stopped = False
         self._pack = -1  # the one that is being received
         self._servers: list[int] = []  # the processes that hand packs on
 
     def add_changes(self, data: bytes) -> None:
         self._changes.append(data)
-        self._size += len(data)
 
     def expect(self) -> None:
         """Have a file for the next pack. Raises OSError."""
@@ -50,7 +52,6 @@ class Sync:
     def add(self, data: bytes) -> None:
         """Add a piece of a pack. Raises OSError, above all when the disk is full."""
         self.expect()
-        self._size += len(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self._pack, view) :]
@@ -73,8 +74,7 @@ class Sync:
         server = os.fork()
         if not server:
             try:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_like_others()
                 fanout.serve(listener, self._paths[-1], size, credentials)
             finally:
                 os._exit(0)
@@ -95,10 +95,14 @@ class Sync:
     def is_little(self) -> bool:
         """Whether ``work`` is soon done, for all that can be said beforehand."""
         try:
-            known = os.stat(self._record).st_size
-        except OSError:
-            known = 0
-        return not self._fresh and self._size + known <= LITTLE
+            if self._fresh or os.stat(self._record).st_size > LITTLE:
+                return False
+            unpacker = zlib.decompressobj()
+            change = loads(unpacker.decompress(b"".join(self._changes), LITTLE))
+            put, drop = change["put"], change["drop"]
+            return len(put) + len(drop) <= FEW and sum(entry[SIZE] for entry in put) <= LITTLE
+        except Exception:  # of what breaks the rules, ``work`` tells
+            return False
 
     def stop(self) -> None:
         """Have ``work``, in another thread, change nothing any more: it raises Stopped instead."""
@@ -112,12 +116,13 @@ class Sync:
         Only once where several hosts of a run share the workspace's file system.
         """
         changes = b"".join(self._changes)
+        wanted = [self._run.encode(), hash_of(changes).encode()]  # a run may sync twice, as files change meanwhile
         with open(self._state.beside("sync"), "a+b") as mark:
             fcntl.flock(mark, fcntl.LOCK_EX)
             mark.seek(0)
             done = mark.read().split()
-            if len(done) == 3 and done[0] == self._run.encode() and done[2].decode() == known_tree(self._record):
-                files, tree = int(done[1]), done[2].decode()
+            if len(done) == 4 and done[:2] == wanted and done[3].decode() == known_tree(self._record):
+                files, tree = int(done[2]), done[3].decode()
             else:
                 workspace = Workspace(self._state.workspace, self._record, self._state.store)
                 try:
@@ -132,7 +137,7 @@ class Sync:
                     return {"lacks": answer["lacks"]}
                 files, tree = answer["files"], answer["tree"]
                 mark.truncate(0)
-                mark.write(b"%s %d %s" % (self._run.encode(), files, tree.encode()))
+                mark.write(b"%s %s %d %s" % (*wanted, files, tree.encode()))
         return {"tree": tree, "files": files, "seconds": round(time.monotonic() - self._began, 4)}
 
     def _step(self, what: str) -> None:
