@@ -395,7 +395,10 @@ class Agent:
         """The thread that a disk holds up, if one does: not even our end is its end."""
         if not isinstance(self.errand, Chore) or not self.ending.ordered:
             return []
-        return [thread for thread in look_at([self.errand.thread]) if thread.state == "D"]
+        found = [thread for thread in look_at([self.errand.thread]) if thread.state == "D"]
+        for thread in found:
+            thread.pid = os.getpid()  # as people know it
+        return found
 
     def patience(self, stuck: list[Process]) -> float:
         """For how many seconds a chore is waited for. Any other one ends when we leave."""
