@@ -176,6 +176,11 @@ class TestHost:
         ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
         return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
 
+    def unmount(self, place: str) -> None:
+        """As soon as nobody has anything open there: agents may be on their way out."""
+        assert eventually(lambda: not self.processes(), 4.0), self.processes()
+        self.run("umount", place)
+
     def path(self, inside: str) -> Path:
         """A file of the host, seen from here."""
         return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")

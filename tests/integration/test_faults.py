@@ -157,7 +157,7 @@ def test_a_full_disk_while_unpacking(pod: Home, lab: Lab) -> None:
         done = pod.mesh("run", "pod", "true")
         assert not list(host.path("/root/.mesh/workspaces").glob("*.new-*"))
     finally:
-        host.script("umount /root/.mesh")
+        host.unmount("/root/.mesh")
     assert done.status == 125
     assert f"{host.address}: sync: No space left on device" in done.err
     assert "free some space on the host" in done.err
@@ -170,7 +170,7 @@ def test_an_unwritable_home(pod: Home, lab: Lab) -> None:
     try:
         done = pod.mesh("run", "--ranks", "0", "pod", "true")
     finally:
-        host.script("umount /mnt")
+        host.unmount("/mnt")
     assert done.status == 125
     assert f"{host.address}: home: Read-only file system: /mnt/mesh" in done.err
 

@@ -108,7 +108,7 @@ def test_hosts_without_ssl(pod: Home, lab: Lab) -> None:
         _, synced = pushed(pod)
     finally:
         for host in lacking:
-            host.run("umount", library)
+            host.unmount(library)
     assert len(synced) == len(lab.hosts)
     assert same_everywhere(lab, pod.project)
 
@@ -202,7 +202,8 @@ def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
         assert f"{host.address}: sync: No space left on device" in done.err
         assert (workspace(host) / "a").read_text() == "old"
     finally:
-        host.script("umount .mesh; rm -rf .mesh.full")
+        host.unmount("/root/.mesh")
+        host.script("rm -rf .mesh.full")
     assert pod.mesh("run", "pod", "true").status == 0
     assert same_everywhere(lab, pod.project)
 
