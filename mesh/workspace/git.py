@@ -19,8 +19,8 @@ def asked_git(workspace: Path) -> Iterator[Callable[[], dict[str, str]]]:
     """Have git look while something else is done; what is yielded waits for it, and tells variables.
 
     MESH_GIT_COMMIT, and MESH_GIT_DIRTY: "1" if a file of the workspace differs from it or is new, else "0". Neither
-    where git does not tell: there is no git, no repository, no commit, one of somebody else (safe.directory), or it takes too
-    long.
+    where git does not tell: there is no git, no repository, no commit, one of somebody else (safe.directory), or it
+    takes too long.
     """
     options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(workspace)]
     argv = ["git", *options, "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "."]
