@@ -129,7 +129,7 @@ class ScriptedChannel:
         self._tell("gone", left=[], stays=[])
 
     def _on_beat(self, header: Mapping[str, Any]) -> None:
-        self._tell("beat", echo=header["time"], time=time.time(), orders=self._obeyed)
+        self._tell("beat", echo=header["time"], held=0.0, time=time.time(), orders=self._obeyed)
 
     def _end(self, signal: int) -> None:
         ended, self._running = self._running, []

@@ -57,6 +57,7 @@ class Connected(HostEvent):
     address: str  # by which the other hosts reach it
     machine: str  # which machine it is: equal for two hosts of a cluster that are the same machine
     is_locking: bool = False  # it takes its lock without being told to
+    is_preparing: bool = False  # and then prepares itself
 
 
 @frozen
@@ -255,6 +256,7 @@ class Exited(RankEvent):
     signal: int = 0  # the signal's number, 0 if it exited
     during: str = ""  # the command of a setup that failed
     oom: bool = False  # meanwhile the kernel has killed a process there for lack of memory
+    is_last: bool = False  # nothing of the run is left on the host, nor held there
 
     @property
     def status(self) -> int:

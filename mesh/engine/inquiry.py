@@ -76,6 +76,10 @@ class Inquiry:
     def locks_at_once(self, node: int) -> bool:
         return False
 
+    @property
+    def prepares_at_once(self) -> bool:
+        return False
+
     def handle(self, event: Event) -> list[Order]:
         return [*self._heed(event), *self._ask_more()]
 

@@ -64,7 +64,7 @@ from mesh.engine.supervisor import Supervisor
 from mesh.engine.wrapping import host_command
 from mesh.remote.blob import library, start_command
 from mesh.remote.following import Following, Place
-from mesh.remote.session import Begin, Rank, Session
+from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
 SHORTEST = 0.01  # seconds between two looks at the clock while much happens
@@ -117,6 +117,10 @@ class Decider(Protocol):
 
     def locks_at_once(self, node: int) -> bool:
         """Whether a host is to take its lock without waiting for an order. The same at all times, from any thread."""
+
+    @property
+    def prepares_at_once(self) -> bool:
+        """Whether a host is to be prepared then, without waiting for an order. The same at all times."""
 
     def handle(self, event: Event) -> list[orders.Order]:
         """Take note of an event; return what is to be done now, in this order."""
@@ -294,13 +298,14 @@ class Launcher:
                 locked = self._locked[node]
                 self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
             case orders.Prepare(node=node):
-                self._prepare(node, session)
+                session.prepare(self._preparation(), self._finds(node))
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
                 hosts, env = len(self._placement.hosts), {**self._environment(node), **self._interfaces[node]}
                 command = host_command(self._spec, hosts, node, env)
-                session.start(command, self._ranks(node), detach=self._spec.detach)
+                finds = self._finds(node) if self._connected[node].is_preparing else None
+                session.start(command, self._ranks(node), finds=finds, detach=self._spec.detach)
             case orders.Ask(question=question, enclosed=enclosed) if enclosed:
                 self._spawn(f"mesh-ask-{order.node}", partial(session.ask_with, question, enclosed))
             case orders.Ask(question=question, lasting=lasting):
@@ -336,21 +341,19 @@ class Launcher:
             if not shower.is_behind:
                 shower.offer(event, 0.0)
 
-    def _prepare(self, node: int, session: Session) -> None:
-        spec, env = self._spec, self._environment(node)
+    def _preparation(self) -> Preparation:
+        spec = self._spec
+        brought = library() if spec.command else b""
+        return Preparation(prerun=spec.prerun, force=spec.force, claim=spec.claim, evict=spec.evict, library=brought)
+
+    def _finds(self, node: int) -> Finds:
+        """What the first rank of a host does, once all hosts have answered."""
+        env = self._environment(node)
+        if not self._spec.command:
+            return Finds(env=env)
         # On the first host itself its own name may say little; then the way to another one tells the interface.
         targets = [env["MASTER_ADDR"], *([self._address_of(1)] if not node and len(self._placement.hosts) > 1 else [])]
-        has_ranks = bool(spec.command)
-        session.prepare(
-            env,
-            spec.prerun,
-            force=spec.force,
-            claim=spec.claim,
-            evict=spec.evict,
-            interface=self._cluster.interface,
-            targets=targets if has_ranks else (),
-            library=library() if has_ranks else b"",
-        )
+        return Finds(env=env, interface=self._cluster.interface, targets=targets)
 
     def _environment(self, node: int) -> dict[str, str]:
         if self._rendezvous is None:  # once for all hosts: all have answered
@@ -486,6 +489,8 @@ class Launcher:
         def serve() -> None:
             if isinstance(session, Following):
                 session.follow(begin, self._local.have or {}, only_reads=self._local.only_reads)
+            elif self._supervisor.prepares_at_once:
+                session.begin(begin, self._preparation(), Finds(interface=self._cluster.interface))
             else:
                 session.begin(begin)
             try:

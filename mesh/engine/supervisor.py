@@ -104,6 +104,8 @@ class Supervisor:
         self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
         self._known: set[int] = set()  # ranks that are known to have failed before their Exited comes
         self._cleared: set[int] = set()  # hosts that have told that all is gone there
+        self._idle: set[int] = set()  # the same of hosts that hold nothing: all they wait for is that we leave
+        self._prepared_at_once: set[int] = set()  # hosts that need no order
         self._telling: set[int] = set()  # hosts that are to tell their stacks before the run ends
         self._is_backing_off = False  # a host was busy, and we let go of the others for a while
         # Two who wait for each other's hosts must not try in step.
@@ -127,6 +129,12 @@ class Supervisor:
         """Whether a host is to take its lock without waiting for an order: the first one, or where nobody waits."""
         return node == 0 or not self._spec.lock
 
+    @property
+    def prepares_at_once(self) -> bool:
+        """Whether a host is to be prepared without waiting for an order: where that runs and holds nothing."""
+        spec = self._spec
+        return self._has_ranks and not (spec.commands or spec.sync or spec.lock or spec.prerun or spec.claim)
+
     def handle(self, event: Event) -> list[Order]:
         """Take note of an event; return what is to be done now, in this order."""
         match event:
@@ -137,6 +145,7 @@ class Supervisor:
                 self._now, self._time = event.monotonic, event.time
                 return self._look_at_the_clock()
             case Connected(node=node, is_locking=is_locking):
+                self._prepared_at_once |= {node} if event.is_preparing else set()
                 orders = self._move(node, Phase.CONNECTED)
                 if is_locking and self._phase[node] is Phase.CONNECTED:
                     self._phase[node] = Phase.LOCKING
@@ -360,7 +369,7 @@ class Supervisor:
         if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING) and self._has_ranks:
             synced = self._phase.of(Phase.SYNCED)
             self._phase.put(synced, Phase.PREPARING)
-            return [Prepare(node=node) for node in synced]
+            return [Prepare(node=node) for node in synced if node not in self._prepared_at_once]
         if self._all(Phase.SYNCED) and not self._has_ranks:
             self._cause = Cause.COMPLETED
             return self._finish(self._answering())
@@ -407,6 +416,9 @@ class Supervisor:
             if not self._running[event.node]:
                 del self._running[event.node]
         self._exits[event.rank] = event
+        if event.is_last:
+            self._cleared.add(event.node)
+            self._idle.add(event.node)
         if ("rank", event.rank) in self._suspects:
             self._suspects["rank", event.rank] = event
         done = f"[{self._name(event.node)}] setup completed"
@@ -515,7 +527,11 @@ class Supervisor:
     def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
         orders: list[Order] = []
         for node in nodes:
-            if Phase.CONNECTING < self._phase[node] < Phase.FINISHING:
+            if not Phase.CONNECTING < self._phase[node] < Phase.FINISHING:
+                continue
+            if node in self._idle:
+                self._phase[node] = Phase.OVER
+            else:
                 self._phase[node] = Phase.FINISHING
                 orders.append(Finish(node=node, number=number, grace=self._grace))
         if orders:

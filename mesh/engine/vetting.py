@@ -62,6 +62,10 @@ class Vetted:
     def locks_at_once(self, node: int) -> bool:
         return False
 
+    @property
+    def prepares_at_once(self) -> bool:
+        return False
+
     def handle(self, event: Event) -> list[Order]:
         if not self._is_asking:
             return self._supervisor.handle(event)

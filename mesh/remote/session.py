@@ -66,6 +66,27 @@ class Begin:
 
 
 @frozen
+class Finds:
+    """What the first rank of a host finds there."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    interface: str = ""  # that NCCL and gloo are to use; "": the one towards the first of the targets
+    # Addresses; the second one for the case that the first is the host itself; (): nobody needs to know.
+    targets: Sequence[str] = ()
+
+
+@frozen
+class Preparation:
+    """What a host does before its ranks can start."""
+
+    prerun: Sequence[PrerunEntry] = ()
+    force: bool = False  # also entries whose inputs have not changed
+    claim: bool = False  # see first that nobody holds a device
+    evict: bool = False  # end processes of the same user that do
+    library: bytes = b""  # the source of what Python programs there may import as ``meshrun``; b"": nothing
+
+
+@frozen
 class Rank:
     """One rank to start: what differs from the host's first one."""
 
@@ -131,8 +152,11 @@ class Session:
 
     # ---- requests
 
-    def begin(self, begin: Begin) -> None:
-        """Ship the agent and its first request in one flight."""
+    def begin(self, begin: Begin, preparation: Preparation | None = None, finds: Finds | None = None) -> None:
+        """Ship the agent and its first request in one flight, and with it the one to prepare, if there is that.
+
+        preparation, finds: as in prepare
+        """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._is_locking = begin.lock
         self._marker = os.urandom(16).hex()
@@ -160,7 +184,9 @@ class Session:
             "keep_going": begin.keep_going,
             "plan": dict(begin.plan),
         }
-        self._send(opening() + encode(request))
+        at_once = _prepare_frame(preparation, finds or Finds()) if preparation else b""
+        self._is_preparing = preparation is not None
+        self._send(opening() + encode(request) + at_once)
 
     def lock(self) -> None:
         """Take the host's lock, if the run takes any."""
@@ -227,35 +253,22 @@ class Session:
         given = {"tree": tree, "address": address, "port": port, "bytes": size, "credentials": credentials}
         self._send(encode({"type": "fetch", **given}))
 
-    def prepare(
-        self,
-        env: Mapping[str, str],
-        prerun: Sequence[PrerunEntry],
-        *,
-        force: bool,
-        claim: bool,
-        evict: bool,
-        interface: str = "",
-        targets: Sequence[str] = (),
-        library: bytes = b"",
+    def prepare(self, preparation: Preparation, finds: Finds) -> None:
+        """Prepare the host. finds: what prerun finds, as the first rank does"""
+        self._send(_prepare_frame(preparation, finds))
+
+    def start(
+        self, argv: Sequence[str], ranks: Sequence[Rank], *, finds: Finds | None = None, detach: bool = False
     ) -> None:
-        """Run prerun with the environment of the host's first rank.
+        """Start the ranks of this host.
 
-        force: also entries whose inputs have not changed
-        claim: see first that nobody holds a device; evict: end processes of the same user that do
-        interface: that NCCL and gloo are to use; "": the one towards the first of the targets
-        targets: addresses; the second one for the case that the first is the host itself; (): nobody needs to know
-        library: the source of what Python programs there may import as ``meshrun``; b"": nothing
+        finds: what they find, if it was not known when the host was prepared
+        detach: what they print is kept there from the beginning
         """
-        entries = [dataclasses.asdict(entry) for entry in prerun]
-        chosen = {"force": force, "claim": claim, "evict": evict, "interface": interface, "targets": list(targets)}
-        self._send(encode({"type": "prepare", "env": dict(env), "prerun": entries, **chosen}, library))
-
-    def start(self, argv: Sequence[str], ranks: Sequence[Rank], *, detach: bool = False) -> None:
-        """Start the ranks of this host; detach: what they print is kept there from the beginning."""
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
         self._may_come_back = True
-        self._order({"type": "start", "argv": list(argv), "ranks": listed, "detach": detach})
+        told = _told(finds) if finds else None
+        self._order({"type": "start", "argv": list(argv), "ranks": listed, "finds": told, "detach": detach})
 
     def detach(self) -> None:
         """Have the host keep the run without us; it answers with Detached."""
@@ -331,7 +344,7 @@ class Session:
 
     def acknowledge(self, place: int, *, now: bool = False) -> None:
         """What came up to this place of the stream is ours for good; now: tell the agent at once."""
-        if now or place - self._acknowledged >= ACKNOWLEDGED:
+        if (now or place - self._acknowledged >= ACKNOWLEDGED) and not self._given_up:
             self._acknowledged = place
             self._send(encode({"type": "ack", "place": place}))
 
@@ -501,7 +514,7 @@ class Session:
         """Do what a frame means for us, and tell the rest."""
         match header["type"]:
             case "beat":
-                self._set_clock(time.time(), sent=header["echo"], there=header["time"])
+                self._set_clock(time.time() - header.get("held", 0.0), sent=header["echo"], there=header["time"])
                 self._forget_orders(header["orders"])
             case "busy" if header["owner"].get("run") not in self._taken_over and self._is_dead(header["owner"]):
                 yield self._take_over(header["owner"])
@@ -541,6 +554,7 @@ class Session:
             address=self._channel.address,
             machine=header["machine"],
             is_locking=self._is_locking,
+            is_preparing=self._is_preparing,
         )
 
     def _take_over(self, owner: Mapping[str, Any]) -> HostNotice:
@@ -591,6 +605,16 @@ class Session:
             )
             hint += "\nthat works what python: of cluster.yaml names, if there is one?"
         return PrepareFailed(time=time.time(), node=self.node, step="python", message=message, hint=hint)
+
+
+def _prepare_frame(preparation: Preparation, finds: Finds) -> bytes:
+    entries = [dataclasses.asdict(entry) for entry in preparation.prerun]
+    chosen = {name: getattr(preparation, name) for name in ("force", "claim", "evict")}
+    return encode({"type": "prepare", "finds": _told(finds), "prerun": entries, **chosen}, preparation.library)
+
+
+def _told(finds: Finds) -> dict[str, Any]:
+    return {"env": dict(finds.env), "interface": finds.interface, "targets": list(finds.targets)}
 
 
 def _together(frames: Iterable[tuple[dict[str, Any], bytes]]) -> Iterator[tuple[bytes, int]]:

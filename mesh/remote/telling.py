@@ -126,6 +126,7 @@ def _end(header: Mapping[str, Any], node: int, offset: float) -> Exited | Ended:
         signal=header.get("signal", 0),
         during=header.get("during", ""),
         oom=header.get("oom", False),
+        is_last=header.get("last", False),
     )
 
 

@@ -33,7 +33,7 @@ from mesh.core.interfaces import Channel
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import cgroups
 from mesh.remote.blob import start_command
-from mesh.remote.session import Begin, Rank, Session
+from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
 from tests.lab import eventually
 
 OLDEST, NEWEST = (3, 8), (3, 14)
@@ -104,8 +104,8 @@ class Run:
         self.lock()
         given = {"RANK": "0", "LOCAL_RANK": "0", **(env or {})}
         entries = [PrerunEntry(run=entry) if isinstance(entry, str) else entry for entry in prerun]
-        network = {"interface": interface, "targets": targets}
-        self.session.prepare(given, entries, force=force, claim=claim, evict=evict, library=library, **network)  # type: ignore[arg-type]
+        wanted = Preparation(prerun=entries, force=force, claim=claim, evict=evict, library=library)
+        self.session.prepare(wanted, Finds(env=given, interface=interface, targets=targets))
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)
         return event

@@ -12,6 +12,7 @@ import pytest
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import doors
+from mesh.remote.session import Finds, Preparation
 from tests.lab import eventually, state_of
 
 from .conftest import Open, Run
@@ -155,7 +156,7 @@ def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_py
 def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     agent.lock()
     entries = [PrerunEntry(run="echo begun"), PrerunEntry(run="sleep 4567")]
-    agent.session.prepare({"RANK": "0"}, entries, force=False, claim=False, evict=False)
+    agent.session.prepare(Preparation(prerun=entries), Finds(env={"RANK": "0"}))
     agent.until(Output)
     assert agent.finish(grace=5.0).left == ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.core.events import HostNotice, Locked, PrepareFailed, Ready, Started
 from mesh.remote.blob import library
-from mesh.remote.session import Rank
+from mesh.remote.session import Finds, Preparation, Rank
 from tests.agent.conftest import Open, Run
 
 SHOW = 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME"'
@@ -37,7 +37,7 @@ def test_a_port_is_the_runs_until_its_ranks_start(opener: Open, any_python: str)
     (number,) = locked.ports
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", number))
-    agent.session.prepare({}, (), force=False, claim=False, evict=False)
+    agent.session.prepare(Preparation(), Finds())
     agent.until(Ready)
     listen = f"import socket; socket.create_server(('127.0.0.1', {number})); print('mine')"
     assert printed(agent, any_python, "-c", listen) == "mine\n"

@@ -24,7 +24,7 @@ class Client:
         self._decoder, self._lease = decoder, lease
         self._heard = time.monotonic()  # the last beat, or anything else
         self._ended: float | None = None  # when its channel did
-        self._has_left = False
+        self.has_left = False
         self.is_detached = False  # the run goes on without it
         self._visitor: Socket | None = None  # who has brought the channel, and waits for us to be done with it
         self.channel = 0  # the descriptor that requests come from; -1: there is none
@@ -53,7 +53,7 @@ class Client:
 
     def leave(self) -> None:
         """It has said good-bye, and will not be back."""
-        self._has_left = True
+        self.has_left = True
 
     def take_channel(self, incoming: int, visitor: Socket) -> None:
         """It is back, through another channel."""
@@ -69,7 +69,7 @@ class Client:
         """When its run is to be ended, monotonic: it was killed, or its lease is over."""
         if self.is_detached:
             return float("inf")
-        if self._has_left:
+        if self.has_left:
             return 0.0
         if self._ended is not None and self._ended - self._heard < SILENT:
             return self._ended + RETURN

@@ -25,11 +25,14 @@ class Ending:
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
+        self._has_none = False  # once nothing more begins, there was nothing: a second look would find nothing either
         self._foreign: dict[int, Process] = {}  # what we may not signal
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        self._send([p for p in self.family() if p.pid not in self.spared], number)
+        family = self.family()
+        self._has_none = self.ordered and not family
+        self._send([p for p in family if p.pid not in self.spared], number)
         self.kill_by(grace)
 
     @property
@@ -72,7 +75,7 @@ class Ending:
         if not self.ordered or now < self._look_at:
             return None
         self._look_at = now + LOOK
-        left = self.family()
+        left = [] if self._has_none else self.family()
         if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
             return left
         return None

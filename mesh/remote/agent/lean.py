@@ -36,6 +36,7 @@ __all__ = [
     "Socket",
     "attrgetter",
     "bisect_left",
+    "call",
     "deque",
     "dumps",
     "loads",
@@ -126,14 +127,21 @@ def quote(word: str) -> str:
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2). Raises OSError."""
+    if call("prctl", option, value, 0, 0, 0):
+        raise OSError(f"prctl({option}) failed")
+
+
+def call(name: str, *arguments: int | bytes) -> int:
+    """Call a function of the C library, and return what it does: an int. Bytes are passed by their address."""
     try:
         import _ctypes
 
         library: Any = _ctypes
-        done = library.call_function(library.dlsym(library.dlopen(None, 0), "prctl"), (option, value, 0, 0, 0))
-    except (ImportError, AttributeError, TypeError):
+        function = library.dlsym(library.dlopen(None, 0), name)
+    except (ImportError, AttributeError):
         import ctypes
 
-        done = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-    if done:
-        raise OSError(f"prctl({option}) failed")
+        done: int = getattr(ctypes.CDLL(None), name)(*arguments)
+    else:
+        done = library.call_function(function, arguments)
+    return done

@@ -116,7 +116,6 @@ class Locking:
         where = agent.ending.cgroup or cgroups.scope_of(cgroups.own())
         found = {"tree": known_tree(agent.state.beside("record")), "bare": agent.state.is_bare()}
         agent.out.send({"type": "locked", **found, "cgroup": where, "ports": ports})
-        agent.flush()
 
 
 def cgroup_of(begin: dict[str, Any]) -> str:

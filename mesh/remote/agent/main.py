@@ -85,18 +85,25 @@ class Agent:
 
     # ---- the loop
 
-    def run(self) -> None:
-        """Serve until every process of the run is gone and the client knows it, or is gone itself."""
+    def run(self, marker: bytes) -> None:
+        """Serve until every process of the run is gone and the client knows it, or is gone itself.
+
+        marker: what our greeting begins with
+        """
+        self.out.precede(marker)
         self.wake, wake_end = os.pipe()
         for descriptor in (self.wake, wake_end, self.client.channel, self.out.channel):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, self.on_signal)
-        self.greet()
-        if self.begin["lock"]:  # its answer goes along
-            self.locking.do_lock({}, b"")
-        self.flush()
+        try:
+            self.greet()
+            if self.begin["lock"]:
+                self.locking.do_lock({}, b"")
+            self.obey_all()
+        finally:  # what came of it goes along
+            self.flush()
         try:
             while not self.is_done():
                 self.serve(self.poll())
@@ -174,8 +181,7 @@ class Agent:
             self.obey(order, b"")
         self.detachment.meet(ready)
         self.look_at_the_clock()
-        while self.requests and self.errand is None:
-            self.obey(*self.requests.popleft())
+        self.obey_all()
         self.detachment.write()
 
     # ---- the channel
@@ -210,6 +216,11 @@ class Agent:
         parts = (self, self.delivery, self.locking, self.outfit, self.work, self.detachment)
         getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
 
+    def obey_all(self) -> None:
+        """What the client has asked for, up to where something must be waited for."""
+        while self.requests and self.errand is None:
+            self.obey(*self.requests.popleft())
+
     def send_on_errand(self, work: Callable[[], dict[str, Any]], then: Callable[[dict[str, Any]], None]) -> None:
         """Have something done that takes long; then is called with the answer. Raises OSError."""
         self.errand = Errand(work, then)
@@ -227,6 +238,11 @@ class Agent:
     def is_over(self) -> bool:
         """True once nothing more is to be begun."""
         return self.failed or self.ending.ordered
+
+    def is_done_with(self) -> bool:
+        """Nothing of the run is left or held here: who hears that need not ask us to end it."""
+        held = self.begin["owner"] or self.share or self.outfit.has_claimed or self.containers.used()
+        return not (held or self.is_over() or self.client.is_detached or self.ending.family())
 
     def fail(self, step: str, message: str, hint: str = "") -> None:
         if not self.failed:
@@ -320,8 +336,8 @@ class Agent:
     # ---- the end
 
     def do_beat(self, header: dict[str, Any], data: bytes) -> None:
-        self.out.send_urgently({"type": "beat", "echo": header["time"], "time": time.time(), "orders": self.obeyed})
-        self.flush()
+        answer = {"type": "beat", "echo": header["time"], "time": time.time(), "orders": self.obeyed}
+        self.out.answer(answer, time.monotonic())  # it goes with what it came with brings about
 
     def do_ack(self, header: dict[str, Any], data: bytes) -> None:
         """The client has our stream up to a place."""
@@ -446,7 +462,8 @@ class Agent:
         told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
-        self.out.send({"type": "gone", **told})
+        if not self.client.has_left:
+            self.out.send({"type": "gone", **told})
         cgroups.remove(self.ending.cgroup)
         self.is_clear = True
         self.flush()
@@ -506,13 +523,15 @@ def main(before: bytes, guardian: Guardian) -> None:
             return
         frames = decoder.feed(chunk)
     begin = frames[0][0]
-    os.write(1, b"\n%s\n" % begin["marker"].encode())
+    marker = b"\n%s\n" % begin["marker"].encode()
+    if begin["type"] == "begin":
+        guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], cgroup_of(begin))
+        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian).run(marker)
+        return
+    os.write(1, marker)
     if begin["type"] == "channel":
         bring_channel(begin)
-    elif begin["type"] == "follow":
+    else:
         from .following import follow
 
         follow(begin, decoder, frames[1:])
-    else:
-        guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], cgroup_of(begin))
-        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian).run()

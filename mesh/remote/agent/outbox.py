@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from .frames import Decoder, encode, stream_of
 from .lean import deque
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Source = Union[Spool, Nothing]
 
 WINDOW = 1 << 20  # bytes that are under way and not acknowledged; the rest waits in the spool
+TOGETHER = 16 << 10  # bytes of frames that are written at once: each write is a packet of sshd's
 # What is told of a run to whoever comes back to it, beside what its ranks print.
 TOLD = frozenset(("started", "exited", "failed", "end-ordered", "notice", "gone"))
 
@@ -36,6 +38,7 @@ class Outbox:
         self._printed: dict[str, int] = {}  # bytes of each stream so far
         self._told: list[dict[str, Any]] = []  # the frames that a tape begins with
         self._urgent: deque[bytes] = deque()  # these pass the spool and the window
+        self._answers: deque[tuple[dict[str, Any], float]] = deque()  # so do these; when they were asked for, monotonic
         self._window: deque[bytes] = deque()  # what the client may not have yet, in whole frames
         self._first = place  # the place of its first byte in the stream
         self._begin = place  # up to which the client has everything: within the first piece of the window
@@ -46,7 +49,7 @@ class Outbox:
 
     def __bool__(self) -> bool:
         """True if something is to be written that may be written."""
-        waits = self._unsent or self._urgent
+        waits = self._unsent or self._urgent or self._answers
         return self.channel >= 0 and bool(waits or (self._takes_more and self._spool))
 
     @property
@@ -141,18 +144,27 @@ class Outbox:
         """Send before all that waits; for what means something by itself."""
         self._urgent.append(encode(header))
 
+    def answer(self, header: dict[str, Any], asked: float) -> None:
+        """Send urgently, with how long it was held back here until then. asked: when, monotonic"""
+        self._answers.append((header, asked))
+
+    def precede(self, data: bytes) -> None:
+        """What comes before the stream, and is no part of it."""
+        self._unsent.append(memoryview(data))
+
     def flush(self) -> bool:
         """Write what the channel takes now. False if it has ended."""
         try:
             while self.channel >= 0:
-                if not self._unsent and not self._fill():
+                while sum(map(len, self._unsent)) < TOGETHER and self._fill():
+                    pass
+                if not self._unsent:
                     break
-                piece = self._unsent[0]
-                count = os.write(self.channel, piece)
-                if count < len(piece):
-                    self._unsent[0] = piece[count:]
-                else:
-                    self._unsent.popleft()
+                count = os.writev(self.channel, self._unsent)
+                while self._unsent and count >= len(self._unsent[0]):
+                    count -= len(self._unsent.popleft())
+                if count:
+                    self._unsent[0] = self._unsent[0][count:]
         except BlockingIOError:
             pass
         except OSError:  # EPIPE
@@ -161,7 +173,10 @@ class Outbox:
 
     def _fill(self) -> bool:
         """Move what comes next into the window; whole frames, so that a channel can begin at any of them."""
-        if self._urgent:
+        if self._answers:
+            header, asked = self._answers.popleft()
+            piece = encode(dict(header, held=time.monotonic() - asked))
+        elif self._urgent:
             piece = self._urgent.popleft()
         elif self._takes_more and self._spool:
             piece = self._spool.take()

@@ -14,6 +14,7 @@ from .spawning import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .main import Agent
@@ -24,7 +25,7 @@ class Outfit:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.setting: Setting  # from prepare on; prerun leaves another one
+        self.setting: Setting  # from prepare on; prerun leaves another one, as does what comes with the start
         self.path = b""  # PATH, before there was anything of ours on it
         self.memory: Memory | None = None  # once something is started
         self.has_claimed = False  # devices
@@ -32,29 +33,35 @@ class Outfit:
         self._library = ""  # where Python finds what we bring it; "": nowhere
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
-        """Look at network and devices, and run prerun, if there is any, with the environment of the host's first rank.
+        """Look at devices, and run prerun, if there is any, with what the host's first rank finds.
 
-        interface, targets: as in network.find_interface; without targets nobody needs to know
         data: the source of meshrun, if it is to be there
         """
+        if not self._agent.is_over():
+            self.learn(header["finds"], lambda: self._prepare(header, data))
+
+    def learn(self, finds: dict[str, Any], then: Callable[[], None]) -> None:
+        """Take what the client knows of the first rank's surroundings, find the interface towards rank 0, and go on.
+
+        env: its variables; interface, targets: as in network.find_interface; without either nobody needs to know
+        """
         agent = self._agent
-        if agent.is_over():
-            return
-        self._given = {to_bytes(key): to_bytes(value) for key, value in header["env"].items()}
-        known = set(self._given) if header["interface"] else self._given.keys() | agent.environment.keys()
-        if not header["targets"] or known.issuperset(map(to_bytes, INTERFACES)):
-            self._prepare({}, header, data)
+        self._given = {to_bytes(key): to_bytes(value) for key, value in finds["env"].items()}
+        named, targets = finds["interface"], finds["targets"]
+        known = set(self._given) if named else self._given.keys() | agent.environment.keys()
+        if not (named or targets) or known.issuperset(map(to_bytes, INTERFACES)):
+            self._learned({}, named, then)
             return
         from . import network
 
-        work = partial(network.find_interface, header["interface"], header["targets"])
-        if header["interface"] or all(map(network.is_numeric, header["targets"])):
-            self._prepare(work(), header, data)
+        work = partial(network.find_interface, named, targets)
+        if named or all(map(network.is_numeric, targets)):
+            self._learned(work(), named, then)
             return
         try:  # who asks for a name may wait
-            agent.send_on_errand(work, lambda answer: self._prepare(answer, header, data))
+            agent.send_on_errand(work, lambda answer: self._learned(answer, named, then))
         except OSError as error:
-            agent.fail("interface", why(error))
+            self._learned({"notice": f"nobody to look for the interface: {why(error)}"}, named, then)
 
     def at_start(self) -> None:
         """Once more: prerun may have brought another docker, or hidden what is ours. Raises OSError."""
@@ -79,7 +86,7 @@ class Outfit:
                 environment[name] = to_bytes(value)
         return Setting(environment, found.directory, found.umask, found.limits, self._agent.ending.cgroup)
 
-    def _prepare(self, found: dict[str, Any], header: dict[str, Any], data: bytes) -> None:
+    def _learned(self, found: dict[str, Any], named: str, then: Callable[[], None]) -> None:
         """Go on once it is known which interface leads to rank 0."""
         agent = self._agent
         if agent.is_over():
@@ -90,11 +97,17 @@ class Outfit:
         if "notice" in found:
             agent.out.send({"type": "notice", "text": found["notice"], "seconds": 0})
         for name, value in found.get("variables", {}).items():
-            if header["interface"] or to_bytes(name) not in agent.environment:
+            if named or to_bytes(name) not in agent.environment:
                 self._given.setdefault(to_bytes(name), to_bytes(value))
         environment = rank_environment(agent.environment, self._given, agent.state.workspace)
+        self.path = environment[b"PATH"]
+        self.setting = Setting(environment, agent.state.workspace, cgroup=agent.ending.cgroup)
+        then()
+
+    def _prepare(self, header: dict[str, Any], data: bytes) -> None:
+        """Have ready what the ranks need of this disk, and of its devices."""
+        agent, environment = self._agent, self.setting.environment
         try:
-            self.path = environment[b"PATH"]
             environment[b"PATH"] = agent.containers.cover(self.path)
             self._library = agent.state.library("meshrun", data) if data else ""
         except OSError as error:
@@ -102,7 +115,6 @@ class Outfit:
             return
         if self._library:
             extend_path(environment, b"PYTHONPATH", self._library)
-        self.setting = Setting(environment, agent.state.workspace, cgroup=agent.ending.cgroup)
         self.memory = Memory(agent.ending.cgroup or cgroups.own())
         self._claim(header)
 

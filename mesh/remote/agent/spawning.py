@@ -73,7 +73,7 @@ def spawn(
     If argv cannot be executed, the child says so on its stderr and exits 126 or 127.
     """
     agent = os.getpid()
-    pid = os.fork()
+    pid = cgroups.fork(setting.cgroup)
     if pid:
         return pid
     try:
@@ -103,8 +103,6 @@ def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, i
                 pass
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     die_with(agent)
-    if setting.cgroup:
-        cgroups.enter(setting.cgroup)
     if setting.limits:
         import resource
 

@@ -92,10 +92,16 @@ class Work:
     # ---- requests
 
     def do_start(self, header: dict[str, Any], data: bytes) -> None:
-        """Start the ranks of this host."""
-        agent = self._agent
-        if agent.is_over():
+        """Start the ranks of this host, once what they find there is known."""
+        if self._agent.is_over():
             return
+        if header["finds"]:  # no prerun has needed it
+            self._agent.outfit.learn(header["finds"], lambda: self._start(header))
+        else:
+            self._start(header)
+
+    def _start(self, header: dict[str, Any]) -> None:
+        agent = self._agent
         agent.delivery.drop()
         agent.visits.make_door()
         agent.locking.release_ports()
@@ -178,7 +184,10 @@ class Work:
                 os.close(descriptor)
         if longest:
             self._read_again = now if longest >= FULL else now + GATHER
-            self._agent.flush()
+            # One that prints as it starts may end as well.
+            self._agent.gather_until = min(self._agent.gather_until, self._read_again)
+            if now >= self._agent.gather_until:
+                self._agent.flush()
 
     def relay_all(self, descriptor: int) -> None:
         """Pass on what a source holds now, before something that comes after it is told."""
@@ -198,6 +207,8 @@ class Work:
                 ended = {"type": "exited", "rank": rank.rank, "time": rank.ended, **rank.about_its_end()}
                 ours = self._agent.signalled or self._agent.ending.ordered
                 memory = self._agent.outfit.memory
+                if all(other.told for other in self.ranks.values()) and self._agent.is_done_with():
+                    ended["last"] = True
                 if not ours and memory is not None and memory.explains(rank.pid, rank.status):
                     ended["oom"] = True
                 self._agent.out.send({**ended, **_how(rank.status)})
