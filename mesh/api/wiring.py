@@ -119,6 +119,7 @@ def launch(
     keeps: agents may wait on the hosts already, and wait there for the next command
     Raises UsageError if this process may not have a descriptor for every host.
     """
+    do_afterwards()
     _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
     with contextlib.ExitStack() as files:
         stock = _stock(cluster) if keeps else None
@@ -161,7 +162,7 @@ def launch(
             verdict = store.finish(outcome) if store else None
 
         try:
-            launcher = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor)
+            launcher = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor, afterwards)
             outcome = launcher.run(conclude)
         finally:
             passwords.close()
@@ -362,6 +363,24 @@ def _stock(cluster: Cluster) -> Stock | None:
     from mesh.remote.blob import opening
 
     return Stock(socket_of(os.environ), opening())
+
+
+# What is done once somebody has been told how the command ended; None: nobody sees to that, and it is done at once.
+AFTERWARDS: list[Callable[[], object]] | None = None
+
+
+def afterwards(work: Callable[[], object]) -> None:
+    """Have something done that nobody need wait for."""
+    if AFTERWARDS is None:
+        work()
+    else:
+        AFTERWARDS.append(work)
+
+
+def do_afterwards() -> None:
+    """Do what was left for later, now."""
+    while AFTERWARDS:
+        AFTERWARDS.pop(0)()
 
 
 Opener = Callable[[Cluster, "Passwords", float, "Stock | None", "Begun"], "Backend"]

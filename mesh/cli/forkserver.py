@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import mesh
-from mesh.api import keeper
+from mesh.api import keeper, wiring
 from mesh.api.owner import user_name
 from mesh.cli.program import MeshProgram
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
@@ -150,11 +150,13 @@ def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> 
             way.settimeout(None)
             watch = _Watch(way)
             watch.start()
+            wiring.AFTERWARDS = []
             status = _run(program)
             watch.end(status)
             for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
                 with contextlib.suppress(OSError):
                     os.close(number)
+            wiring.do_afterwards()
     finally:
         os._exit(status)
 

@@ -115,6 +115,17 @@ def test_a_run_goes_on_without_its_client_and_tells_all_to_those_that_come_back(
     assert kinds == [Started, Exited, Gone]
 
 
+def test_what_a_rank_printed_that_had_ended_when_its_client_left(agent: Run, come: Come) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "echo all; exit 3")
+    agent.until(Exited)
+    leave(agent)
+    look = come()
+    look.until(Gone)
+    assert look.printed() == b"all\n"
+    assert not [event for event in look.events if isinstance(event, LeftOut)]
+
+
 def test_a_client_that_is_killed_after_it_has_left_ends_nothing(agent: Run, come: Come) -> None:
     agent.prepare()
     agent.start("sh", "-c", "trap 'echo told; exit 5' USR1; echo up; while :; do sleep 0.05; done")

@@ -61,6 +61,7 @@ class Containers:
         """directory: where the scripts are, or will be."""
         self._directory, self._label = directory, f"{LABEL}={run}"
         self._note = os.path.join(directory, "note")
+        self._covered: dict[str, str] = {}  # the real program behind each script
 
     def cover(self, path: bytes) -> bytes:
         """Put the scripts in front of a PATH on which the real programs are. Raises OSError.
@@ -75,8 +76,10 @@ class Containers:
                 real = os.path.abspath(os.fsdecode(find_program(tool.encode(), others)))
             except FileNotFoundError:
                 continue
-            os.makedirs(ours, 0o700, exist_ok=True)
-            self._write(os.path.join(self._directory, "bin", tool), real)
+            if self._covered.get(tool) != real:
+                os.makedirs(ours, 0o700, exist_ok=True)
+                self._write(os.path.join(self._directory, "bin", tool), real)
+                self._covered[tool] = real
             covered = ours + b":" + others
         return covered
 

@@ -7,7 +7,7 @@ import time
 
 from . import cgroups
 from .lean import signal
-from .processes import Process, descendants, look_at, send_signal
+from .processes import Process, descendants, has_children, look_at, send_signal
 
 LOOK = 0.05  # seconds between two looks at /proc
 REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
@@ -42,7 +42,8 @@ class Ending:
 
     def family(self) -> list[Process]:
         """Every process of the run."""
-        family = {process.pid: process for process in descendants(os.getpid()) if process.pid != self.ours}
+        below = descendants(os.getpid()) if has_children() else []
+        family = {process.pid: process for process in below if process.pid != self.ours}
         others = cgroups.members(self.cgroup) - family.keys()
         return [*family.values(), *look_at(others)]
 

@@ -36,7 +36,8 @@ class Outbox:
         self._tape: Tape | None = None
         self._is_parted = False  # the client gets no more of what ranks print
         self._printed: dict[str, int] = {}  # bytes of each stream so far
-        self._told: list[dict[str, Any]] = []  # the frames that a tape begins with
+        self._told: list[dict[str, Any]] = []  # how ranks have started and ended, for a tape
+        self._recorded: set[int] = set()  # ranks whose end is on the tape
         self._urgent: deque[bytes] = deque()  # these pass the spool and the window
         self._answers: deque[tuple[dict[str, Any], float]] = deque()  # so do these; when they were asked for, monotonic
         self._window: deque[bytes] = deque()  # what the client may not have yet, in whole frames
@@ -107,11 +108,13 @@ class Outbox:
         """
         if self._tape is None:
             for header in self._told:
-                tape.add(header)
+                if header["type"] == "started":
+                    tape.add(header)
             decoder = Decoder()
             self._tape = tape
             for header, data in decoder.feed(b"".join(self._unacknowledged())):
                 self._record(header, data)
+            self._record_ends()
         else:  # nothing of what ranks print is in there
             while self._spool:
                 self._urgent.append(self._spool.take())
@@ -129,7 +132,14 @@ class Outbox:
         for header, data in Decoder().feed(self._spool.take()):
             self._record(header, data)
             self._echo(header)
+        self._record_ends()
         return True
+
+    def _record_ends(self) -> None:
+        """Of ranks of which the client had all. The end of another one comes behind what it has printed."""
+        for header in self._told if not self._spool else ():
+            if header["type"] == "exited" and header["rank"] not in self._recorded:
+                self._record(header, b"")
 
     def _echo(self, header: dict[str, Any]) -> None:
         if header["type"] in TOLD and self.channel >= 0:
@@ -139,6 +149,8 @@ class Outbox:
         # prerun was told to who has prepared the run.
         if self._tape is not None and (header["type"] in TOLD or header.get("stream") in ("stdout", "stderr")):
             self._tape.add({name: value for name, value in header.items() if name != "size"}, data)
+            if header["type"] == "exited":
+                self._recorded.add(header["rank"])
 
     def send_urgently(self, header: dict[str, Any]) -> None:
         """Send before all that waits; for what means something by itself."""

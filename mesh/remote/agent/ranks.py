@@ -146,10 +146,12 @@ def _fionread() -> int:
 
 def home_directory() -> str:
     """Where we are at home; a user may have no name here, as in containers."""
+    if os.environ.get("HOME"):
+        return os.environ["HOME"]
     try:
         import pwd
 
-        return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+        return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return "/"
 

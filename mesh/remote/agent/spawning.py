@@ -73,11 +73,13 @@ def spawn(
     If argv cannot be executed, the child says so on its stderr and exits 126 or 127.
     """
     agent = os.getpid()
+    # Each step in the child touches pages that it must copy first. SIGKILL and SIGSTOP are always as they were.
+    changed = [number for number in range(1, signal.NSIG) if signal.getsignal(number) not in (signal.SIG_DFL, None)]
     pid = cgroups.fork(setting.cgroup)
     if pid:
         return pid
     try:
-        _become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})}, agent)
+        _become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})}, changed, agent)
     except OSError as error:
         name = os.fsdecode(argv[0]) if argv else ""
         os.write(2, (f"mesh: cannot run {name!r}: {error.strerror or error}\n").encode("utf-8", "replace"))
@@ -88,19 +90,18 @@ def spawn(
         os._exit(NOT_EXECUTABLE)
 
 
-def _become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], agent: int) -> None:
-    """In the child: turn into argv."""
+def _become(
+    argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], changed: Sequence[int], agent: int
+) -> None:
+    """In the child: turn into argv. changed: signals that mean something else here than they do to a new program"""
     os.setsid()
-    # First out of the way of each other: a source may have the number of another one's target.
-    sources = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for number, ours in descriptors.items()}
-    for number, ours in sources.items():
+    if descriptors.keys() & set(descriptors.values()):
+        # First out of the way of each other: a source may have the number of another one's target.
+        descriptors = {to: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for to, ours in descriptors.items()}
+    for number, ours in descriptors.items():
         os.dup2(ours, number)
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            try:
-                signal.signal(number, signal.SIG_DFL)
-            except (OSError, ValueError):  # numbers that the C library keeps for itself
-                pass
+    for number in changed:
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     die_with(agent)
     if setting.limits:
