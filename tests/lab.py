@@ -138,7 +138,7 @@ def peak_memory(pid: int | str = "self") -> float:
 
 
 def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
-    """(pid here, command) of what runs in a PID namespace; zombies are gone."""
+    """(pid here, command) of what runs in a PID namespace; zombies are gone, and what has given its memory back."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -146,6 +146,7 @@ def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
                     continue
                 if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
                     continue
+                os.readlink(entry / "exe")  # there is none then
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 

@@ -145,7 +145,7 @@ def test_a_client_that_ends_leaves_nothing(pod: Home, lab: Lab, number: int) -> 
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:  # agents may be on their way out, but nothing of the run
         commands = [command for host in lab.hosts for _, command in host.processes()]
-        assert all(command.startswith("python3 -I ") for command in commands)
+        assert all(command.startswith("python3 -I ") for command in commands), commands
     # 5 s to come back, for who was not heard to leave; grace, and some time for 4 hosts on two cores.
     assert gone(*lab.hosts, within=10.0 if number == signal.SIGKILL else 4.0)
 
