@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 
-from .lean import call, signal
+from .lean import call, contents, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,17 +22,15 @@ CLONE_INTO_CGROUP = 0x200000000  # linux/sched.h
 def own(controller: str = "") -> str:
     """The directory of the group that we are in, "" if there is none: of version 2, or of a controller of version 1."""
     try:
-        with open("/proc/self/cgroup") as file:
-            groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+        groups = [line.split(":", 2)[1:] for line in contents("/proc/self/cgroup").rstrip("\n").split("\n")]
         (path,) = [path for controllers, path in groups if controller in controllers.split(",")]
-        with open("/proc/self/mountinfo") as file:
-            for line in file:
-                before, _, after = line.partition(" - ")
-                kind, _, options = after.split()[:3]
-                if kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2":
-                    root, place = before.split()[3:5]
-                    if root == "/" or path == root or path.startswith(root + "/"):
-                        return os.path.normpath(place + "/" + (path[len(root) :] if root != "/" else path))
+        for line in contents("/proc/self/mountinfo").rstrip("\n").split("\n"):
+            before, _, after = line.partition(" - ")
+            kind, _, options = after.split()[:3]
+            if kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2":
+                root, place = before.split()[3:5]
+                if root == "/" or path == root or path.startswith(root + "/"):
+                    return os.path.normpath(place + "/" + (path[len(root) :] if root != "/" else path))
     except (OSError, ValueError):
         pass
     return ""
@@ -95,10 +93,9 @@ def enter(path: str) -> None:
 def members(path: str) -> set[int]:
     """The processes in a group and those below it, as far as we can see them."""
     found: set[int] = set()
-    for place in _groups(path):
+    for place in _groups(path) if is_populated(path) else ():
         try:
-            with open(os.path.join(place, "cgroup.procs")) as file:
-                found.update(int(line) for line in file)
+            found.update(map(int, contents(os.path.join(place, "cgroup.procs")).split()))
         except OSError:
             pass
     return found - {0}
@@ -107,8 +104,7 @@ def members(path: str) -> set[int]:
 def is_populated(path: str) -> bool:
     """Whether anything in a group or below it has not ended yet, also what is exiting or cannot be seen from here."""
     try:
-        with open(os.path.join(path, "cgroup.events")) as file:
-            return bool(path) and "populated 1" in file.read()
+        return bool(path) and "populated 1" in contents(os.path.join(path, "cgroup.events"))
     except OSError:
         return False
 
@@ -124,11 +120,15 @@ def kill(path: str) -> None:
 
 def remove(path: str) -> None:
     """Remove a group in which nothing is left, with those below it."""
-    for place in _groups(path):
-        try:
-            os.rmdir(place)
-        except OSError:
-            pass
+    try:
+        if path:
+            os.rmdir(path)
+    except OSError:  # there are others in it
+        for place in _groups(path):
+            try:
+                os.rmdir(place)
+            except OSError:
+                pass
 
 
 def _groups(path: str) -> Iterable[str]:

@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 
-from .lean import Socket, socket
+from .lean import Socket, contents, socket
 from .ranks import INTERFACES
 
 TYPE_CHECKING = False
@@ -67,8 +67,7 @@ def _hold(number: int) -> Socket:
 def _quiet_ports() -> tuple[int, int]:
     """The ports, the second one excluded, that are given to nobody who did not ask for them."""
     try:
-        with open(GIVEN_PORTS) as file:
-            return FIRST_PORT, int(file.read().split()[0])
+        return FIRST_PORT, int(contents(GIVEN_PORTS).split()[0])
     except (OSError, ValueError):
         return 0, 0
 

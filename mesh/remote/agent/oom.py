@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import cgroups
-from .lean import signal
+from .lean import contents, signal
 
 INIT_PIDS = 0xEFFFFFFC  # linux/proc_ns.h: the first PID namespace; the kernel's log names processes as that one does
 RECORD, RECORDS = 8192, 5000  # bytes of one at most; how many of them are read
@@ -48,8 +48,7 @@ class Memory:
 
     def _count(self) -> int:
         try:
-            with open(self._counter) as file:
-                return count_in(file.read())
+            return count_in(contents(self._counter))
         except OSError:
             return 0
 

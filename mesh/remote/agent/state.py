@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 
-from .lean import dumps, loads
+from .lean import contents, dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ LOCK_PATIENCE = 1.0  # seconds; taking the lock and writing the owner are two st
 def machine_id() -> str:
     """Which machine this is, readable and unique: several machines may share one home directory."""
     name = os.uname().nodename
-    try:
-        with open("/etc/machine-id") as file:
-            number = file.read()
-    except OSError:
-        number = ""
-    # Machines made from one image may have one machine-id, so the name counts as well.
-    digest = zlib.crc32((name + "\n" + number).encode("utf-8", "replace"))
-    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name[:40])
-    return f"{safe}-{digest:08x}"
+    if name not in _machine_ids:
+        try:
+            number = contents("/etc/machine-id")
+        except OSError:
+            number = ""
+        # Machines made from one image may have one machine-id, so the name counts as well.
+        digest = zlib.crc32((name + "\n" + number).encode("utf-8", "replace"))
+        safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name[:40])
+        _machine_ids[name] = f"{safe}-{digest:08x}"
+    return _machine_ids[name]
+
+
+_machine_ids: dict[str, str] = {}  # of a name that this machine has had
 
 
 def known_tree(record_path: str) -> str:
