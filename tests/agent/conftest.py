@@ -64,11 +64,13 @@ PYTHONS = pythons()
 class Run:
     """One agent, driven step by step; it keeps every event that came."""
 
-    def __init__(self, channel: Channel, begin: Begin) -> None:
+    def __init__(
+        self, channel: Channel, begin: Begin, preparation: Preparation | None = None, finds: Finds | None = None
+    ) -> None:
         self.session = Session(0, 0, channel, self.take)
         self.events: list[Event] = []
         self.taken: list[tuple[int, int]] = []
-        self.session.begin(begin)
+        self.session.begin(begin, preparation, finds)
         self._coming = self.session.events()
 
     def take(self, rank: int, count: int) -> None:
@@ -161,7 +163,9 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     backend = LocalBackend()
     channels: list[Channel] = []
 
-    def start(python: str, **changes: object) -> Run:
+    def start(
+        python: str, preparation: Preparation | None = None, finds: Finds | None = None, **changes: object
+    ) -> Run:
         run = f"run-{os.getpid()}"
         begin = Begin(
             run=run,
@@ -181,7 +185,7 @@ def opener(remote_dir: Path) -> Iterator[Open]:
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception), opened.result
         channels.append(opened.result)
-        return Run(opened.result, begin)
+        return Run(opened.result, begin, preparation, finds)
 
     yield start
     for channel in channels:

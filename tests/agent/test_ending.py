@@ -53,6 +53,40 @@ def test_what_a_rank_leaves_is_gone_when_the_run_is(agent: Run, script: str) -> 
     assert not is_running(pid)
 
 
+@pytest.mark.parametrize(
+    ("script", "is_last"),
+    [*[(script, False) for script in LEAVERS.values()], ("true", True), ("(sleep 0.01 &); sleep 0.2; exit 3", True)],
+    ids=[*LEAVERS, "nothing", "a child that has ended as well"],
+)
+def test_a_rank_is_the_last_of_the_run_where_it_leaves_nothing(agent: Run, script: str, is_last: bool) -> None:
+    agent.prepare()
+    agent.start("bash", "-c", script)
+    ended = agent.until(Exited)
+    assert isinstance(ended, Exited)
+    assert ended.is_last is is_last
+    agent.session.leave()
+    assert agent.until(Gone, Lost)
+
+
+def test_of_several_ranks_the_last_one_is(agent: Run) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "[ $RANK = 0 ] || { read line; exit 1; }", nproc=2, stdin=True)
+    first = agent.until(Exited)
+    agent.session.stdin(1, b"")
+    second = agent.until(Exited)
+    assert isinstance(first, Exited)
+    assert isinstance(second, Exited)
+    assert [(ended.rank, ended.is_last) for ended in (first, second)] == [(0, False), (1, True)]
+    agent.finish()
+
+
+def test_whoever_holds_the_lock_waits_until_the_agent_has_let_go_of_it(opener: Open, any_python: str) -> None:
+    run = opener(any_python, owner={"run": "r"})
+    run.prepare()
+    run.start("true")
+    assert not run.result().is_last
+
+
 def test_the_end_on_each_python(opener: Open, python: str) -> None:
     run = opener(python)
     run.prepare(["sleep 4567 &"])

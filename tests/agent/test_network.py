@@ -43,6 +43,35 @@ def test_a_port_is_the_runs_until_its_ranks_start(opener: Open, any_python: str)
     assert printed(agent, any_python, "-c", listen) == "mine\n"
 
 
+def test_what_the_ranks_find_may_come_with_their_start(opener: Open, python: str) -> None:
+    agent = opener(python, Preparation(library=library()), lock=True)
+    agent.until(Ready)
+    env = {"RANK": "0", "TOKEN": "s p", "MESH_RUN_ID": "r"}
+    show = f'{SHOW}; echo "$RANK $TOKEN"; [ -e "$PYTHONPATH/meshrun.py" ] && echo found; pwd'
+    finds = Finds(env=env, targets=["127.0.0.1"])
+    agent.session.start(["sh", "-c", show], [Rank(rank=0, env={}, stdin=False)], finds=finds)
+    agent.result()
+    interfaces, token, found, place = agent.printed().decode().splitlines()
+    assert (interfaces, token, found, Path(place).name) == ("lo lo", "0 s p", "found", "p")
+
+
+def test_the_interface_of_a_name_is_looked_for_with_the_start(opener: Open, any_python: str) -> None:
+    agent = opener(any_python, Preparation(), lock=True)
+    agent.until(Ready)
+    finds = Finds(env={"RANK": "0"}, targets=["localhost"])
+    agent.session.start(["sh", "-c", SHOW], [Rank(rank=0, env={}, stdin=False)], finds=finds)
+    agent.result()
+    assert agent.printed() == b"lo lo\n"
+
+
+def test_a_named_interface_that_is_not_there_is_told_before_the_start(opener: Open, any_python: str) -> None:
+    agent = opener(any_python, Preparation(), Finds(interface="ens14np0"), lock=True)
+    failed = agent.until(PrepareFailed, Ready)
+    assert isinstance(failed, PrepareFailed)
+    assert failed.step == "interface"
+    agent.finish()
+
+
 def test_a_named_port_that_is_taken(opener: Open, any_python: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]

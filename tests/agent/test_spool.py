@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,31 @@ def test_nobody_waits_for_what_comes_behind_the_last_word(tmp_path: Path) -> Non
     finally:
         pipe.close()
         outbox.close()
+
+
+def test_what_is_little_goes_out_in_one_write(tmp_path: Path) -> None:
+    """Each is a packet of sshd's, and wakes two of its processes."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # which keeps writes apart
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
+    outbox.channel = ours.fileno()
+    with ours, theirs:
+        outbox.precede(b"\nmarker\n")
+        outbox.send({"type": "started"})
+        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"all")
+        outbox.answer({"type": "beat"}, time.monotonic())
+        assert outbox.flush()
+        assert outbox.places == (0, outbox.places[1])
+        marker, told = theirs.recv(65536).split(b"\n", 2)[1:]
+        assert marker == b"marker"
+        assert len(told) == outbox.places[1]
+        (beat, _), (started, _), (_, data) = frames(told)
+        assert (beat["type"], started["type"], data) == ("beat", "started", b"all")
+        assert isinstance(beat["held"], float)
+        assert beat["held"] >= 0
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+    outbox.close()
 
 
 class Pipe:

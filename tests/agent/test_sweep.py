@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mesh.core.interfaces import Channel
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.doors import sweep
 from mesh.remote.blob import start_command
+from tests.conftest import REPOSITORY
 from tests.lab import eventually
 
 from . import conftest
@@ -46,6 +48,35 @@ def scope() -> Iterator[Path]:
 
 def within(place: Path, argv: list[str]) -> list[str]:
     return ["sh", "-c", f'echo $$ >{place}/cgroup.procs && exec "$@"', "sh", *argv]
+
+
+FORK = """
+import os, sys
+from mesh.remote.agent import cgroups
+exec(sys.argv[2])
+child = cgroups.fork(sys.argv[1])
+if not child:
+    os.write(1, open("/proc/self/cgroup", "rb").read())
+    os._exit(7)
+os._exit(os.waitpid(child, 0)[1] >> 8)
+"""
+
+
+@pytest.mark.parametrize(
+    "prevent",
+    ["cgroups.enter = None", "cgroups.CLONE3 = -1", "cgroups.call = lambda *given: -1"],
+    ids=["born into it", "no such call", "forbidden"],
+)
+def test_who_is_forked_is_in_the_group(prevent: str) -> None:
+    place = OURS / f"mesh-test-{os.getpid()}"
+    place.mkdir()
+    try:
+        argv = [sys.executable, "-c", FORK, str(place), prevent]
+        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=20)
+        assert (done.returncode, done.stderr) == (7, "")
+        assert any(line.endswith("/" + place.name) for line in done.stdout.splitlines())
+    finally:
+        place.rmdir()
 
 
 def kill_both_and_come_again(run: Run, python: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,14 @@ def test_only_who_is_there_hears_a_good_bye(told: bytes, is_heard: bool) -> None
     channel.sent.clear()
     talk.leave()
     assert channel.sent == [encode({"type": "bye"})] * is_heard
+
+
+def test_a_beat_was_not_under_way_while_its_answer_was_held_back() -> None:
+    sent = time.time() - 1000.0
+    channel, talk = begun(encode({"type": "beat", "echo": sent, "time": sent + 0.5, "orders": 0, "held": 999.0}))
+    list(talk.events())
+    assert 1.0 <= talk.round_trip < 999.0
+    assert channel.sent == []
 
 
 def test_who_does_not_speak_our_protocol_hears_a_good_bye_at_once() -> None:

@@ -125,6 +125,70 @@ def test_hosts_that_lock_by_themselves_are_not_told_to() -> None:
     assert replay.handle(Locked(time=1, node=1)) == [Prepare(node=0), Prepare(node=1), Prepare(node=2)]
 
 
+def at_once(node: int) -> Connected:
+    return replace(connected(node), is_locking=True, is_preparing=True)
+
+
+def test_hosts_that_prepare_themselves_are_not_told_to() -> None:
+    replay = Replay(hosts=3, lock=False, sync=False)
+    assert replay.supervisor.prepares_at_once
+    for node in (2, 0):
+        assert replay.handle(at_once(node), Locked(time=1, node=node), Ready(time=1, node=node)) == []
+    assert replay.handle(at_once(1), Locked(time=1, node=1)) == []
+    assert replay.handle(Ready(time=1, node=1)) == [Start(node=0), Start(node=1), Start(node=2)]
+
+
+def test_a_host_that_fails_while_others_have_prepared_themselves() -> None:
+    replay = Replay(hosts=2, lock=False, sync=False)
+    replay.tick(1.0)
+    assert replay.handle(at_once(0), Locked(time=1, node=0), Ready(time=1, node=0)) == []
+    failed = PrepareFailed(time=2, node=1, step="interface", message="none so named")
+    assert replay.handle(at_once(1), Locked(time=1, node=1), failed) == []
+    assert replay.tick(4.0) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    assert replay.outcome().exit_code == 125
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lock": True},
+        {"sync": True},
+        {"claim": True},
+        {"prerun": (PrerunEntry(run="true"),)},
+        {"commands": (SetupCommand(run="true"),), "kind": Kind.SETUP},
+        {"command": ()},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_where_something_is_held_or_runs_before_the_ranks_hosts_wait_for_each_other(changes: dict[str, object]) -> None:
+    assert not Replay(**{"lock": False, "sync": False, **changes}).supervisor.prepares_at_once  # type: ignore[arg-type]
+
+
+def last(rank: int, code: int = 0) -> Exited:
+    return replace(exited(rank, code), is_last=True)
+
+
+def test_nobody_waits_for_hosts_where_nothing_is_left() -> None:
+    replay = Replay(hosts=3, lock=False, sync=False)
+    replay.ready()
+    assert replay.handle(last(0), exited(1)) == []
+    assert replay.handle(Lost(time=3, node=0, reason="the connection ended")) == []
+    assert replay.handle(last(2, code=3)) == [finish(1)]
+    assert replay.handle(*gone(1)) == []
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.unverified, outcome.lost) == (3, (), ())
+
+
+def test_the_others_are_ended_and_waited_for() -> None:
+    replay = Replay(hosts=2, lock=False, sync=False)
+    replay.ready()
+    assert replay.handle(exited(1), last(0)) == [finish(1)]
+    assert not replay.supervisor.done
+    replay.handle(*gone(1))
+    assert replay.outcome().exit_code == 0
+
+
 def test_a_host_that_locks_by_itself_while_the_run_ends() -> None:
     replay = Replay(hosts=2)
     replay.tick(1.0)
