@@ -40,6 +40,7 @@ class Following(Session):
         self._client = os.urandom(8).hex()
         self._told: set[str] = set()  # all but output comes again through each channel
         self._marker = os.urandom(16).hex()
+        self._has_begun = True
         self._send(opening() + encode(self._greeting()))
 
     def beat(self) -> None:

@@ -144,6 +144,7 @@ class Session:
         self.attempt = 0  # which listing of the workspace is being sent
         self._ended = False
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
+        self._has_begun = False  # the agent knows for what it is there
         self._over = False  # the agent has said its last word
         self._given_up = ""  # why we hung up for good, if we did
         self._why = ""  # the last channel ended
@@ -186,7 +187,10 @@ class Session:
         }
         at_once = _prepare_frame(preparation, finds or Finds()) if preparation else b""
         self._is_preparing = preparation is not None
-        self._send(opening() + encode(request) + at_once)
+        with self._lock:
+            if not self._given_up:
+                self._has_begun = True
+                self._send_held(opening() + encode(request) + at_once)
 
     def lock(self) -> None:
         """Take the host's lock, if the run takes any."""
@@ -350,8 +354,10 @@ class Session:
 
     def leave(self) -> None:
         """Tell the agent that we leave for good, whatever it is doing: it ends the run, unless that is detached."""
-        self._given_up = self._given_up or "given up"
-        if not self._over:
+        with self._lock:
+            self._given_up = self._given_up or "given up"
+            is_there = self._has_begun and not self._over
+        if is_there:
             self._send(encode({"type": "bye"}))
 
     def try_another(self, reason: str) -> None:

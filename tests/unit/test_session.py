@@ -13,7 +13,22 @@ from hypothesis import strategies as st
 from mesh.core.events import Lost
 from mesh.core.interfaces import Farewell
 from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.session import PIECE, Session
+from mesh.remote.session import PIECE, Begin, Session
+
+BEGIN = Begin(
+    run="r",
+    project="p",
+    remote_dir="~/.mesh",
+    about={},
+    owner=None,
+    node=0,
+    share=False,
+    devices=(),
+    device_patience=5.0,
+    spool=10**9,
+    lease=60.0,
+    grace=5.0,
+)
 
 
 class Recorder:
@@ -71,7 +86,7 @@ def begun(*told: bytes) -> tuple[Recorder, Session]:
     """One whose agent has greeted, and says that then."""
     channel = Recorder()
     talk = session(channel)
-    talk._marker = "marker"
+    talk._marker, talk._has_begun = "marker", True
     channel._told = [b"\nmarker\n", *told]
     return channel, talk
 
@@ -90,6 +105,14 @@ def test_only_who_is_there_hears_a_good_bye(told: bytes, is_heard: bool) -> None
     channel.sent.clear()
     talk.leave()
     assert channel.sent == [encode({"type": "bye"})] * is_heard
+
+
+def test_an_agent_that_was_told_nothing_is_told_nothing_when_we_leave() -> None:
+    channel = Recorder()
+    talk = session(channel)
+    talk.leave()
+    talk.begin(BEGIN)
+    assert channel.sent == []
 
 
 def test_a_beat_was_not_under_way_while_its_answer_was_held_back() -> None:
