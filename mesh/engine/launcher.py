@@ -356,6 +356,11 @@ class Launcher:
         brought = library() if spec.command else b""
         return Preparation(prerun=spec.prerun, force=spec.force, claim=spec.claim, evict=spec.evict, library=brought)
 
+    def _finds_alone(self) -> Finds:
+        """What is known of that before: enough to see whether there is an interface that is named."""
+        named = self._cluster.interface
+        return Finds(env=self._spec.env, interface=named) if named else Finds()
+
     def _finds(self, node: int) -> Finds:
         """What the first rank of a host does, once all hosts have answered."""
         env = self._environment(node)
@@ -504,7 +509,7 @@ class Launcher:
             if isinstance(session, Following):
                 session.follow(begin, self._local.have or {}, only_reads=self._local.only_reads)
             elif self._supervisor.prepares_at_once:
-                session.begin(begin, self._preparation(), Finds(interface=self._cluster.interface))
+                session.begin(begin, self._preparation(), self._finds_alone())
             else:
                 session.begin(begin)
             try:

@@ -11,7 +11,7 @@ import pytest
 
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
-from mesh.remote.agent import doors
+from mesh.remote.agent import doors, processes
 from mesh.remote.session import Finds, Preparation
 from tests.lab import eventually, state_of
 
@@ -66,6 +66,60 @@ def test_a_rank_is_the_last_of_the_run_where_it_leaves_nothing(agent: Run, scrip
     assert ended.is_last is is_last
     agent.session.leave()
     assert agent.until(Gone, Lost)
+
+
+COMET = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+end = time.monotonic() + 5
+if os.fork() == 0:
+    os.setsid()
+    while time.monotonic() < end and os.fork() == 0:
+        pass
+"""
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_process_that_forks_and_ends_all_the_time_is_ended(agent: Run, attempt: int) -> None:
+    """Whoever looks at one process after the other may miss it."""
+    mark = f"comet-{os.getpid()}-{attempt}"
+    agent.prepare()
+    agent.start(sys.executable, "-c", COMET, mark)
+    ended = agent.until(Exited)
+    assert isinstance(ended, Exited)
+    assert not ended.is_last
+    assert agent.finish(grace=0.2).left == ()
+    assert not [process for process in processes.all_processes() if mark in process.told()]
+
+
+LATE = """
+import os, time
+gate = os.path.join(os.environ["HOLDS"], "gate")
+if os.environ["RANK"] == "0":
+    if os.fork() == 0:
+        time.sleep(0.1)
+        os.write(1, b"x\\n")
+        time.sleep(0.001)
+        os.write(1, b"late\\n")
+        open(gate, "w").close()
+        os._exit(0)
+else:
+    while not os.path.exists(gate):
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_what_others_print_into_the_pipe_of_a_rank_that_has_ended(agent: Run, attempt: int, tmp_path: Path) -> None:
+    agent.prepare(env={"HOLDS": str(tmp_path)})
+    agent.start(sys.executable, "-c", LATE, nproc=2)
+    agent.until(Exited)
+    last = agent.until(Exited)
+    assert isinstance(last, Exited)
+    if last.is_last:  # nobody would wait for more
+        assert agent.printed() == b"x\nlate\n"
+    agent.finish()
+    assert agent.printed() == b"x\nlate\n"
 
 
 def test_of_several_ranks_the_last_one_is(agent: Run) -> None:

@@ -72,6 +72,13 @@ def test_a_named_interface_that_is_not_there_is_told_before_the_start(opener: Op
     agent.finish()
 
 
+def test_nobody_looks_for_an_interface_where_the_user_has_said_more(opener: Open, any_python: str) -> None:
+    finds = Finds(env=dict.fromkeys(NAMES, "their own"), interface="ens14np0")
+    agent = opener(any_python, Preparation(), finds, lock=True)
+    assert isinstance(agent.until(PrepareFailed, Ready), Ready)
+    agent.finish()
+
+
 def test_a_named_port_that_is_taken(opener: Open, any_python: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]

@@ -171,6 +171,28 @@ def test_what_is_little_goes_out_in_one_write(tmp_path: Path) -> None:
     outbox.close()
 
 
+def test_another_channel_brings_many_small_frames(tmp_path: Path) -> None:
+    """More than one call of writev(2) takes."""
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
+    first, second = Pipe(), Pipe()
+    try:
+        outbox.channel = first.writer
+        for number in range(3000):
+            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number)
+            assert outbox.flush()
+            first.receive(1 << 20)
+        outbox.go_on(second.writer, 0)
+        found: list[int] = []
+        while outbox:
+            assert outbox.flush()
+            found += second.receive(1 << 20)
+        assert found == list(range(3000))
+    finally:
+        first.close()
+        second.close()
+        outbox.close()
+
+
 class Pipe:
     """A channel, and the client at its end."""
 

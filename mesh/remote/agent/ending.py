@@ -7,7 +7,7 @@ import time
 
 from . import cgroups
 from .lean import signal
-from .processes import Process, descendants, has_children, look_at, send_signal
+from .processes import UNSEEN, Process, descendants, has_children, look_at, send_signal
 
 LOOK = 0.05  # seconds between two looks at /proc
 REAPED = 5.0  # seconds that SIGKILL may take before what is left is named; uninterruptible sleep takes longer
@@ -25,14 +25,11 @@ class Ending:
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
-        self._has_none = False  # once nothing more begins, there was nothing: a second look would find nothing either
         self._foreign: dict[int, Process] = {}  # what we may not signal
 
     def signal(self, number: int, grace: float) -> None:
         """Signal every process of the run, and kill what is left after grace seconds."""
-        family = self.family()
-        self._has_none = self.ordered and not family
-        self._send([p for p in family if p.pid not in self.spared], number)
+        self._send([p for p in self.family() if p.pid not in self.spared], number)
         self.kill_by(grace)
 
     @property
@@ -41,11 +38,20 @@ class Ending:
         return self._killed_at is not None
 
     def family(self) -> list[Process]:
-        """Every process of the run."""
+        """Every process of the run, but for one that forks and ends while we look."""
+        if self.is_empty():
+            return []
         below = descendants(os.getpid()) if has_children() else []
         family = {process.pid: process for process in below if process.pid != self.ours}
         others = cgroups.members(self.cgroup) - family.keys()
         return [*family.values(), *look_at(others)]
+
+    def is_empty(self) -> bool:
+        """Whether there is surely no process of the run: both facts hold for all of them at once, which no look does.
+
+        A child that has ended counts until it is waited for.
+        """
+        return not (has_children() or cgroups.is_populated(self.cgroup))
 
     def kill_by(self, seconds: float) -> None:
         moment = time.monotonic() + seconds
@@ -76,13 +82,15 @@ class Ending:
         if not self.ordered or now < self._look_at:
             return None
         self._look_at = now + LOOK
-        left = [] if self._has_none else self.family()
-        if not left or (self._killed_at is not None and self._is_hopeless(left, now - self._killed_at)):
-            return left
+        left = self.family()
+        if not left and self.is_empty():
+            return []
+        if self._killed_at is not None and self._is_hopeless(left, now - self._killed_at):
+            return left or [UNSEEN]
         return None
 
     def _is_hopeless(self, left: list[Process], waited: float) -> bool:
-        return waited > REAPED or all(process.pid in self._foreign for process in left)
+        return waited > REAPED or (bool(left) and all(process.pid in self._foreign for process in left))
 
     def _kill(self) -> None:
         """Kill until a look finds nobody new: a process may fork while we look."""

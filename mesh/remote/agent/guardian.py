@@ -9,7 +9,7 @@ import os
 import time
 
 from .lean import dumps, loads, signal, socketpair
-from .processes import become_subreaper, descendants, hear_of_parents_end, send_signal
+from .processes import UNSEEN, become_subreaper, descendants, has_children, hear_of_parents_end, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def end_all() -> list[str]:
     deadline = time.monotonic() + PATIENCE
     while True:
         found = descendants(os.getpid())
-        if not found:
+        if not found and not has_children():
             return []
         foreign = send_signal(found, signal.SIGKILL)
-        if time.monotonic() > deadline or len(foreign) == len(found):
-            return [process.told() for process in found]
+        if time.monotonic() > deadline or (found and len(foreign) == len(found)):
+            return [process.told() for process in found or [UNSEEN]]
         _reap()
         time.sleep(0.005)
 

@@ -242,7 +242,7 @@ class Agent:
     def is_done_with(self) -> bool:
         """Nothing of the run is left or held here: who hears that need not ask us to end it."""
         held = self.begin["owner"] or self.share or self.outfit.has_claimed or self.containers.used()
-        return not (held or self.is_over() or self.client.is_detached or self.ending.family())
+        return not (held or self.is_over() or self.client.is_detached) and self.ending.is_empty()
 
     def fail(self, step: str, message: str, hint: str = "") -> None:
         if not self.failed:

@@ -59,6 +59,8 @@ class Process:
 
     def told(self) -> str:
         """Pid, user and command, for people."""
+        if not self.pid:
+            return self.name
         try:
             with open(f"/proc/{self.pid}/cmdline", "rb") as file:
                 command = file.read(300).replace(b"\0", b" ").decode("utf-8", "replace").strip()
@@ -100,6 +102,10 @@ def has_children() -> bool:
         return True
     except ChildProcessError:
         return False
+
+
+# What is surely there, though no look finds it.
+UNSEEN = Process(0, 0, "?", "something that cannot be seen", 0, 0)
 
 
 def look_at(pids: Iterable[int]) -> list[Process]:

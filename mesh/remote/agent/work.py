@@ -209,6 +209,8 @@ class Work:
                 memory = self._agent.outfit.memory
                 if all(other.told for other in self.ranks.values()) and self._agent.is_done_with():
                     ended["last"] = True
+                    for descriptor in list(self.sources):  # nobody waits for what comes behind this word
+                        self.relay_all(descriptor)
                 if not ours and memory is not None and memory.explains(rank.pid, rank.status):
                     ended["oom"] = True
                 self._agent.out.send({**ended, **_how(rank.status)})
