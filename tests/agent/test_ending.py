@@ -64,8 +64,7 @@ def test_a_rank_is_the_last_of_the_run_where_it_leaves_nothing(agent: Run, scrip
     ended = agent.until(Exited)
     assert isinstance(ended, Exited)
     assert ended.is_last is is_last
-    agent.session.leave()
-    assert agent.until(Gone, Lost)
+    assert agent.finish(grace=0.0).left == ()
 
 
 COMET = """
