@@ -156,11 +156,9 @@ def call(name: str, *arguments: int | bytes) -> int:
         import _ctypes
 
         library: Any = _ctypes
-        function = library.dlsym(library.dlopen(None, 0), name)
-    except (ImportError, AttributeError):
+        done: int = library.call_function(library.dlsym(library.dlopen(None, 0), name), arguments)
+    except (ImportError, AttributeError, TypeError):
         import ctypes
 
-        done: int = getattr(ctypes.CDLL(None), name)(*arguments)
-    else:
-        done = library.call_function(function, arguments)
+        done = getattr(ctypes.CDLL(None), name)(*arguments)
     return done
