@@ -79,8 +79,9 @@ class Attachment(Supervisor):
             case Lost(is_known=False, is_clear=False):
                 return self._unreachable(event)
             case Lost(node=node):
-                # Another host may have told it already, with the time at which somebody took note of it.
-                self._forget_loss(node)
+                if not self._ended(node):
+                    # Another host may have told it already, with the time at which somebody took note of it.
+                    self._forget_loss(node)
                 return [*super().handle(event), *self._told(node)]
             case Interrupted(signal=number):
                 return self._asked_to_end(number)

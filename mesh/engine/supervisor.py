@@ -171,7 +171,7 @@ class Supervisor:
                 failure = PrepareFailed(time=time, node=0, step="workspace", message=message, hint=hint)
                 return self._fail(failure, Cause.PREPARE)
             case Started(rank=rank):
-                return self._has_started(rank)
+                return self._have_started([rank])
             case Detached(node=node, ends_with=what):
                 if what:
                     self._at_logout.setdefault(what, set()).add(node)
@@ -262,13 +262,22 @@ class Supervisor:
 
     @property
     def _goes_on(self) -> bool:
-        return self._cause is None and self._introduction.is_over
+        """The hosts have all of it, where it may have ended by now: whoever comes back is told how."""
+        if self._cause is not None or not self._detached:
+            return False
+        told = self._detached | {lost.node for lost in self._lost}
+        return self._introduction.is_over or (len(told) == len(self._phase) and self._all(Phase.OVER))
 
-    def _has_started(self, rank: int) -> list[Order]:
-        if rank not in self._not_started:
-            return []
-        self._not_started.discard(rank)
-        return [] if self._not_started or self._cause is not None else self._detach()
+    @property
+    def _is_leaving(self) -> bool:
+        """From now on it is the hosts that decide, and keep what ranks print."""
+        return self._cause is None and (self._spec.detach or self._detached is not None)
+
+    def _have_started(self, ranks: Iterable[int]) -> list[Order]:
+        """These have, or never will."""
+        awaited = bool(self._not_started)
+        self._not_started.difference_update(ranks)
+        return self._detach() if awaited and not self._not_started and self._is_leaving else []
 
     def _detach(self, node: int | None = None) -> list[Order]:
         """All ranks run and nobody is to wait for them, or somebody has told a host so: then so do all."""
@@ -278,10 +287,15 @@ class Supervisor:
         else:
             others = []
         self._detached |= {node} if node is not None else set()
-        if len(self._detached) == len(self._phase):
-            self._deadlines.setdefault("introduction", self._now + INTRODUCTION)
-            return [*self._warnings(), *self._introduction.begin()]
-        return [Detach(node=other) for other in others]
+        return self._introduce() or [Detach(node=other) for other in others]
+
+    def _introduce(self) -> list[Order]:
+        """Once all hosts have said that they keep the run, their agents are to meet."""
+        if not self._is_leaving or not self._detached or not self._detached.issuperset(self._answering()):
+            return []
+        self._deadlines.pop("leaving", None)
+        self._deadlines.setdefault("introduction", self._now + INTRODUCTION)
+        return [*self._warnings(), *self._introduction.begin()]
 
     def _warnings(self) -> list[Order]:
         """Where it does not go on for long: once."""
@@ -292,7 +306,13 @@ class Supervisor:
     def _left(self, ended: float, cause: Cause, exit_code: int) -> Outcome:
         """The outcome of a run that goes on without us."""
         return Outcome(
-            run=self._spec.run, exit_code=exit_code, cause=cause, started=self._started, ended=ended, goes_on=True
+            run=self._spec.run,
+            exit_code=exit_code,
+            cause=cause,
+            started=self._started,
+            ended=ended,
+            exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
+            goes_on=True,
         )
 
     # ---- towards the start
@@ -446,14 +466,16 @@ class Supervisor:
         if not event.is_clear:
             self._not_seen[node] = f"{name}: lost; its agent ends the run there as soon as it notices"
         self._running.pop(node, None)
-        return [*self._suspect(event), *self._settle()]
+        suspected = self._suspect(event)
+        return [*suspected, *self._have_started(self._placement.ranks(node)), *self._introduce(), *self._settle()]
 
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
         self._suspects[("rank", event.rank) if isinstance(event, Exited) else ("host", event.node)] = event
-        if self._detached is not None and isinstance(event, Exited):
-            return []  # the hosts decide
-        if self._cause is None and not self._spec.keep_going:
+        if self._is_leaving and isinstance(event, Exited):
+            if len(self._suspects) > 1:
+                return []
+        elif self._cause is None and not self._spec.keep_going:
             self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
             self._last_output = self._now
             self._deadlines["drain"] = self._now + self._spec.drain
@@ -511,8 +533,12 @@ class Supervisor:
     def _settle(self) -> list[Order]:
         """See whether the ranks of all hosts have ended, or none will ever start."""
         if self._started:
-            if not self._running:
+            if self._running:
+                return []
+            if not self._is_leaving:
                 return self._finish(self._answering())
+            if "introduction" not in self._deadlines:  # some host may keep what its ranks have printed
+                self._deadlines.setdefault("leaving", self._now + PATIENCE)
         elif self._cause is not None and self._all(Phase.OVER):
             self._ending = max(self._ending, Ending.STOPPING)
         return []
@@ -550,6 +576,8 @@ class Supervisor:
         if self._passed("timeout"):
             orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
             orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)
+        if self._passed("leaving"):
+            orders += self._finish(self._answering())
         if self._passed("introduction"):
             orders += self._introduction.give_up()
         if self._passed("stacks"):

@@ -135,6 +135,8 @@ def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = 
             return [f"the time was out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
             run = outcome.run
+            if len(outcome.exits) == placement.world_size:
+                return [f"all ranks of {run} have ended by now: `mesh attach {run}` tells how"]
             return [f"{run} goes on by itself: `mesh attach {run}` comes back, `mesh stop {run}` ends it"]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name

@@ -28,7 +28,7 @@ from mesh.core.events import (
 from mesh.core.interfaces import Channel
 from mesh.remote.blob import start_command
 from mesh.remote.following import Following
-from mesh.remote.session import Begin
+from mesh.remote.session import Begin, Rank
 from tests.agent.conftest import HOST, PYTHONS, Open, Run
 from tests.lab import eventually, state_of
 
@@ -268,6 +268,48 @@ def test_a_run_that_has_a_client_and_one_that_nobody_knows_are_told_apart(agent:
     assert isinstance(refused, PrepareFailed)
     assert "mesh detach" in refused.hint
     agent.finish(0.0)
+
+
+def begin_to_leave(run: Run, script: str) -> None:
+    """Start a script whose client is about to leave; so long, what it prints is held back."""
+    run.prepare()
+    run.session.start(["sh", "-c", script], [Rank(rank=0, env={"RANK": "0"}, stdin=False)], detach=True)
+    run.until(Started)
+
+
+def test_what_waits_for_a_client_that_is_about_to_leave_is_there_for_those_who_come(agent: Run, come: Come) -> None:
+    begin_to_leave(agent, "printf all; printf error >&2; exit 3")
+    leave(agent)
+    look = come()
+    ended = look.until(Exited)
+    assert isinstance(ended, Exited)
+    look.until(Gone)
+    assert (ended.code, look.printed(), look.printed(Stream.STDERR)) == (3, b"all", b"error")
+    assert not [event for event in agent.events if isinstance(event, Output)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, 0])
+def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remote_dir: Path, number: int) -> None:
+    """number: with which the run is ended; 0: it is told to finish at once"""
+    begin_to_leave(
+        agent,
+        f"trap 'printf last; exit 3' TERM; head -c 3000000 /dev/zero; touch '{remote_dir}/up'; "
+        "while :; do sleep 0.02; done",
+    )
+    assert eventually(lambda: (remote_dir / "up").exists())
+    if number:
+        agent.session.signal(number, 5.0)
+    else:
+        agent.session.finish(signal.SIGTERM, 5.0)
+    ended = agent.until(Exited)
+    assert isinstance(ended, Exited)
+    printed = agent.printed()
+    assert (ended.code, printed) == (3, b"\0" * 3_000_000 + b"last")
+    if number:
+        agent.session.finish(signal.SIGTERM, 5.0)
+    agent.until(Gone)
+    agent.session.close()
+    assert eventually(lambda: not list(remote_dir.glob("machines/*/tape-*")))
 
 
 def test_what_is_not_running_is_not_detached(agent: Run, remote_dir: Path) -> None:

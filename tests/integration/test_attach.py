@@ -134,6 +134,18 @@ def test_a_run_is_found_from_elsewhere_and_long_after_its_end(home: Home, tmp_pa
     assert home.mesh("clean", "local").out.count(b"tape-") == 2
 
 
+@pytest.mark.parametrize("how", ["attach", "logs"])
+def test_a_run_whose_ranks_end_at_once_is_left_all_the_same(home: Home, how: str) -> None:
+    """However fast that is: the status tells that they have started, and those who come hear all the rest."""
+    for number in range(4):
+        run = left(home, "local:2", "sh", "-c", f"echo out; echo err >&2; exit {number}")
+        done = home.mesh(how)
+        assert sorted(done.lines) == ["[0] out", "[1] out"], done.err
+        assert done.err.count("] err\n") == 2
+        assert home.mesh("attach", "--output", "none").status == number
+        assert problems(runs(home) / run) == []
+
+
 def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Home, tmp_path: Path) -> None:
     other = elsewhere(home, tmp_path / "state")
     enough = tmp_path / "enough"

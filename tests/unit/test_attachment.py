@@ -30,7 +30,7 @@ from mesh.engine.attachment import Attachment
 from mesh.engine.introduction import Introduction
 from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
 from mesh.remote.agent.alone import QUIET, Alone
-from tests.unit.test_supervisor import Replay, exited, gone, stop
+from tests.unit.test_supervisor import Replay, exited, finish, gone, stop
 
 DRAIN = 2.0
 TERM, INT = int(signal.SIGTERM), int(signal.SIGINT)
@@ -101,6 +101,48 @@ def test_a_host_that_is_lost_while_we_leave_ends_the_run() -> None:
     assert replay.tick(4.0) == [stop(0)]
     replay.handle(exited(0, by=TERM, at=5.0), *gone(0))
     assert replay.outcome().exit_code == 76
+
+
+def test_ranks_that_have_ended_while_we_leave_are_left_like_all_others() -> None:
+    """What they have printed is on their hosts, or on its way there."""
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), exited(0, 1), exited(1, 3))
+    assert replay.said == ["rank 0 on h0: exit 1"]
+    replay.handle(*gone(0))
+    assert not replay.supervisor.done
+    replay.handle(detached(1), *gone(1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.goes_on, len(outcome.exits)) == (0, Cause.DETACHED, True, 2)
+
+
+def test_a_host_that_does_not_say_whether_it_keeps_the_run_is_waited_for_no_longer_than_a_while() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), exited(0, 0), exited(1, 3))
+    assert replay.tick(5.0) == []
+    assert replay.tick(30.0) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    assert replay.outcome().exit_code == 3
+
+
+def test_a_rank_that_fails_before_another_has_started_is_left_to_the_hosts() -> None:
+    replay = Replay(detach=True)
+    replay.ready()
+    assert replay.handle(started(0), exited(0, 1)) == []
+    assert replay.tick(20.0) == []
+    assert replay.handle(started(1)) == [Detach(node=0), Detach(node=1)]
+
+
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_host_that_is_lost_while_we_leave_keeps_nobody_where_the_others_go_on(has_started: bool) -> None:
+    replay = Replay(hosts=3, detach=True, keep_going=True)
+    replay.ready()
+    replay.handle(started(0), started(1), *([started(2)] if has_started else []))
+    orders = replay.handle(Lost(time=2, node=2, reason="cut"))
+    assert orders == ([] if has_started else [Detach(node=0), Detach(node=1)])
+    replay.handle(detached(0), detached(1))
+    assert replay.outcome().cause is Cause.DETACHED
 
 
 def test_a_run_that_is_being_ended_is_not_left() -> None:
@@ -189,6 +231,16 @@ ENDED: dict[str, tuple[list[Event], int, Cause]] = {
     ),
     "a host was started anew": (
         [ordered(1, Cause.LOST, 7, lost=0), exited(1, by=TERM, at=8), anew(0, at=6)],
+        76,
+        Cause.LOST,
+    ),
+    "an agent was told to end, and killed before it had": (
+        [
+            PrepareFailed(time=6, node=0, step="agent", message="told to end"),
+            ordered(1, Cause.LOST, 7, lost=0),
+            exited(1, by=TERM, at=8),
+            anew(0, at=6.1),
+        ],
         76,
         Cause.LOST,
     ),

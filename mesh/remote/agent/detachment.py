@@ -41,13 +41,14 @@ class Detachment:
         """The run goes on without its client."""
         return self._agent.client.is_detached
 
-    def start(self, ranks: int, keep: bool) -> None:
-        """So many ranks are about to start; keep: what they print is for the tape. Raises OSError."""
+    def start(self, ranks: int, leaves: bool) -> None:
+        """So many ranks are about to start; leaves: the client will, once all have. Raises OSError."""
         begin = self._agent.begin
         timeout_at = time.monotonic() + begin["timeout"] if begin["timeout"] else float("inf")
         self._alone = Alone(ranks, drain=begin["drain"], timeout_at=timeout_at, keep_going=begin["keep_going"])
-        if keep:
-            self._agent.out.keep(self._make_tape())
+        if leaves:
+            self._make_tape()
+            self._agent.out.hold()
 
     def do_detach(self, header: dict[str, Any], data: bytes) -> None:
         self.detach()
@@ -62,11 +63,13 @@ class Detachment:
         try:
             tape = self._make_tape()
             agent.out.part(tape)
+            agent.out.move()  # with it goes who has ended already, before we say that the client may leave
             tape.flush()  # before anybody relies on it
             agent.begin["about"]["detached"] = True
             if agent.begin["owner"]:
                 agent.state.tell({**agent.begin["owner"], "detached": True})
         except OSError as error:
+            agent.out.release()
             text = f"cannot go on by itself: {why(error)}"
             agent.out.send_urgently({"type": "notice", "text": text, "seconds": 0})
         else:
@@ -167,6 +170,8 @@ class Detachment:
         self.followers.close()
         if self._peers is not None:
             self._peers.close()
+        if self._tape is not None and not self.is_on:  # the client has everything
+            self._tape.discard()
 
     # ---- those who look on
 

@@ -355,6 +355,7 @@ class Agent:
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
         self.detachment.note_end(header.get("cause", "signal"), header["signal"], header.get("more", {}))
         self.signalled = True
+        self.out.release()
         if self.detachment.is_said_again(header["signal"]):
             self.ending.kill_by(header["grace"])
             return
@@ -362,6 +363,7 @@ class Agent:
 
     def do_kill(self, header: dict[str, Any], data: bytes) -> None:
         self.signalled = True
+        self.out.release()
         self.ending.kill_by(0.0)
 
     def do_finish(self, header: dict[str, Any], data: bytes) -> None:
@@ -369,6 +371,7 @@ class Agent:
 
     def finish(self, number: int, grace: float) -> None:
         """End whatever is left of the run; then we leave."""
+        self.out.release()
         if self.work.is_set_up() and not self.signalled:
             self.leave_setup()
         elif not self.ending.ordered:

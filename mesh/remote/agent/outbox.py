@@ -34,6 +34,7 @@ class Outbox:
         """place: where in the stream it begins."""
         self._spool = spool
         self._tape: Tape | None = None
+        self._is_held = False  # the client gets what ranks print, and how they end, only if it does not leave
         self._is_parted = False  # the client gets no more of what ranks print
         self._printed: dict[str, int] = {}  # bytes of each stream so far
         self._told: list[dict[str, Any]] = []  # how ranks have started and ended, for a tape
@@ -55,7 +56,7 @@ class Outbox:
 
     @property
     def _takes_more(self) -> bool:
-        return self._end - self._begin < WINDOW and not self._is_parted
+        return self._end - self._begin < WINDOW and not (self._is_held or self._is_parted)
 
     @property
     def places(self) -> tuple[int, int]:
@@ -89,7 +90,10 @@ class Outbox:
         if self._tape is None or self.is_moving:
             if header["type"] in ("started", "exited"):
                 self._told.append(header)
-            self._spool.add(encode(header, data))
+            if self._is_held and header["type"] not in ("output", "exited"):
+                self._urgent.append(encode(header, data))
+            else:
+                self._spool.add(encode(header, data))
             return
         self._record(header, data)
         if self._is_parted:
@@ -97,28 +101,30 @@ class Outbox:
         elif header["type"] != "output":
             self._spool.add(encode(header, data))
 
-    def keep(self, tape: Tape) -> None:
-        """From now on, whatever ranks print is for the tape."""
-        self._tape = tape
+    def hold(self) -> None:
+        """The client is about to leave: from now on, what ranks print and how they end waits here, for the tape."""
+        while self._spool:
+            self._urgent.append(self._spool.take())
+        self._is_held = True
+
+    def release(self) -> None:
+        """It does not leave: what was held is sent."""
+        self._is_held = False
 
     def part(self, tape: Tape) -> None:
         """The client is to leave: what it is not known to have, and all that comes, is for the tape. Then ``move``.
 
         As long as it stays it hears how the ranks end: it may have been about to end the run.
         """
-        if self._tape is None:
-            for header in self._told:
-                if header["type"] == "started":
-                    tape.add(header)
-            decoder = Decoder()
-            self._tape = tape
-            for header, data in decoder.feed(b"".join(self._unacknowledged())):
+        self._tape = tape
+        for header in self._told:
+            if header["type"] == "started":
+                self._record(header, b"")
+        for header, data in Decoder().feed(b"".join(self._unacknowledged())):
+            if header["type"] != "started":
                 self._record(header, data)
-            self._record_ends()
-        else:  # nothing of what ranks print is in there
-            while self._spool:
-                self._urgent.append(self._spool.take())
-        self._is_parted = True
+        self._record_ends()
+        self._is_held, self._is_parted = False, True
 
     @property
     def is_moving(self) -> bool:

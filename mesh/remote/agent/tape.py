@@ -103,6 +103,14 @@ class Tape:
                 self._owed = b""
         os.close(self._facts)
 
+    def discard(self) -> None:
+        """Remove it: nobody will come for it."""
+        import shutil
+
+        self._close()
+        os.close(self._facts)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     def _write_facts(self, facts: bytes) -> bool:
         written = _write(self._facts, self._facts_size, facts)
         self._facts_size += len(facts) if written else 0
