@@ -13,6 +13,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import select
 import signal
@@ -23,15 +24,15 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from mesh.backends import kept
-from mesh.backends.kept import ANSWER, DATA, END, PACKET, ask, key_of, receive, send_all
+from mesh.backends.kept import ANSWER, END, PACKET, TOGETHER, ask, key_of, receive, send_all
 from mesh.config.private import AT_START, private_directory
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
-from mesh.core.frozen import frozen
 from mesh.remote.blob import opening, start_command
 
 if TYPE_CHECKING:
@@ -41,12 +42,15 @@ LOOK = 1.0  # seconds between two looks at the clock
 LEAVING = 1.0  # seconds for a command to leave; a program may go on
 UNUSED = 5.0  # seconds that it stays while nothing waits
 PING = 1.0  # seconds for a host to answer before its agent is handed out
-TOGETHER = 64  # hosts in one request
+FRESH = 2.0  # seconds after a question in which an answer to it is as good as a new one
 REQUEST = 1 << 17  # bytes of one
+LONGEST = 256  # characters of a word that may name a cluster
 LOCK = ".lock"  # beside the socket of a keeper, who has it
 FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
-# What a login by key may need; a password in a variable is nothing for a process that stays.
-VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
+# What a login by key may need, and where clusters are; a password in a variable is nothing for a process that stays.
+VARIABLES = frozenset(
+    ["HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "MESH_CLUSTERS"]
+)
 
 
 @dataclass
@@ -57,13 +61,28 @@ class Batch:
     users: int = 1  # hosts that are still connected, and whoever is connecting them
 
 
-@frozen
+@dataclass
 class Waiting:
     """An agent that waits on one host. It serves one command, as it would without us: logins are not shared."""
 
+    key: str
+    cluster: str  # its name
     channel: SshChannel
+    way: socket.socket  # to the agent: whoever has it is its client, and its end is that of the channel
     batch: Batch
     until: float  # by ``now``
+    asked: float = -math.inf  # when its host was asked for a sign of life, by ``now``
+    is_lent: bool = False
+
+    def ask(self) -> None:
+        """Ask, unless that was done just now."""
+        if now() > self.asked + FRESH:
+            self.channel.ask()
+            self.asked = now()
+
+    def answers(self, deadline: float) -> bool:
+        """Whether it may be lent, as its host has answered by then. deadline: monotonic"""
+        return now() < self.until and self.channel.answers(max(0.0, deadline - time.monotonic()))
 
 
 def now() -> float:
@@ -135,7 +154,9 @@ class Keeper:
             if request["do"] == "about":
                 visitor.send(json.dumps(self._about()).encode())
             elif request["do"] == "take":
-                self._hand_out(visitor, request["key"])
+                self._lend(visitor, request["keys"])
+            elif request["do"] == "expect":
+                self._expect(request["words"])
             else:
                 self.obey(request, visitor)
 
@@ -151,7 +172,7 @@ class Keeper:
             is_used = self._waiting or self._wanted or self._at_work
             self._is_over = self._is_over or (not is_used and now() - self._asked > UNUSED)
         if old:
-            threading.Thread(target=self._let_go, args=(old,), daemon=True).start()
+            self._let_go(old)
 
     # ---- agents that wait
 
@@ -199,11 +220,16 @@ class Keeper:
                     self._refused.add(key)
                     channel.close()
                     continue
-                with contextlib.suppress(ChannelClosed):
+                try:
                     channel.send(opening())
+                    way, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    waiting = Waiting(key, cluster.name, channel, way, batch, until=now() + keep)
                     with self._changed:
+                        threading.Thread(target=self._attend, args=(waiting, other), daemon=True).start()
                         batch.users += 1
-                        self._waiting[key] = Waiting(channel=channel, batch=batch, until=now() + keep)
+                        self._waiting[key] = waiting
+                except (ChannelClosed, OSError, RuntimeError):  # no descriptor or no thread is to be had
+                    channel.close()
         finally:
             self._release(batch)
 
@@ -227,8 +253,7 @@ class Keeper:
         with self._changed:
             left = [self._waiting.pop(key) for key in keys if key in self._waiting]
         for waiting in left:
-            waiting.channel.close()
-            self._release(waiting.batch)
+            waiting.way.close()
 
     def _release(self, batch: Batch) -> None:
         """One user less."""
@@ -241,26 +266,48 @@ class Keeper:
 
     # ---- agents at work
 
-    def _hand_out(self, visitor: socket.socket, key: str) -> None:
+    def _expect(self, words: list[str]) -> None:
+        """A command with these words begins: see which hosts answer before it wants their agents."""
+        with self._changed:
+            expected = [waiting for waiting in self._waiting.values() if waiting.cluster in words]
+        for waiting in expected:
+            waiting.ask()
+
+    def _lend(self, visitor: socket.socket, keys: list[str]) -> None:
+        """Answer for each key in turn with the way to its agent, or END."""
         with self._changed:
             self._asked = now()
-            waiting = self._waiting.pop(key, None)
-            self._at_work += waiting is not None
-        if waiting is None:
-            visitor.send(END)
-            return
+            found = [self._waiting.pop(key, None) for key in keys]
+            lent = [waiting for waiting in found if waiting]
+            self._at_work += len(lent)
+            for waiting in lent:
+                waiting.is_lent = True
+        with contextlib.ExitStack() as ways:
+            for waiting in lent:
+                ways.enter_context(waiting.way)
+                waiting.ask()
+            deadline = time.monotonic() + PING
+            for one in found:
+                if one and one.answers(deadline):
+                    socket.send_fds(visitor, [one.channel.address.encode()], [one.way.fileno()])
+                    one.way.close()
+                else:
+                    visitor.send(END)
+
+    def _attend(self, waiting: Waiting, way: socket.socket) -> None:
+        """To an agent, until it, its client or whoever had it wait is gone. way: the other end of its own"""
         try:
-            if now() < waiting.until and waiting.channel.answers(PING):
-                visitor.send(DATA + waiting.channel.address.encode())
-                _relay(visitor, waiting.channel)
-            else:
-                visitor.send(END)
+            with way:
+                _relay(way, waiting.channel)
         finally:
             waiting.channel.close()
             self._release(waiting.batch)
             with self._changed:
-                self._at_work -= 1
-                self._asked = now()
+                if self._waiting.get(waiting.key) is waiting:
+                    del self._waiting[waiting.key]
+                if waiting.is_lent:
+                    self._at_work -= 1
+                    self._asked = now()
                 self._changed.notify_all()
 
 
@@ -300,9 +347,21 @@ def socket_of(environ: Mapping[str, str]) -> str:
     """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
     directory = private_directory(environ)
     known = [environ.get("HOME", ""), environ.get("SSH_AUTH_SOCK", "")]
-    ours = b"".join(Path(str(file)).read_bytes() for file in (__file__, kept.__file__))
-    digest = hashlib.blake2b(json.dumps(known).encode() + opening() + ours, digest_size=8).hexdigest()
+    digest = hashlib.blake2b(json.dumps(known).encode() + _code(), digest_size=8).hexdigest()
     return f"{directory}/.mesh-keeper-{digest}" if directory else ""
+
+
+@cache
+def _code() -> bytes:
+    """What a keeper and its commands must have in common."""
+    return opening() + b"".join(Path(str(file)).read_bytes() for file in (__file__, kept.__file__))
+
+
+def expect(words: list[str], environ: Mapping[str, str]) -> None:
+    """Tell the keeper that a command with these words begins, and may want agents. Waits for nothing."""
+    first = [word for word in words[:TOGETHER] if len(word) < LONGEST]  # the cluster's name comes before the command
+    with contextlib.suppress(OSError):
+        ask(socket_of(environ), {"do": "expect", "words": first}).close()
 
 
 _asking: list[socket.socket] = []  # they end with this process, and then the keeper does what it was asked for

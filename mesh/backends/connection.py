@@ -71,10 +71,12 @@ class QuietTransport(paramiko.Transport):
     """
 
     _active_check_timeout = 1.0
+    _send_user_message: Callable[[paramiko.Message], None]
 
     def __init__(self, sock: Any, **options: Any) -> None:
         super().__init__(sock, **options)
         self._exchange_by = math.inf  # monotonic
+        self._answered = threading.Event()
         packetizer: Any = self.packetizer
         packetizer.start_handshake = self._start_exchange
         packetizer.handshake_timed_out = lambda: time.monotonic() > self._exchange_by
@@ -85,6 +87,21 @@ class QuietTransport(paramiko.Transport):
 
     def _complete_exchange(self) -> None:
         self._exchange_by = math.inf
+
+    def ask(self) -> None:
+        """Ask the other end for a sign of life, as OpenSSH does, and do not wait for it."""
+        self._answered = self.completion_event = threading.Event()  # paramiko sets it, also at the connection's end
+        request = paramiko.Message()
+        request.add_byte(paramiko.common.cMSG_GLOBAL_REQUEST)
+        request.add_string("keepalive@openssh.com")
+        request.add_boolean(True)
+        if self.clear_to_send.is_set():  # else this would wait for the end of a key exchange
+            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
+                self._send_user_message(request)
+
+    def answers(self, seconds: float) -> bool:
+        """Whether the other end has answered the last question within this time from now."""
+        return bool(self.is_active() and self._answered.wait(seconds) and self.is_active())
 
 
 class GivenUp(Exception):

@@ -1,7 +1,7 @@
 """Agents that wait on hosts for the next command. The user's keeper (api/keeper.py) holds them, and their connections.
 
-A socket of the keeper is asked for one host at a time. If an agent waits there, the socket itself becomes the way to
-it: packets whose first byte is DATA, or END with how it ended. If not, or if there is no keeper, the host is reached as
+The keeper is asked for many hosts at once. Where an agent waits, it hands out a socket that is the way to it: packets
+whose first byte is DATA, or END with how it ended. Where none does, or if there is no keeper, the host is reached as
 ever.
 """
 
@@ -11,8 +11,9 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mesh.core.errors import ChannelClosed
@@ -21,6 +22,7 @@ from mesh.core.interfaces import Farewell
 PACKET = 1 << 16  # bytes of one, with its first one; a socket takes several
 DATA, END = b"d", b"e"
 ANSWER = 5.0  # seconds for the keeper to say whether it has an agent; it looks whether the host answers
+TOGETHER = 64  # hosts in one request
 
 
 class KeptChannel:
@@ -69,28 +71,36 @@ class Stock:
     def __init__(self, path: str, ahead: bytes) -> None:
         """path: the keeper's socket; ahead: what it sends to every agent before that waits."""
         self._path, self._ahead = path, ahead
+        self._asked: socket.socket | None = None
         self.keys: dict[int, str] = {}  # of each node that was asked for
 
-    def take(self, node: int, way: str, command: str) -> KeptChannel | None:
-        """The way to an agent on a host; None if none waits there.
+    def take(self, ways: Mapping[int, str], command: str) -> Iterator[tuple[int, KeptChannel]]:
+        """The ways to agents, by node, of those hosts where one waits.
 
-        way: how the host is reached; "": in one that nobody may share; command: what starts the agent
+        ways: how each host is reached; "": in one that nobody may share; command: what starts the agent
         """
-        if not way:
-            return None
-        self.keys[node] = key_of(way, command)
-        try:
-            asked = ask(self._path, {"do": "take", "key": self.keys[node]})
-        except OSError:
-            return None
-        with contextlib.suppress(OSError):
-            asked.settimeout(ANSWER)
-            answer = asked.recv(PACKET)
-            if answer[:1] == DATA:
-                asked.settimeout(None)
-                return KeptChannel(asked, answer[1:].decode(), self._ahead)
-        asked.close()
-        return None
+        self.keys = {node: key_of(way, command) for node, way in ways.items() if way}
+        nodes = list(self.keys)
+        for place in range(0, len(nodes), TOGETHER):
+            with contextlib.suppress(OSError):
+                yield from self._take(nodes[place : place + TOGETHER])
+
+    def _take(self, nodes: list[int]) -> Iterator[tuple[int, KeptChannel]]:
+        with ask(self._path, {"do": "take", "keys": [self.keys[node] for node in nodes]}) as self._asked:
+            self._asked.settimeout(ANSWER)
+            for node in nodes:
+                address, ways, _, _ = socket.recv_fds(self._asked, PACKET, 1)
+                for way in ways:
+                    os.set_inheritable(way, False)
+                    yield node, KeptChannel(socket.socket(fileno=way), address.decode(), self._ahead)
+                if not address:
+                    break  # it is gone
+
+    def close(self) -> None:
+        """From another thread: wait for no further answer."""
+        if self._asked is not None:
+            with contextlib.suppress(OSError):
+                self._asked.shutdown(socket.SHUT_RDWR)
 
 
 def key_of(way: str, command: str) -> str:

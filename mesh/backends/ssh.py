@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import queue
@@ -101,19 +100,15 @@ class SshChannel:
     def let_go(self) -> None:
         pass  # nothing here waits for the other end
 
+    def ask(self) -> None:
+        """Ask the host for a sign of life, and do not wait for it."""
+        self._connection.transport.ask()
+
     def answers(self, seconds: float) -> bool:
-        """Whether the other end is there, and its host answers within this time."""
-        answered = threading.Event()
-
-        def ping() -> None:
-            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
-                self._connection.transport.global_request("keepalive@openssh.com", wait=True)
-                if self._connection.transport.is_active():
-                    answered.set()
-
-        threading.Thread(target=ping, name="mesh-ping", daemon=True).start()
+        """Whether the other end is there, and its host has answered within this time from now."""
         # What ended while nobody looked, as in a laptop's sleep, is heard of before the answer.
-        return answered.wait(seconds) and not (self._channel.closed or self._channel.eof_received)
+        answered = self._connection.transport.answers(seconds)
+        return answered and not (self._channel.closed or self._channel.eof_received)
 
     @property
     def way(self) -> str:
@@ -220,13 +215,15 @@ class SshBackend:
         self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
         self._hosts = hosts
         self._connections = [self._connection(host, shared, self._gateway) for host in hosts]
-        group = ConnectionGroup.from_connections(self._connections)
+        ways = {node: connection.way for node, connection in enumerate(self._connections)} if self._stock else {}
+        for node, kept in self._stock.take(ways, command) if self._stock else ():
+            self._kept[node] = kept
+            yield Opened(node=node, result=kept)
+        rest = [node for node in range(len(hosts)) if node not in self._kept]
+        group = ConnectionGroup.from_connections([self._connections[node] for node in rest])
 
-        def open_one(node: int) -> Opened:
-            kept = self._stock.take(node, self._connections[node].way, command) if self._stock else None
-            if kept:
-                self._kept[node] = kept
-                return Opened(node=node, result=kept)
+        def open_one(index: int) -> Opened:
+            node = rest[index]
             try:
                 return Opened(node=node, result=self._open(hosts[node], self._connections[node], command, self._tries))
             except HostUnreachable as error:
@@ -247,6 +244,8 @@ class SshBackend:
 
     def close(self) -> None:
         self._given_up.set()
+        if self._stock:
+            self._stock.close()
         for kept in list(self._kept.values()):
             kept.close()
         for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:

@@ -30,6 +30,8 @@ from mesh.api import keeper, wiring
 from mesh.api.owner import user_name
 from mesh.cli.program import MeshProgram
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
+from mesh.config.clusters import clusters_path, load_clusters
+from mesh.core.errors import MeshError
 from mesh.core.frozen import write_all
 from mesh.remote import blob
 from mesh.sinks.foreground import stand_behind
@@ -83,6 +85,8 @@ def _import_all() -> None:
 
 def _rehearse() -> None:
     """Do what each command would do anew."""
+    with contextlib.suppress(MeshError):
+        load_clusters(clusters_path("", os.environ), required=False)
     write_all()
     keeper.socket_of(os.environ)
     user_name()
@@ -148,6 +152,7 @@ def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> 
         way.send(READY)
         if _take_over(way):
             way.settimeout(None)
+            keeper.expect(sys.argv[1:], os.environ)
             watch = _Watch(way)
             watch.start()
             wiring.AFTERWARDS = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -62,13 +63,7 @@ def load(path: Path) -> tuple[Node | None, Problems]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is no UTF-8 text (byte {error.start})") from error
     try:
-        loader = yaml.SafeLoader(text)
-        try:
-            node: Node | None = loader.get_single_node()
-            if node is not None:
-                _flatten(loader, node, 0)
-        finally:
-            loader.dispose()
+        node = _parsed(text)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{path}{line}: is no YAML: {error.problem}", hint=_yaml_hint(text)) from error
@@ -77,6 +72,19 @@ def load(path: Path) -> tuple[Node | None, Problems]:
     if node is not None and _kind(node) == "null":
         node = None
     return node, problems
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Node | None:
+    """Nobody changes what it returns. Raises yaml.YAMLError, RecursionError and ValueError."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node: Node | None = loader.get_single_node()
+        if node is not None:
+            _flatten(loader, node, 0)
+        return node
+    finally:
+        loader.dispose()
 
 
 def _flatten(loader: yaml.SafeLoader, node: Node, depth: int) -> None:

@@ -212,6 +212,15 @@ def test_what_only_the_client_can_open(home: Home, server: subprocess.Popen[byte
     assert (done.returncode, b"a.invalid" in done.stdout + done.stderr) == (0, True), done
 
 
+def test_clusters_that_are_written_anew(home: Home, own_place: Path) -> None:
+    home.clusters("one: {hosts: [h]}\n")
+    process = started(home)
+    for name in ("one", "two"):
+        home.clusters(f"{name}: {{hosts: [h]}}\n")
+        assert f"'{name}'" in home.mesh("exec", "none", "true").err
+    end(process)
+
+
 def test_a_server_that_is_told_to_end_leaves_nothing(home: Home, own_place: Path) -> None:
     server = started(home)
     client = begun(home, "exec", "local:1", *UNTIL_OVER)

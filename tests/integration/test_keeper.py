@@ -165,6 +165,30 @@ def test_what_ended_meanwhile_is_started_again(kept: Home, lab: Lab) -> None:
     wait(kept)
 
 
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, is_prepared: bool) -> None:
+    """As when a network has forgotten the connection, and tells nobody. is_prepared: the keeper hears of the command"""
+    argv = [sys.executable, "-c", "from mesh import api; api.exec(['echo', 'up'], cluster='pod')"]
+    if is_prepared:
+        argv = [sys.executable, "-m", "mesh", "exec", "pod", "echo", "up"]
+        assert eventually(lambda: "and mesh itself" in told(kept)), told(kept)
+    there = lab.hosts[1].processes(with_sshd=True)
+    sessions = [pid for pid, command in there if command.startswith("sshd: root")]
+    assert sessions, there
+    for pid in sessions:
+        os.kill(pid, signal.SIGSTOP)
+    before = logins(lab)
+    try:
+        done = subprocess.run(argv, cwd=kept.project, env=kept.environ, capture_output=True, check=False)
+    finally:
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert (done.returncode, done.stdout.count(b"up")) == (0, 4), done.stderr
+    wait(kept)
+    assert logins(lab) == before + 1 + 4  # it, and those that wait for the next one
+
+
 def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None:
     assert all(host.processes() for host in lab.hosts)
     assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"
