@@ -131,11 +131,16 @@ def find_program(name: bytes, path: bytes) -> bytes:
     """
     if b"/" in name:
         return name
-    found = [file for file in (os.path.join(place, name) for place in path.split(b":")) if os.path.isfile(file)]
-    programs = [file for file in found if os.access(file, os.X_OK)]
-    if not name or not found:
+    found = b""
+    for place in path.split(b":"):
+        file = os.path.join(place, name)
+        if os.path.isfile(file):
+            if os.access(file, os.X_OK):
+                return file
+            found = found or file
+    if not found:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    return (programs or found)[0]
+    return found
 
 
 def output_pipe() -> tuple[int, int]:
