@@ -131,26 +131,42 @@ def _serve(
         poll.register(descriptor, select.POLLIN)
     while os.stat(path).st_ino == mine:
         ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
-        if life in ready or (ready and not is_as_before()):
+        if life in ready:
             return
-        if ready:
-            way, _ = listener.accept()
-            with way:
-                if os.fork() == 0:
-                    _work(way, listener, program)
+        if ready and not _fork(listener, program, is_as_before):
+            return
+
+
+def _fork(listener: socket.socket, program: MeshProgram, is_as_before: Callable[[], bool]) -> bool:
+    """Have a command done; False, and it is not done, if the code is not what it was. Raises OSError."""
+    way, _ = listener.accept()
+    verdict, answer = os.pipe()
+    with way, open(verdict, "rb", 0) as told, open(answer, "wb", 0) as telling:
+        if os.fork() == 0:
+            telling.close()
+            listener.close()
+            _work(way, told, program)
+        # It makes itself ready meanwhile, and does nothing before it hears of this.
+        if not is_as_before():
+            return False
+        with contextlib.suppress(OSError):  # it is gone
+            telling.write(GO)
+        return True
 
 
 # ---- in a process that was forked
 
 
-def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> NoReturn:
-    """Be the thin client's process from here on. Whatever happens, nothing of the server's goes on in here."""
+def _work(way: socket.socket, told: io.FileIO, program: MeshProgram) -> NoReturn:
+    """Be the thin client's process from here on. Whatever happens, nothing of the server's goes on in here.
+
+    told: says GO if the code is what it was
+    """
     status = 1
     try:
-        listener.close()
         way.settimeout(5 * WAIT)
         way.send(READY)
-        if _take_over(way):
+        if _take_over(way, told):
             way.settimeout(None)
             keeper.expect(sys.argv[1:], os.environ)
             watch = _Watch(way)
@@ -166,8 +182,8 @@ def _work(way: socket.socket, listener: socket.socket, program: MeshProgram) -> 
         os._exit(status)
 
 
-def _take_over(way: socket.socket) -> bool:
-    """Become what the thin client is; False if it is somewhere else, or gone.
+def _take_over(way: socket.socket, told: io.FileIO) -> bool:
+    """Become what the thin client is; False if it is somewhere else or gone, or the code is not what it was.
 
     Raises OSError, and ValueError or TypeError if it has sent something else. In any of these cases it works itself.
     """
@@ -203,6 +219,9 @@ def _take_over(way: socket.socket) -> bool:
         signal.signal(number, signal.SIG_IGN if number in request["ignored"] else end_by)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN if signal.SIGTSTP in request["ignored"] else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    with told:
+        if told.read(1) != GO:
+            return False
     way.send(READY)
     return way.recv(1) == GO
 
