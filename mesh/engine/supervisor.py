@@ -203,7 +203,8 @@ class Supervisor:
                 self._unverified += [f"{self._name(node)}: {line}" for line in left]
                 self._not_seen.pop(node, None)
                 self._phase[node] = Phase.OVER
-                return [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
+                said = [Say(text=f"[{self._name(node)}] stays in the background: {line}") for line in stays]
+                return [*said, *self._introduce()]
             case Interrupted(signal=number):
                 return self._interrupt(number)
             case Stopped():

@@ -288,6 +288,16 @@ def test_what_waits_for_a_client_that_is_about_to_leave_is_there_for_those_who_c
     assert not [event for event in agent.events if isinstance(event, Output)]
 
 
+def test_why_the_ranks_are_ended_is_not_for_the_client_that_leaves(agent: Run) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", "read line; exit 3", stdin=True)
+    agent.session.detach()
+    agent.until(Detached)
+    agent.session.signal(signal.SIGTERM, 5.0)
+    assert isinstance(agent.until(Gone, Lost), Gone)
+    agent.session.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, 0])
 def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remote_dir: Path, number: int) -> None:
     """number: with which the run is ended; 0: it is told to finish at once"""
@@ -301,7 +311,7 @@ def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remot
         agent.session.signal(number, 5.0)
     else:
         agent.session.finish(signal.SIGTERM, 5.0)
-    ended = agent.until(Exited)
+    ended = agent.until(Exited, where=lambda event: type(event) is Exited)  # not Ended, which is told before the output
     assert isinstance(ended, Exited)
     printed = agent.printed()
     assert (ended.code, printed) == (3, b"\0" * 3_000_000 + b"last")

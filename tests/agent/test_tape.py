@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -178,6 +179,18 @@ def test_what_a_full_disk_has_no_room_for_is_missing_and_how_it_ended_is_not(
     assert reader.missing == {0: 600, 1: 0}
     assert reader.got[0] == writer.printed[0][:500] + writer.printed[0][1100:]
     assert [fact["type"] for fact in reader.facts] == ["exited", "gone"]
+
+
+@pytest.mark.root
+def test_a_tape_that_cannot_be_begun_leaves_nothing(tiny_disk: Path) -> None:
+    full = tiny_disk / "full"
+    with contextlib.suppress(OSError), full.open("wb", 0) as file:
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(OSError, match="No space"):
+        Tape(str(tiny_disk / "tape"), 1, {"about": "x" * 9000})
+    full.unlink()
+    Tape(str(tiny_disk / "tape"), 1, {}).close()
 
 
 def test_a_client_that_leaves_loses_nothing_of_what_it_had_not_acknowledged(tmp_path: Path) -> None:

@@ -145,6 +145,15 @@ def test_a_host_that_is_lost_while_we_leave_keeps_nobody_where_the_others_go_on(
     assert replay.outcome().cause is Cause.DETACHED
 
 
+def test_an_agent_that_is_told_to_end_while_we_leave_keeps_nobody_where_the_others_go_on() -> None:
+    replay = Replay(hosts=3, detach=True, keep_going=True)
+    replay.ready()
+    ended = PrepareFailed(time=2, node=1, step="agent", message="the agent was told to end (SIGTERM)")
+    replay.handle(started(0), started(1), ended, started(2), detached(0), detached(2))
+    replay.handle(*gone(1))
+    assert replay.outcome().cause is Cause.DETACHED
+
+
 def test_a_run_that_is_being_ended_is_not_left() -> None:
     replay = Replay()
     replay.ready()

@@ -22,6 +22,7 @@ WINDOW = 1 << 20  # bytes that are under way and not acknowledged; the rest wait
 TOGETHER = 16 << 10  # bytes of frames that are written at once: each write is a packet of sshd's
 # What is told of a run to whoever comes back to it, beside what its ranks print.
 TOLD = frozenset(("started", "exited", "failed", "end-ordered", "notice", "gone"))
+FOR_OTHERS = "end-ordered"  # means nothing to the client that is leaving
 
 
 class Outbox:
@@ -148,7 +149,7 @@ class Outbox:
                 self._record(header, b"")
 
     def _echo(self, header: dict[str, Any]) -> None:
-        if header["type"] in TOLD and self.channel >= 0:
+        if header["type"] in TOLD and header["type"] != FOR_OTHERS and self.channel >= 0:
             self.send_urgently(header)
 
     def _record(self, header: dict[str, Any], data: bytes) -> None:

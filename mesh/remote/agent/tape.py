@@ -50,9 +50,13 @@ class Tape:
         """limit: bytes on disk; of what is beyond it head and tail are kept. Raises OSError if there is no way to."""
         self._directory, self._limit = directory, limit
         os.makedirs(directory, 0o700)
-        with open(os.path.join(directory, ABOUT), "w") as file:
-            file.write(dumps(about))
-        self._facts = os.open(os.path.join(directory, FACTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            with open(os.path.join(directory, ABOUT), "w") as file:
+                file.write(dumps(about))
+            self._facts = os.open(os.path.join(directory, FACTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError:
+            _remove(directory)
+            raise
         self._facts_size = 0
         self._owed = b""  # facts that the disk had no room for
         self._have: dict[str, int] = {}  # bytes of each stream that are written, or left out
@@ -105,11 +109,9 @@ class Tape:
 
     def discard(self) -> None:
         """Remove it: nobody will come for it."""
-        import shutil
-
         self._close()
         os.close(self._facts)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _remove(self._directory)
 
     def _write_facts(self, facts: bytes) -> bool:
         written = _write(self._facts, self._facts_size, facts)
@@ -156,6 +158,12 @@ class Tape:
             os.unlink(os.path.join(self._directory, str(number)))
         except OSError:
             pass
+
+
+def _remove(directory: str) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write(descriptor: int, size: int, data: bytes) -> bool:
