@@ -243,6 +243,7 @@ class Supervisor:
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
             failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
             unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
+            goes_on=self._is_kept and not self._failures,
             signal=self._signal,
         )
 
@@ -266,8 +267,13 @@ class Supervisor:
         """The hosts have all of it, where it may have ended by now: whoever comes back is told how."""
         if self._cause is not None or not self._detached:
             return False
-        told = self._detached | {lost.node for lost in self._lost}
-        return self._introduction.is_over or (len(told) == len(self._phase) and self._all(Phase.OVER))
+        return self._introduction.is_over or (self._is_kept and self._all(Phase.OVER))
+
+    @property
+    def _is_kept(self) -> bool:
+        """What ranks have printed, and how it ended, is on the hosts: on all but those that are lost."""
+        told = (self._detached or set()) | {lost.node for lost in self._lost}
+        return bool(self._detached) and len(told) == len(self._phase)
 
     @property
     def _is_leaving(self) -> bool:

@@ -298,6 +298,19 @@ def test_why_the_ranks_are_ended_is_not_for_the_client_that_leaves(agent: Run) -
     agent.session.close()
 
 
+def test_who_comes_before_the_client_has_left_ends_nothing(agent: Run, come: Come) -> None:
+    begin_to_leave(agent, "exec sleep 1000")
+    refused = come().until(PrepareFailed, Lost)
+    assert isinstance(refused, PrepareFailed)
+    assert "mesh detach" in refused.hint
+    leave(agent)
+    look = come()
+    look.until(CaughtUp)
+    assert not [event for event in look.events if isinstance(event, Exited)]
+    look.session.signal(signal.SIGKILL, 5.0)
+    look.until(Gone)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, 0])
 def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remote_dir: Path, number: int) -> None:
     """number: with which the run is ended; 0: it is told to finish at once"""

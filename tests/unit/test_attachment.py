@@ -154,6 +154,16 @@ def test_an_agent_that_is_told_to_end_while_we_leave_keeps_nobody_where_the_othe
     assert replay.outcome().cause is Cause.DETACHED
 
 
+def test_a_run_that_is_ended_while_we_leave_is_told_by_its_hosts() -> None:
+    """They have what its ranks have printed."""
+    replay = Replay(detach=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), Interrupted(time=3, signal=INT), detached(1))
+    replay.handle(*(exited(rank, by=INT, at=200.0) for rank in (0, 1)), *gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.goes_on) == (130, Cause.SIGNAL, True)
+
+
 def test_a_run_that_is_being_ended_is_not_left() -> None:
     replay = Replay()
     replay.ready()

@@ -87,12 +87,14 @@ class _Following:
         elif self._link is not None:
             self._link.close()
             self._link = None
+        state = told.get("state", "")  # of a run that has its client, though there may be a tape for when that leaves
         try:
+            if state:
+                raise FileNotFoundError
             with open(os.path.join(self._directory, ABOUT)) as file:
                 self._about = json.load(file)
             self._tape = Playback(self._directory, request["have"])
         except (OSError, ValueError):
-            state = told.get("state", "")
             self._out.send_urgently({"type": "no-tape", "state": state, "about": told.get("about", {})})
             return False
         self._out = Outbox(self._tape, request["place"])
