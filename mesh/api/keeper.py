@@ -225,6 +225,8 @@ class Keeper:
                     way, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     waiting = Waiting(key, cluster.name, channel, way, batch, until=now() + keep)
                     with self._changed:
+                        if self._is_over:  # what waited was let go already
+                            raise ChannelClosed("the keeper ends")
                         threading.Thread(target=self._attend, args=(waiting, other), daemon=True).start()
                         batch.users += 1
                         self._waiting[key] = waiting

@@ -81,20 +81,19 @@ class Stock:
         """
         self.keys = {node: key_of(way, command) for node, way in ways.items() if way}
         nodes = list(self.keys)
-        for place in range(0, len(nodes), TOGETHER):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for place in range(0, len(nodes), TOGETHER):
                 yield from self._take(nodes[place : place + TOGETHER])
 
     def _take(self, nodes: list[int]) -> Iterator[tuple[int, KeptChannel]]:
         with ask(self._path, {"do": "take", "keys": [self.keys[node] for node in nodes]}) as self._asked:
-            self._asked.settimeout(ANSWER)
             for node in nodes:
                 address, ways, _, _ = socket.recv_fds(self._asked, PACKET, 1)
                 for way in ways:
                     os.set_inheritable(way, False)
                     yield node, KeptChannel(socket.socket(fileno=way), address.decode(), self._ahead)
                 if not address:
-                    break  # it is gone
+                    raise ConnectionResetError("the keeper is gone, or is not to be waited for")
 
     def close(self) -> None:
         """From another thread: wait for no further answer."""
@@ -109,8 +108,12 @@ def key_of(way: str, command: str) -> str:
 
 
 def ask(path: str, request: Mapping[str, Any]) -> socket.socket:
-    """Ask the keeper behind a socket; its answers come through what is returned. Raises OSError if nobody is there."""
+    """Ask the keeper behind a socket; its answers come through what is returned.
+
+    Raises OSError if nobody is there, or if it hangs and too many wait for it already.
+    """
     way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    way.settimeout(ANSWER)
     try:
         way.connect(path)
         way.send(json.dumps(request).encode())

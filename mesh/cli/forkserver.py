@@ -85,8 +85,10 @@ def _import_all() -> None:
 
 def _rehearse() -> None:
     """Do what each command would do anew."""
-    with contextlib.suppress(MeshError):
-        load_clusters(clusters_path("", os.environ), required=False)
+    clusters = clusters_path("", os.environ)
+    if clusters.is_file():  # what is in a pipe is for the command that it was given to
+        with contextlib.suppress(MeshError):
+            load_clusters(clusters, required=False)
     write_all()
     keeper.socket_of(os.environ)
     user_name()
@@ -168,9 +170,9 @@ def _work(way: socket.socket, told: io.FileIO, program: MeshProgram) -> NoReturn
         way.send(READY)
         if _take_over(way, told):
             way.settimeout(None)
-            keeper.expect(sys.argv[1:], os.environ)
             watch = _Watch(way)
             watch.start()
+            keeper.expect(sys.argv[1:], os.environ)
             wiring.AFTERWARDS = []
             status = _run(program)
             watch.end(status)

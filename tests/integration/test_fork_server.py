@@ -221,6 +221,13 @@ def test_clusters_that_are_written_anew(home: Home, own_place: Path) -> None:
     end(process)
 
 
+def test_clusters_in_a_pipe_are_for_the_command(home: Home, own_place: Path) -> None:
+    pipe = home.path / "pipe"
+    os.mkfifo(pipe)
+    home.environ["MESH_CLUSTERS"] = str(pipe)
+    end(started(home))
+
+
 def test_a_server_that_is_told_to_end_leaves_nothing(home: Home, own_place: Path) -> None:
     server = started(home)
     client = begun(home, "exec", "local:1", *UNTIL_OVER)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -223,3 +224,38 @@ def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: Path) -> None:
     done = pod.mesh("exec", "pod", "true")
     assert done.status == 2
     assert "MESH_KEEP: expected seconds from 0 to 600, found 601" in done.err
+
+
+def test_one_that_hangs_keeps_no_command(kept: Home, lab: Lab) -> None:
+    """Too many wait for it already to take another one."""
+    assert eventually(lambda: "and mesh itself" in told(kept)), told(kept)
+    number = keeper(kept)
+    place = Path(kept.environ["XDG_RUNTIME_DIR"])
+    (path,) = [file for file in place.iterdir() if ".mesh-keeper" in file.name and file.suffix != ".lock"]
+    os.kill(number, signal.SIGSTOP)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
+                    visitor.setblocking(False)
+                    visitor.connect(str(path))
+        done = kept.mesh("exec", "pod", "echo", "up")
+    finally:
+        os.kill(number, signal.SIGCONT)
+    assert (done.status, done.out.count(b"up")) == (0, 4), done.err
+
+
+def test_what_is_connected_while_it_is_stopped_waits_nowhere(kept: Home, lab: Lab) -> None:
+    first, *others = [host.address for host in lab.hosts]
+    wait_for = "echo up; while ! [ -e /tmp/over ]; do sleep 0.05; done"
+    client = kept.popen("exec", "--hosts", first, "pod", "sh", "-c", wait_for)
+    assert client.stdout is not None
+    assert client.stdout.readline()
+    with without_logins(lab):
+        kept.mesh("exec", "--hosts", ",".join(others), "pod", "true")
+        kept.mesh("keep", "stop")
+    try:
+        assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts[1:])  # type: ignore[misc]
+    finally:
+        lab.hosts[0].path("/tmp/over").touch()
+        client.communicate(timeout=30)
