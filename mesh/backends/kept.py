@@ -11,7 +11,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -88,9 +87,8 @@ class Stock:
     def _take(self, nodes: list[int]) -> Iterator[tuple[int, KeptChannel]]:
         with ask(self._path, {"do": "take", "keys": [self.keys[node] for node in nodes]}) as self._asked:
             for node in nodes:
-                address, ways, _, _ = socket.recv_fds(self._asked, PACKET, 1)
+                address, ways, _, _ = socket.recv_fds(self._asked, PACKET, 1, socket.MSG_CMSG_CLOEXEC)
                 for way in ways:
-                    os.set_inheritable(way, False)
                     yield node, KeptChannel(socket.socket(fileno=way), address.decode(), self._ahead)
                 if not address:
                     raise ConnectionResetError("the keeper is gone, or is not to be waited for")

@@ -62,12 +62,12 @@ class Detachment:
             return
         try:
             tape = self._make_tape()
-            agent.out.part(tape)
+            if agent.begin["owner"]:
+                agent.state.tell({**agent.begin["owner"], "detached": True})
+            agent.out.part(tape)  # there is no way back from here: what may fail comes before
             agent.out.move()  # with it goes who has ended already, before we say that the client may leave
             tape.flush()  # before anybody relies on it
             agent.begin["about"]["detached"] = True
-            if agent.begin["owner"]:
-                agent.state.tell({**agent.begin["owner"], "detached": True})
         except OSError as error:
             agent.out.release()
             text = f"cannot go on by itself: {why(error)}"
