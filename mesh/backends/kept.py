@@ -71,6 +71,7 @@ class Stock:
         """path: the keeper's socket; ahead: what it sends to every agent before that waits."""
         self._path, self._ahead = path, ahead
         self._asked: socket.socket | None = None
+        self._is_closed = False
         self.keys: dict[int, str] = {}  # of each node that was asked for
 
     def take(self, ways: Mapping[int, str], command: str) -> Iterator[tuple[int, KeptChannel]]:
@@ -85,7 +86,11 @@ class Stock:
                 yield from self._take(nodes[place : place + TOGETHER])
 
     def _take(self, nodes: list[int]) -> Iterator[tuple[int, KeptChannel]]:
+        if self._is_closed:
+            return
         with ask(self._path, {"do": "take", "keys": [self.keys[node] for node in nodes]}) as self._asked:
+            if self._is_closed:  # before there was anything to shut down
+                return
             for node in nodes:
                 address, ways, _, _ = socket.recv_fds(self._asked, PACKET, 1, socket.MSG_CMSG_CLOEXEC)
                 for way in ways:
@@ -94,7 +99,8 @@ class Stock:
                     raise ConnectionResetError("the keeper is gone, or is not to be waited for")
 
     def close(self) -> None:
-        """From another thread: wait for no further answer."""
+        """From another thread: ask for nothing more, and wait for no further answer."""
+        self._is_closed = True
         if self._asked is not None:
             with contextlib.suppress(OSError):
                 self._asked.shutdown(socket.SHUT_RDWR)

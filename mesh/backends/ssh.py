@@ -218,6 +218,9 @@ class SshBackend:
         ways = {node: connection.way for node, connection in enumerate(self._connections)} if self._stock else {}
         for node, kept in self._stock.take(ways, command) if self._stock else ():
             self._kept[node] = kept
+            if self._given_up.is_set():  # ``close`` may have come before it
+                kept.close()
+                return
             yield Opened(node=node, result=kept)
         rest = [node for node in range(len(hosts)) if node not in self._kept]
         group = ConnectionGroup.from_connections([self._connections[node] for node in rest])

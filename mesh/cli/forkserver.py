@@ -86,8 +86,8 @@ def _import_all() -> None:
 def _rehearse() -> None:
     """Do what each command would do anew."""
     clusters = clusters_path("", os.environ)
-    if clusters.is_file():  # what is in a pipe is for the command that it was given to
-        with contextlib.suppress(MeshError):
+    with contextlib.suppress(MeshError, OSError):
+        if clusters.is_file():  # what is in a pipe is for the command that it was given to
             load_clusters(clusters, required=False)
     write_all()
     keeper.socket_of(os.environ)

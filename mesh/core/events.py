@@ -359,6 +359,11 @@ class Detached(HostEvent):
 
 
 @frozen
+class StaysAttached(HostEvent):
+    """The host cannot keep the run without us, though it was asked to; a HostNotice has told why."""
+
+
+@frozen
 class Introduced(HostEvent):
     """The host's agent has met the others of the run, or waits for them; it need not be asked by us any more."""
 

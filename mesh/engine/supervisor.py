@@ -30,6 +30,7 @@ from mesh.core.events import (
     PrerunDecided,
     Ready,
     Started,
+    StaysAttached,
     StdoutClosed,
     Stopped,
     Synced,
@@ -115,6 +116,7 @@ class Supervisor:
         self._skips = Skips(spec.prerun, placement)
         self._not_started = set(range(placement.world_size)) if spec.detach else set()
         self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
+        self._staying: set[int] = set()  # hosts that cannot
         self._introduction = Introduction(spec, placement)
         self._at_logout: dict[str, set[int]] = {}  # hosts whose system would end it then, by what ends it
 
@@ -176,6 +178,8 @@ class Supervisor:
                 if what:
                     self._at_logout.setdefault(what, set()).add(node)
                 return self._detach(node)
+            case StaysAttached(node=node):
+                return self._stay(node)
             case Introduced():
                 return self._introduction.take(event)
             case Answered(node=node):
@@ -278,7 +282,7 @@ class Supervisor:
     @property
     def _is_leaving(self) -> bool:
         """From now on it is the hosts that decide, and keep what ranks print."""
-        return self._cause is None and (self._spec.detach or self._detached is not None)
+        return self._cause is None and not self._staying and (self._spec.detach or self._detached is not None)
 
     def _have_started(self, ranks: Iterable[int]) -> list[Order]:
         """These have, or never will."""
@@ -294,11 +298,25 @@ class Supervisor:
         else:
             others = []
         self._detached |= {node} if node is not None else set()
+        self._staying -= self._detached  # once somebody has asked again
         return self._introduce() or [Detach(node=other) for other in others]
+
+    def _stay(self, node: int) -> list[Order]:
+        """A host cannot keep the run: it stays with us, and what has failed while we were leaving ends it."""
+        self._staying.add(node)
+        self._deadlines.pop("leaving", None)
+        if self._cause is None and self._suspects:
+            self._blame(min(self._suspects.values(), key=lambda suspect: suspect.time))
+        text = f"the run stays with this client; `mesh detach {self._spec.run}` tries again"
+        if self._detached:
+            names = few([self._name(other) for other in sorted(self._detached)])
+            text += f", and until then what ranks print on {names} is kept there"
+        return [Say(text=text), *self._settle()]
 
     def _introduce(self) -> list[Order]:
         """Once all hosts have said that they keep the run, their agents are to meet."""
-        if not self._is_leaving or not self._detached or not self._detached.issuperset(self._answering()):
+        detached = self._detached or set()
+        if not self._is_leaving or not self._is_kept or not detached.issuperset(self._answering()):
             return []
         self._deadlines.pop("leaving", None)
         self._deadlines.setdefault("introduction", self._now + INTRODUCTION)
@@ -483,9 +501,7 @@ class Supervisor:
             if len(self._suspects) > 1:
                 return []
         elif self._cause is None and not self._spec.keep_going:
-            self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
-            self._last_output = self._now
-            self._deadlines["drain"] = self._now + self._spec.drain
+            self._blame(event)
         elif not self._spec.keep_going:
             return []
         if isinstance(event, Lost):
@@ -493,6 +509,13 @@ class Supervisor:
         if self._is_setup:
             return [Say(text=f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}")]
         return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
+
+    def _blame(self, event: Exited | Lost) -> None:
+        """It is why the run ends, unless that is to go on."""
+        if not self._spec.keep_going:
+            self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
+            self._last_output = self._now
+            self._deadlines["drain"] = self._now + self._spec.drain
 
     def _interrupt(self, number: int) -> list[Order]:
         self._signal = self._signal or number

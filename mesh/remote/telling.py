@@ -31,6 +31,7 @@ from mesh.core.events import (
     Reconnected,
     Serving,
     Started,
+    StaysAttached,
     Stopped,
     Stream,
     Synced,
@@ -70,6 +71,8 @@ def event_of(
             return _end(header, node, offset)
         case "detached":
             return Detached(time=now, node=node, ends_with=header["ends_with"])
+        case "stays-attached":
+            return StaysAttached(time=now, node=node)
         case "introduced":
             return Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
         case "left-out":

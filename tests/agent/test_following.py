@@ -17,12 +17,14 @@ from mesh.core.events import (
     EndOrdered,
     Exited,
     Gone,
+    HostNotice,
     LeftOut,
     Lost,
     Output,
     PrepareFailed,
     Reconnected,
     Started,
+    StaysAttached,
     Stream,
 )
 from mesh.core.interfaces import Channel
@@ -333,6 +335,21 @@ def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remot
     agent.until(Gone)
     agent.session.close()
     assert eventually(lambda: not list(remote_dir.glob("machines/*/tape-*")))
+
+
+def test_a_host_that_cannot_keep_a_run_says_so(agent: Run, remote_dir: Path) -> None:
+    agent.prepare()
+    agent.start("sh", "-c", f"while ! [ -e '{remote_dir}/up' ]; do sleep 0.02; done; printf all; exit 3")
+    (machine,) = remote_dir.glob("machines/*")
+    (machine / f"tape-{RUN}-0").touch()
+    agent.session.detach()
+    agent.until(StaysAttached)
+    (told,) = [event.text for event in agent.events if isinstance(event, HostNotice)]
+    assert told.startswith("cannot go on by itself: ")
+    (remote_dir / "up").touch()
+    ended = agent.until(Exited, where=lambda event: type(event) is Exited)
+    assert isinstance(ended, Exited)
+    assert (ended.code, agent.printed()) == (3, b"all")
 
 
 def test_what_is_not_running_is_not_detached(agent: Run, remote_dir: Path) -> None:

@@ -190,6 +190,33 @@ def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, 
     assert logins(lab) == before + 1 + 4  # it, and those that wait for the next one
 
 
+def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) -> None:
+    """As by Ctrl-C, while the keeper hands them out."""
+    code = """
+import os
+from mesh.api.choosing import named_cluster
+from mesh.api.keeper import socket_of
+from mesh.backends.kept import KeptChannel, Stock
+from mesh.backends.passwords import Passwords
+from mesh.backends.ssh import SshBackend
+from mesh.remote.blob import opening, start_command
+
+cluster = named_cluster("pod", "")
+stock = Stock(socket_of(os.environ), opening())
+backend = SshBackend(cluster, environ=os.environ, passwords=Passwords("", {}), stock=stock)
+coming = backend.open(cluster.hosts, start_command(cluster.python))
+first = next(coming).result
+assert isinstance(first, KeptChannel)
+backend.close()
+print(list(coming), first.receive(), list(stock.take(dict.fromkeys(range(4), "way"), "")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=kept.project, env=kept.environ, capture_output=True, check=False
+    )
+    assert done.stdout == b"[] b'' []\n", done.stderr
+    assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts)  # type: ignore[misc]
+
+
 def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None:
     assert all(host.processes() for host in lab.hosts)
     assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"

@@ -21,6 +21,7 @@ from mesh.core.events import (
     Lost,
     PrepareFailed,
     Started,
+    StaysAttached,
     StdoutClosed,
     Tick,
 )
@@ -152,6 +153,57 @@ def test_an_agent_that_is_told_to_end_while_we_leave_keeps_nobody_where_the_othe
     replay.handle(started(0), started(1), ended, started(2), detached(0), detached(2))
     replay.handle(*gone(1))
     assert replay.outcome().cause is Cause.DETACHED
+
+
+@pytest.mark.parametrize("has_failed", [True, False], ids=["failed before", "fails then"])
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_run_that_a_host_cannot_keep_ends_as_ever(has_failed: bool, detach: bool) -> None:
+    replay = Replay(detach=detach)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0))
+    failed = exited(1, 3)
+    replay.handle(*[failed] * has_failed, StaysAttached(time=3, node=1), *[failed] * (not has_failed))
+    assert replay.said[-1 if has_failed else 0] == (
+        "the run stays with this client; `mesh detach r` tries again, "
+        "and until then what ranks print on h0 is kept there"
+    )
+    assert not replay.supervisor.done
+    assert replay.tick(20.0) == [stop(0)]
+    replay.handle(exited(0, by=TERM, at=21.0), *gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.goes_on) == (3, Cause.RANK, False)
+
+
+def test_a_run_that_a_host_cannot_keep_is_left_once_it_can() -> None:
+    replay = Replay()
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), StaysAttached(time=3, node=1))
+    assert not replay.supervisor.done
+    assert replay.handle(detached(1)) == [Introduce(node=0, port=0)]
+    meet(replay)
+    assert replay.outcome().cause is Cause.DETACHED
+
+
+def test_ranks_that_have_ended_where_a_host_cannot_keep_the_run_are_told_by_us() -> None:
+    replay = Replay(detach=True, keep_going=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), exited(1, 3))
+    replay.handle(StaysAttached(time=3, node=1))
+    assert replay.handle(exited(0, 0)) == [finish(0), finish(1)]
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.goes_on) == (3, False)
+
+
+def test_a_host_that_has_kept_nothing_is_not_left() -> None:
+    """It was silent for too long: that it is gone is no word of keeping."""
+    replay = Replay(detach=True, keep_going=True)
+    replay.ready()
+    replay.handle(started(0), started(1), detached(0), exited(0, 0), exited(1, 3))
+    assert replay.tick(30.0) == [finish(0), finish(1)]
+    replay.handle(*gone(1), *gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.goes_on) == (3, False)
 
 
 def test_a_run_that_is_ended_while_we_leave_is_told_by_its_hosts() -> None:

@@ -72,6 +72,7 @@ class Detachment:
             agent.out.release()
             text = f"cannot go on by itself: {why(error)}"
             agent.out.send_urgently({"type": "notice", "text": text, "seconds": 0})
+            agent.out.send_urgently({"type": "stays-attached"})
         else:
             agent.client.is_detached = True
             agent.out.send_urgently({"type": "detached", "ends_with": ends_with(user_name())})
