@@ -116,7 +116,7 @@ class Supervisor:
         self._skips = Skips(spec.prerun, placement)
         self._not_started = set(range(placement.world_size)) if spec.detach else set()
         self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
-        self._staying: set[int] = set()  # hosts that cannot
+        self._staying: set[int] = set()  # hosts that cannot, and have us stay
         self._introduction = Introduction(spec, placement)
         self._at_logout: dict[str, set[int]] = {}  # hosts whose system would end it then, by what ends it
 
@@ -303,14 +303,17 @@ class Supervisor:
 
     def _stay(self, node: int) -> list[Order]:
         """A host cannot keep the run: it stays with us, and what has failed while we were leaving ends it."""
+        is_news = self._cause is None and not self._staying
         self._staying.add(node)
+        if not is_news:
+            return []
         self._deadlines.pop("leaving", None)
-        if self._cause is None and self._suspects:
+        if self._suspects:
             self._blame(min(self._suspects.values(), key=lambda suspect: suspect.time))
-        text = f"the run stays with this client; `mesh detach {self._spec.run}` tries again"
-        if self._detached:
-            names = few([self._name(other) for other in sorted(self._detached)])
-            text += f", and until then what ranks print on {names} is kept there"
+        again = f"`mesh detach {self._spec.run}` tries again"
+        text = (
+            f"the run stays with this client; {again}, and until then hosts that can keep it keep what is printed there"
+        )
         return [Say(text=text), *self._settle()]
 
     def _introduce(self) -> list[Order]:

@@ -191,7 +191,7 @@ def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, 
 
 
 def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) -> None:
-    """As by Ctrl-C, while the keeper hands them out."""
+    """As by Ctrl-C, before the keeper hands them out, and meanwhile."""
     code = """
 import os
 from mesh.api.choosing import named_cluster
@@ -202,18 +202,22 @@ from mesh.backends.ssh import SshBackend
 from mesh.remote.blob import opening, start_command
 
 cluster = named_cluster("pod", "")
-stock = Stock(socket_of(os.environ), opening())
-backend = SshBackend(cluster, environ=os.environ, passwords=Passwords("", {}), stock=stock)
-coming = backend.open(cluster.hosts, start_command(cluster.python))
+early, late = (
+    SshBackend(cluster, environ=os.environ, passwords=Passwords("", {}), stock=Stock(socket_of(os.environ), opening()))
+    for _ in range(2)
+)
+early.close()
+none = list(early.open(cluster.hosts, start_command(cluster.python)))
+coming = late.open(cluster.hosts, start_command(cluster.python))
 first = next(coming).result
 assert isinstance(first, KeptChannel)
-backend.close()
-print(list(coming), first.receive(), list(stock.take(dict.fromkeys(range(4), "way"), "")))
+late.close()
+print(none, list(coming), first.receive())
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=kept.project, env=kept.environ, capture_output=True, check=False
     )
-    assert done.stdout == b"[] b'' []\n", done.stderr
+    assert done.stdout == b"[] [] b''\n", done.stderr
     assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts)  # type: ignore[misc]
 
 
