@@ -36,6 +36,7 @@ MODULES = (
     "place",
     "workspace",
     "doors",
+    "spare",
     "spool",
     "tape",
     "playback",

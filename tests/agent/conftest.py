@@ -32,7 +32,8 @@ from mesh.core.events import (
 from mesh.core.interfaces import Channel
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import cgroups
-from mesh.remote.blob import start_command
+from mesh.remote.agent.spare import group_of
+from mesh.remote.blob import opening, start_command
 from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
 from tests.lab import eventually
 
@@ -72,6 +73,7 @@ class Run:
         self.taken: list[tuple[int, int]] = []
         self.session.begin(begin, preparation, finds)
         self._coming = self.session.events()
+        self.spare = 0  # what waits to become its first rank
 
     def take(self, rank: int, count: int) -> None:
         self.taken.append((rank, count))
@@ -164,7 +166,12 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     channels: list[Channel] = []
 
     def start(
-        python: str, preparation: Preparation | None = None, finds: Finds | None = None, **changes: object
+        python: str,
+        preparation: Preparation | None = None,
+        finds: Finds | None = None,
+        *,
+        waits: bool = False,
+        **changes: object,
     ) -> Run:
         run = f"run-{os.getpid()}"
         begin = Begin(
@@ -185,7 +192,10 @@ def opener(remote_dir: Path) -> Iterator[Open]:
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception), opened.result
         channels.append(opened.result)
-        return Run(opened.result, begin, preparation, finds)
+        spare = wait_for_spare(opened.result) if waits else 0
+        run = Run(opened.result, begin, preparation, finds)
+        run.spare = spare
+        return run
 
     yield start
     for channel in channels:
@@ -195,12 +205,49 @@ def opener(remote_dir: Path) -> Iterator[Open]:
         assert not channel._is_let_go or eventually(lambda channel=channel: channel._process.poll() is not None, 20.0)
     backend.close()
     assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 20.0), left_of(f"run-{os.getpid()}")
+    for channel in channels:
+        assert eventually(lambda channel=channel: not kept_groups(channel), 20.0)
+
+
+def wait_for_spare(channel: Channel) -> int:
+    """As with keep: an agent waits for its first request, and has made what waits to become a rank: its pid."""
+    channel.send(opening())
+    send = channel.send
+
+    def send_rest(data: bytes) -> None:
+        channel.send = send  # type: ignore[method-assign]
+        send(data.removeprefix(opening()))
+
+    channel.send = send_rest  # type: ignore[method-assign]
+    assert isinstance(channel, LocalChannel)
+    assert eventually(lambda: spare_of(channel._process.pid), 20.0)
+    return spare_of(channel._process.pid)
+
+
+def spare_of(guardian: int) -> int:
+    """The child of a waiting agent, once it waits; 0 before. guardian: the pid of the agent's"""
+    for agent in children(guardian):
+        for spare in children(agent):
+            held = [os.readlink(path) for path in glob.glob(f"/proc/{spare}/fd/*")]
+            if len(held) == 4 and held.count(os.devnull) == 3:
+                return spare
+    return 0
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def left_of(run: str) -> list[str]:
     """Control groups and doors of a run on this machine."""
     groups = glob.glob(f"{cgroups.own() or '/nowhere'}/mesh-{run}-*")
     return groups + glob.glob(f"/tmp/mesh-{os.geteuid()}/{run}-*")
+
+
+def kept_groups(channel: Channel) -> list[str]:
+    """The control group of an agent that waits, or has waited."""
+    assert isinstance(channel, LocalChannel)
+    return glob.glob(f"{cgroups.own() or '/nowhere'}/{group_of(channel._process.pid)}")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ class Ending:
         self.ordered_at = 0.0
         self.spared: set[int] = set()  # processes that end by themselves once asked to
         self.cgroup = ""  # what is in it is the run's as well
-        self.ours = 0  # a child that is not the run's but our own; 0: there is none
+        self.ours = 0  # a child that is not the run's but our own, or not yet; 0: there is none
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
         self._look_at = 0.0
@@ -43,7 +43,7 @@ class Ending:
             return []
         below = descendants(os.getpid()) if has_children() else []
         family = {process.pid: process for process in below if process.pid != self.ours}
-        others = cgroups.members(self.cgroup) - family.keys()
+        others = cgroups.members(self.cgroup) - family.keys() - {self.ours}
         return [*family.values(), *look_at(others)]
 
     def is_empty(self) -> bool:

@@ -81,6 +81,8 @@ def guard(serve: Callable[[Guardian], None]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(agent, number))
     status = _wait_for(agent)  # from then on SIGTERM is for nobody
     begun, why = _said(heard)
+    if status and not begun:
+        _end_spare()
     if status == 0 or not begun:  # it has looked itself, and what is still there is there on purpose or was named
         _end_like(status)
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
@@ -102,6 +104,18 @@ def end_all() -> list[str]:
             return [process.told() for process in found or [UNSEEN]]
         _reap()
         time.sleep(0.005)
+
+
+def _end_spare() -> None:
+    """After an agent that was killed while it waited."""
+    try:
+        from . import cgroups
+        from .spare import group_of
+
+        end_all()
+        cgroups.remove(os.path.join(cgroups.own(), group_of(os.getpid())))
+    except Exception:  # Python itself may have been removed since
+        pass
 
 
 def _end_orphans(begun: bytes) -> list[str]:

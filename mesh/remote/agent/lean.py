@@ -46,6 +46,7 @@ __all__ = [
     "dumps",
     "loads",
     "partial",
+    "pointer",
     "prctl",
     "quote",
     "signal",
@@ -68,9 +69,9 @@ class Socket(socket.socket):
         return Socket(fileno=descriptor), address
 
 
-def socketpair() -> tuple[Socket, Socket]:
+def socketpair(kind: int = socket.SOCK_STREAM) -> tuple[Socket, Socket]:
     """Two connected ones."""
-    one, other = socket.socketpair()
+    one, other = socket.socketpair(socket.AF_UNIX, kind)
     return Socket(fileno=one.detach()), Socket(fileno=other.detach())
 
 
@@ -144,14 +145,30 @@ def contents(path: str) -> str:
         os.close(file)
 
 
+def pointer(value: int) -> Any:
+    """An address or a size for ``call``: an int of C is too small for it."""
+    try:
+        import _ctypes
+
+        kind: Any = type("Pointer", (_ctypes._SimpleCData,), {"_type_": "P"})
+    except (ImportError, AttributeError, TypeError):
+        import ctypes
+
+        kind = ctypes.c_void_p
+    return kind(value)
+
+
 def prctl(option: int, value: int) -> None:
     """Call prctl(2). Raises OSError."""
     if call("prctl", option, value, 0, 0, 0):
         raise OSError(f"prctl({option}) failed")
 
 
-def call(name: str, *arguments: int | bytes) -> int:
-    """Call a function of the C library, and return what it does: an int. Bytes are passed by their address."""
+def call(name: str, *arguments: Any) -> int:
+    """Call a function of the C library, and return what it does: an int.
+
+    arguments: each an int, bytes, which are passed by their address, or a ``pointer``
+    """
     try:
         import _ctypes
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .guardian import Guardian
     from .preparation import Preparation
     from .pull import Pull
+    from .spare import Spare
 
 SOON = 0.2  # seconds in which the first request comes, unless the agent is kept
 PATIENCE = 1.0  # seconds for a chore, once everything is to end: it takes no further step
@@ -53,7 +54,15 @@ class Agent:
     What few runs need is imported where they need it: an agent's start is paid on every host of every run.
     """
 
-    def __init__(self, client: Client, begin: dict[str, Any], rest: list[Frame], guardian: Guardian) -> None:
+    def __init__(
+        self,
+        client: Client,
+        begin: dict[str, Any],
+        rest: list[Frame],
+        guardian: Guardian,
+        spare: Spare | None = None,
+    ) -> None:
+        """rest: frames that came with the first; spare: what waits to become the first rank"""
         self.client, self.begin = client, begin
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
@@ -80,6 +89,9 @@ class Agent:
         self.enclosed = b""  # what the client has sent for a question
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
         self.ending = Ending()
+        self.spare = spare
+        if spare is not None:
+            self.ending.cgroup, self.ending.ours = spare.cgroup, spare.pid
         self.is_clear = False  # every process of the run is gone, or named
         self.gather_until = 0.0  # monotonic: what is sent before may wait for more that goes with it
 
@@ -323,6 +335,10 @@ class Agent:
                 return
             if self.work.has_ended(pid, status):
                 continue
+            if self.spare is not None and pid == self.spare.pid:
+                self.spare.pid = 0
+                self.dismiss_spare()
+                continue
             if self.errand is not None and pid == self.errand.pid:
                 self.end_errand()
             elif self.preparation is not None and pid == self.preparation.pid:
@@ -332,6 +348,12 @@ class Agent:
                 self.tell_pull(self.pull)
             else:
                 self.delivery.has_ended(pid)
+
+    def dismiss_spare(self) -> None:
+        """Nothing more is to become of it; something may have."""
+        if self.spare is not None:
+            self.spare.dismiss()
+            self.spare, self.ending.ours = None, 0
 
     # ---- the end
 
@@ -354,6 +376,7 @@ class Agent:
 
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
         self.detachment.note_end(header.get("cause", "signal"), header["signal"], header.get("more", {}))
+        self.dismiss_spare()
         self.signalled = True
         self.out.release()
         if self.detachment.is_said_again(header["signal"]):
@@ -362,6 +385,7 @@ class Agent:
         self.ending.signal(header["signal"], header["grace"])
 
     def do_kill(self, header: dict[str, Any], data: bytes) -> None:
+        self.dismiss_spare()
         self.signalled = True
         self.out.release()
         self.ending.kill_by(0.0)
@@ -371,6 +395,7 @@ class Agent:
 
     def finish(self, number: int, grace: float) -> None:
         """End whatever is left of the run; then we leave."""
+        self.dismiss_spare()
         self.out.release()
         if self.work.is_set_up() and not self.signalled:
             self.leave_setup()
@@ -512,24 +537,28 @@ def main(before: bytes, guardian: Guardian) -> None:
     close_inherited()
     decoder = Decoder()
     frames = decoder.feed(before)
+    spare = None
     if not frames and not select.select([0], [], [], SOON)[0]:
         # We are kept for a later command: what it may need is there then.
         from . import devices, network, sync  # noqa: F401
 
         gc.freeze()
+        spare = _make_spare()
     while not frames:
         # One that is kept waits for the next command; its connection may be dead without a word.
-        if not select.select([0], [], [], WAITING)[0]:
-            return
-        chunk = os.read(0, 65536)
+        chunk = os.read(0, 65536) if select.select([0], [], [], WAITING)[0] else b""
         if not chunk:
+            if spare is not None:
+                spare.dismiss()
+                cgroups.remove(spare.cgroup)
             return
         frames = decoder.feed(chunk)
     begin = frames[0][0]
     marker = b"\n%s\n" % begin["marker"].encode()
     if begin["type"] == "begin":
-        guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], cgroup_of(begin))
-        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian).run(marker)
+        group = os.path.basename(spare.cgroup) if spare is not None else ""
+        guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], group or cgroup_of(begin))
+        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian, spare).run(marker)
         return
     os.write(1, marker)
     if begin["type"] == "channel":
@@ -538,3 +567,12 @@ def main(before: bytes, guardian: Guardian) -> None:
         from .following import follow
 
         follow(begin, decoder, frames[1:])
+
+
+def _make_spare() -> Spare | None:
+    from .spare import Spare
+
+    try:
+        return Spare(os.getppid())
+    except OSError:  # there is no process to have: the rank's own will tell
+        return None

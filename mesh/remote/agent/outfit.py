@@ -155,6 +155,8 @@ class Outfit:
             return
         from .preparation import Preparation  # few runs have any
 
+        self._agent.dismiss_spare()
+
         self._agent.preparation = Preparation(self._agent, self._agent.state, bool(self._agent.share))
         self._agent.preparation.start(header["prerun"], header["force"])
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from .spare import Spare
+
 # Bytes of output in one frame. The client has less to do with larger ones; but from 128 KiB on, glibc gives back the
 # memory of each (mallopt(3), M_MMAP_THRESHOLD), and they grow by the labels of their lines there.
 CHUNK = 116 << 10
@@ -117,8 +119,8 @@ class Rank:
             self.stdin = -1
 
 
-def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> Rank:
-    """Start the process of a rank. Raises OSError if there is no way to."""
+def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool, spare: Spare | None = None) -> Rank:
+    """Start the process of a rank. spare: what it may be made of. Raises OSError if there is no way to."""
     stdin, stdin_end = -1, -1
     out, out_end = output_pipe()
     err, err_end = output_pipe()
@@ -128,7 +130,8 @@ def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bo
     else:
         stdin_end = os.open(os.devnull, os.O_RDONLY)
     try:
-        pid = spawn([to_bytes(word) for word in argv], setting, stdin_end, out_end, err_end)
+        given = [to_bytes(word) for word in argv], setting, stdin_end, out_end, err_end
+        pid = (spare.become(*given) if spare else 0) or spawn(*given)
     finally:
         for descriptor in (stdin_end, out_end, err_end):
             os.close(descriptor)

@@ -12,7 +12,7 @@ from .processes import PR_SET_PDEATHSIG, parse_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl since 3.10
 PIPE_BYTES = 1 << 20  # what an unprivileged user may ask for: /proc/sys/fs/pipe-max-size
@@ -72,14 +72,23 @@ def spawn(
     keep: more of them, new number to ours
     If argv cannot be executed, the child says so on its stderr and exits 126 or 127.
     """
-    agent = os.getpid()
-    # Each step in the child touches pages that it must copy first. SIGKILL and SIGSTOP are always as they were.
-    changed = [number for number in range(1, signal.NSIG) if signal.getsignal(number) not in (signal.SIG_DFL, None)]
+    agent, changed = os.getpid(), changed_signals()
     pid = cgroups.fork(setting.cgroup)
     if pid:
         return pid
+
+    def work() -> None:
+        begin_anew(agent, changed)
+        become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})})
+
+    in_child(argv, work)
+    return 0  # in no process
+
+
+def in_child(argv: Sequence[bytes], work: Callable[[], None]) -> None:
+    """Do work, which executes argv. Does not return."""
     try:
-        _become(argv, setting, {0: stdin, 1: stdout, 2: stderr, **(keep or {})}, changed, agent)
+        work()
     except OSError as error:
         name = os.fsdecode(argv[0]) if argv else ""
         os.write(2, (f"mesh: cannot run {name!r}: {error.strerror or error}\n").encode("utf-8", "replace"))
@@ -90,20 +99,30 @@ def spawn(
         os._exit(NOT_EXECUTABLE)
 
 
-def _become(
-    argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int], changed: Sequence[int], agent: int
-) -> None:
-    """In the child: turn into argv. changed: signals that mean something else here than they do to a new program"""
+def changed_signals() -> list[int]:
+    """Those that mean something else here than they do to a new program; SIGKILL and SIGSTOP are always as they were.
+
+    A child is told: each step that it does itself touches pages that it must copy first.
+    """
+    return [number for number in range(1, signal.NSIG) if signal.getsignal(number) not in (signal.SIG_DFL, None)]
+
+
+def begin_anew(agent: int, changed: Sequence[int]) -> None:
+    """In a child of the agent: have a session of its own, and signals as a new program finds them."""
     os.setsid()
+    for number in changed:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    die_with(agent)
+
+
+def become(argv: Sequence[bytes], setting: Setting, descriptors: Mapping[int, int]) -> None:
+    """In a child: turn into argv. descriptors: new number to ours. Raises OSError."""
     if descriptors.keys() & set(descriptors.values()):
         # First out of the way of each other: a source may have the number of another one's target.
         descriptors = {to: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 256) for to, ours in descriptors.items()}
     for number, ours in descriptors.items():
         os.dup2(ours, number)
-    for number in changed:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    die_with(agent)
     if setting.limits:
         import resource
 

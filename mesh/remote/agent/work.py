@@ -115,10 +115,11 @@ class Work:
         for rank in header["ranks"]:
             try:
                 setting = agent.outfit.of_rank(rank["env"])
-                self._add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"]))
+                self._add_rank(start_rank(rank["rank"], header["argv"], setting, rank["stdin"], agent.spare))
             except OSError as error:  # no process or descriptor is left to have
                 agent.fail("start", why(error))
-                return
+                break
+        agent.dismiss_spare()
 
     def _add_rank(self, rank: Rank) -> None:
         self.ranks[rank.pid] = rank
@@ -133,6 +134,7 @@ class Work:
         agent = self._agent
         if agent.is_over():
             return
+        agent.dismiss_spare()
         agent.visits.make_door()
         environment = agent.outfit.setting.environment
         home = os.fsdecode(environment[b"HOME"])
