@@ -20,7 +20,19 @@ CLONE_INTO_CGROUP = 0x200000000  # linux/sched.h
 
 
 def own(controller: str = "") -> str:
-    """The directory of the group that we are in, "" if there is none: of version 2, or of a controller of version 1."""
+    """The directory of the group that we are in, "" if there is none: of version 2, or of a controller of version 1.
+
+    Looked for once: an agent goes into no other one, nor do its children that ask.
+    """
+    if controller not in _own:
+        _own[controller] = _find_own(controller)
+    return _own[controller]
+
+
+_own: dict[str, str] = {}
+
+
+def _find_own(controller: str) -> str:
     try:
         groups = [line.split(":", 2)[1:] for line in contents("/proc/self/cgroup").rstrip("\n").split("\n")]
         (path,) = [path for controllers, path in groups if controller in controllers.split(",")]

@@ -542,6 +542,7 @@ def main(before: bytes, guardian: Guardian) -> None:
         # We are kept for a later command: what it may need is there then.
         from . import devices, network, sync  # noqa: F401
 
+        cgroups.own("memory")
         gc.freeze()
         spare = _make_spare()
     while not frames:
