@@ -11,7 +11,8 @@ import pytest
 
 from mesh.backends.local import LocalBackend, LocalChannel
 from mesh.core.events import Exited, Ready, Stream
-from mesh.remote.blob import start_command
+from mesh.remote.agent.frames import encode
+from mesh.remote.blob import opening, start_command
 from tests.lab import eventually
 
 from .conftest import HOST, Open, Run, kept_groups, wait_for_spare
@@ -124,7 +125,7 @@ def test_nothing_stays_where_none_is_wanted(opener: Open, known: str, how: str) 
     assert eventually(lambda: not is_running(spare) and not is_running(agent), 20.0)
 
 
-@pytest.mark.parametrize("how", ["hang up", "kill"])
+@pytest.mark.parametrize("how", ["hang up", "kill", "bring a channel"])
 def test_nothing_stays_of_what_no_run_has_wanted(known: str, how: str) -> None:
     backend = LocalBackend()
     try:
@@ -135,8 +136,11 @@ def test_nothing_stays_of_what_no_run_has_wanted(known: str, how: str) -> None:
         agent = parent_of(spare)
         if how == "kill":
             os.kill(agent, signal.SIGKILL)
-        else:
+        elif how == "hang up":
             channel.close()
+        else:
+            about = {"run": "none", "node": 0, "have": 0, "remote_dir": "/nowhere", "cgroup": ""}
+            channel.send(opening() + encode({"type": "channel", "marker": "m", **about}))
         assert eventually(lambda: not is_running(spare) and not is_running(agent), 20.0)
         assert eventually(lambda: not kept_groups(channel), 20.0)
     finally:

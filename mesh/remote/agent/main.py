@@ -549,9 +549,7 @@ def main(before: bytes, guardian: Guardian) -> None:
         # One that is kept waits for the next command; its connection may be dead without a word.
         chunk = os.read(0, 65536) if select.select([0], [], [], WAITING)[0] else b""
         if not chunk:
-            if spare is not None:
-                spare.dismiss()
-                cgroups.remove(spare.cgroup)
+            _forget(spare)
             return
         frames = decoder.feed(chunk)
     begin = frames[0][0]
@@ -561,6 +559,7 @@ def main(before: bytes, guardian: Guardian) -> None:
         guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], group or cgroup_of(begin))
         Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian, spare).run(marker)
         return
+    _forget(spare)
     os.write(1, marker)
     if begin["type"] == "channel":
         bring_channel(begin)
@@ -568,6 +567,13 @@ def main(before: bytes, guardian: Guardian) -> None:
         from .following import follow
 
         follow(begin, decoder, frames[1:])
+
+
+def _forget(spare: Spare | None) -> None:
+    """There is to be no rank."""
+    if spare is not None:
+        spare.dismiss()
+        cgroups.remove(spare.cgroup)
 
 
 def _make_spare() -> Spare | None:
