@@ -67,6 +67,4 @@ def loop(chosen: Chosen) -> str:
                     told(chosen, title, "every host's line", samples, lambda sample: sample.first, columns) + "\n"
                 )
             close_masters(stage)
-            for user in stage.users:
-                user.stop_keeper()
     return "\n".join([*parts, missing])

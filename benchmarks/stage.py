@@ -129,6 +129,8 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for user in self.users:  # also where it was cut short: it would wait for minutes, and `mesh ps` shows it to all
+            user.stop_keeper()
         self._resources.close()
 
     @property

@@ -99,8 +99,6 @@ class _Cases:
     def end(self) -> list[str]:
         """Close all connections; return what was found."""
         close_masters(self._stage)
-        for user in self._stage.users:
-            user.stop_keeper()
         return self._parts
 
     def cold(self, one: Contestant) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -228,9 +229,10 @@ def spare_of(guardian: int) -> int:
     """The child of a waiting agent, once it waits; 0 before. guardian: the pid of the agent's"""
     for agent in children(guardian):
         for spare in children(agent):
-            held = [os.readlink(path) for path in glob.glob(f"/proc/{spare}/fd/*")]
-            if len(held) == 4 and held.count(os.devnull) == 3:
-                return spare
+            with contextlib.suppress(FileNotFoundError):  # it is closing what it does not need
+                held = [os.readlink(path) for path in glob.glob(f"/proc/{spare}/fd/*")]
+                if len(held) == 4 and held.count(os.devnull) == 3:
+                    return spare
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
 import os
@@ -46,7 +47,11 @@ def somebody_syncs(remote_dir: Path) -> Iterator[None]:
 def at_work() -> tuple[int, int]:
     """How many processes agents have here, and how many threads beside their first ones."""
     found = [process.pid for process in descendants(os.getpid())]
-    return len(found), sum(len(os.listdir(f"/proc/{pid}/task")) - 1 for pid in found)
+    threads = 0
+    for pid in found:
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            threads += len(os.listdir(f"/proc/{pid}/task")) - 1
+    return len(found), threads
 
 
 def synced_once(run: Run) -> None:

@@ -123,7 +123,7 @@ def test_the_dead_keep_nobody_waiting(pod: Home, lab: Lab, how: str) -> None:
     assert not any("while" in command for host in lab.hosts for _, command in host.processes())
 
 
-def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, tmp_path: Path) -> None:
+def test_ps_and_stop_from_another_machine(pod: Home, lab: Lab, own_place: Path, tmp_path: Path) -> None:
     process = start(pod, "run", "--nproc", "2", "pod", "sh", "-c", "trap '' TERM; echo up; sleep 1000", ranks=8)
     run = run_of(pod)
     elsewhere = Home(tmp_path / "elsewhere", tmp_path, {**pod.environ, "HOME": str(tmp_path / "elsewhere")})
