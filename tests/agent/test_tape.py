@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
@@ -216,6 +217,29 @@ def test_a_client_that_leaves_loses_nothing_of_what_it_had_not_acknowledged(tmp_
     playback.close()
     assert got == b"".join(data)
     assert not (tmp_path / "spool").exists()
+
+
+def test_what_a_spool_had_left_out_before_the_client_left_is_told_once(tmp_path: Path) -> None:
+    """By where the next output begins, as all that a tape lacks."""
+    outbox = Outbox(Spool(str(tmp_path / "spool"), 1_000_000))
+    outbox.channel = -1
+    for _ in range(100):
+        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, bytes(50_000))
+    tape = Tape(str(tmp_path / "tape-run-0"), 10**9, {})
+    outbox.part(tape)
+    outbox.send({"type": "exited", "rank": 0})
+    outbox.send({"type": "gone"})
+    outbox.close()
+    playback = Playback(str(tmp_path / "tape-run-0"), {})
+    frames = []
+    while playback:
+        frames += Decoder().feed(playback.take())
+    playback.close()
+    assert {header["type"] for header, _ in frames} == {"output", "exited", "gone"}
+    places = [(header["at"], len(data)) for header, data in frames if header["type"] == "output"]
+    missing = sum(at - before - size for (before, size), (at, _) in itertools.pairwise(places))
+    assert missing > 0
+    assert missing + sum(size for _, size in places) == 5_000_000
 
 
 def test_tapes_that_are_old_or_too_many_go_and_those_that_were_read_go_first(tmp_path: Path) -> None:

@@ -153,8 +153,9 @@ class Outbox:
             self.send_urgently(header)
 
     def _record(self, header: dict[str, Any], data: bytes) -> None:
-        # prerun was told to who has prepared the run.
-        if self._tape is not None and (header["type"] in TOLD or header.get("stream") in ("stdout", "stderr")):
+        # prerun was told to who has prepared the run; what the spool has left out is seen where the next output begins.
+        is_of_rank = header["type"] == "output" and header["stream"] in ("stdout", "stderr")
+        if self._tape is not None and (header["type"] in TOLD or is_of_rank):
             self._tape.add({name: value for name, value in header.items() if name != "size"}, data)
             if header["type"] == "exited":
                 self._recorded.add(header["rank"])
