@@ -125,7 +125,7 @@ def test_nothing_stays_where_none_is_wanted(opener: Open, known: str, how: str) 
     assert eventually(lambda: not is_running(spare) and not is_running(agent), 20.0)
 
 
-@pytest.mark.parametrize("how", ["hang up", "kill", "bring a channel"])
+@pytest.mark.parametrize("how", ["hang up", "kill", "kill its guardian", "tell it to end", "bring a channel"])
 def test_nothing_stays_of_what_no_run_has_wanted(known: str, how: str) -> None:
     backend = LocalBackend()
     try:
@@ -136,6 +136,10 @@ def test_nothing_stays_of_what_no_run_has_wanted(known: str, how: str) -> None:
         agent = parent_of(spare)
         if how == "kill":
             os.kill(agent, signal.SIGKILL)
+        elif how == "kill its guardian":
+            os.kill(parent_of(agent), signal.SIGKILL)
+        elif how == "tell it to end":
+            os.kill(agent, signal.SIGTERM)
         elif how == "hang up":
             channel.close()
         else:

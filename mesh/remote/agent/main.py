@@ -579,7 +579,18 @@ def _forget(spare: Spare | None) -> None:
 def _make_spare() -> Spare | None:
     from .spare import Spare
 
+    def end(number: int, frame: object) -> None:
+        """Before there is a run, which has its own way to end: our guardian may be gone, and sees to nothing."""
+        _forget(spare)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
-        return Spare(os.getppid())
+        spare = Spare(os.getppid())
+        signal.signal(signal.SIGTERM, end)
     except OSError:  # there is no process to have: the rank's own will tell
         return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    return spare
