@@ -51,7 +51,7 @@ class ScriptedChannel:
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._script: Frames = iter(())
         self._running: list[int] = []  # ranks
-        self._obeyed = 0
+        self._obeyed = self._ports = 0
         self._is_closed = False
         self.received = 0  # bytes
 
@@ -103,12 +103,13 @@ class ScriptedChannel:
 
     def _on_begin(self, header: Mapping[str, Any]) -> None:
         self._out.put(b"\n%s\n" % header["marker"].encode())
+        self._ports = len(header["ports"])
         self._tell("hello", time=time.time(), machine=f"machine-{self._node}")
         if header["lock"]:
             self._on_lock(header)
 
     def _on_lock(self, header: Mapping[str, Any]) -> None:
-        self._tell("locked", tree="", bare=False, cgroup="", ports=[29500, 29501][: 2 if self._node == 0 else 0])
+        self._tell("locked", tree="", bare=False, cgroup="", ports=[29500, 29501][: self._ports])
 
     def _on_prepare(self, header: Mapping[str, Any]) -> None:
         self._tell("ready", interfaces={})
@@ -134,7 +135,7 @@ class ScriptedChannel:
     def _end(self, signal: int) -> None:
         ended, self._running = self._running, []
         for rank in ended:
-            how = {"code": 0, "signal": signal} if signal else {"code": self._codes.get(rank, 0), "signal": 0}
+            how = {"signal": signal} if signal else {"code": self._codes.get(rank, 0)}
             self._tell("exited", rank=rank, time=time.time(), during="", **how)
 
 

@@ -55,6 +55,7 @@ from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Landing
 from mesh.core.run import RunSpec
+from mesh.core.text import one_line
 from mesh.engine import orders
 from mesh.engine.courier import NEAR, Courier, Luggage, make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
@@ -461,8 +462,9 @@ class Launcher:
         for opened in self._backend.open(hosts, start_command(self._cluster.python)):
             if isinstance(opened.result, HostUnreachable):
                 error = opened.result
+                message = one_line(str(error))  # the server may have written some of it
                 failed = PrepareFailed(
-                    time=time.time(), node=opened.node, step=error.step, message=str(error), hint=error.hint
+                    time=time.time(), node=opened.node, step=error.step, message=message, hint=error.hint
                 )
                 self._put(failed)
             else:
@@ -507,7 +509,8 @@ class Launcher:
 
         def serve() -> None:
             if isinstance(session, Following):
-                session.follow(begin, self._local.have or {}, only_reads=self._local.only_reads)
+                ranks = self._placement.ranks(node)
+                session.follow(begin, ranks, self._local.have or {}, only_reads=self._local.only_reads)
             elif self._supervisor.prepares_at_once:
                 session.begin(begin, self._preparation(), self._finds_alone())
             else:

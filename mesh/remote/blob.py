@@ -19,6 +19,7 @@ MODULES = (
     "processes",
     "guardian",
     "frames",
+    "messages",
     "cgroups",
     "spawning",
     "oom",

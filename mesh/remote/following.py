@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.core.events import (
@@ -20,7 +20,9 @@ from mesh.core.events import (
     Reconnected,
     Stream,
 )
-from mesh.remote.agent.frames import encode
+from mesh.remote import messages
+from mesh.remote.agent.frames import FrameError, encode
+from mesh.remote.agent.messages import PLACE_MAX
 from mesh.remote.blob import opening
 from mesh.remote.session import Begin, Session
 
@@ -30,11 +32,15 @@ Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
 class Following(Session):
     """Reads the run's tape through a process of our own there; orders go through it to the run's agent."""
 
-    def follow(self, begin: Begin, have: Place, *, only_reads: bool = False) -> None:
+    _table, _sizes = messages.OF_JOURNAL, messages.JOURNAL_SIZES
+
+    def follow(self, begin: Begin, ranks: Sequence[int], have: Place, *, only_reads: bool = False) -> None:
         """Ship the program and its only request.
 
+        ranks: of this host
         have: what need not come again; only_reads: what an agent that is gone has left there is left alone
         """
+        self._asked.follow(ranks)
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._have, self._only_reads = dict(have), only_reads
         self._client = os.urandom(8).hex()
@@ -88,13 +94,11 @@ class Following(Session):
             case "no-agent":
                 self._over = True
                 left = "; ".join(header["left"])
-                reason = header["why"] or "its agent was killed"
+                reason = header.get("why") or "its agent was killed"
                 if left:
                     reason += f", and left there {left}"
                 lost = {"is_clear": not left, "is_known": True}
                 yield Lost(time=header["time"] - self._offset, node=node, reason=reason, **lost)
-            case "output":
-                yield from self._output(header, data)
             case "beat":
                 yield from super()._event(header, data)
             case _:
@@ -108,7 +112,7 @@ class Following(Session):
         self._told.add(known)
         if header["type"] == "exited":
             for name, count in header.get("printed", {}).items():
-                yield from self._output({**header, "stream": name, "at": count}, b"")
+                yield from self._output({"type": "output", "rank": header["rank"], "stream": name, "at": count}, b"")
         if header["type"] == "end-ordered":
             more = {"lost": header.get("lost", -1), "reason": header.get("reason", "")}
             at, cause = header["time"] - self._offset, header["cause"]
@@ -118,15 +122,17 @@ class Following(Session):
 
     def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
         """What is new of it, and before that what is missing."""
-        stream = Stream(header["stream"])
-        key, at = (header["rank"], stream), header["at"]
+        key, at = self._stream_of(header), header.get("at")
+        if type(at) is not int or not 0 <= at <= PLACE_MAX:
+            raise FrameError("output: at: expected a place in the stream")
+        rank, stream = key
         have = self._have.get(key, 0)
         self._have[key] = max(have, at + len(data))
-        told = {"time": time.time(), "node": self.node, "rank": header["rank"], "stream": stream}
+        now, node = time.time(), self.node
         if at > have:
-            yield LeftOut(**told, bytes=at - have)
+            yield LeftOut(time=now, node=node, rank=rank, stream=stream, bytes=at - have)
         if new := data[max(0, have - at) :]:
-            yield Output(**told, data=new)
+            yield Output(time=now, node=node, rank=rank, stream=stream, data=new)
 
     def _no_tape(self, header: dict[str, Any]) -> Iterator[Event]:
         self._over = True

@@ -19,14 +19,19 @@ from mesh.core.events import (
     Heard,
     HostNotice,
     Lost,
+    Output,
     PrepareFailed,
     Reconnecting,
+    Stream,
 )
 from mesh.core.frozen import frozen
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import PrerunEntry, SetupCommand
+from mesh.core.text import one_line
+from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.guardian import SWEPT
+from mesh.remote.asked import Asked
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob, lacking, opening
 from mesh.remote.telling import event_of, told_owner
 
@@ -36,6 +41,7 @@ PIECE = 32 << 10
 NEW_PASSWORD = b"password change required"  # openssh/session.c, when there is no terminal
 ACKNOWLEDGED = 128 << 10  # bytes of an agent's stream that are acknowledged together
 MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent greets
+REFUSED = "does not speak our protocol: "  # what comes before the reason; shown behind the name of the host
 
 
 @frozen
@@ -101,7 +107,11 @@ class Session:
     ``events`` is for the host's own thread; the other methods may be called from any. None of them raises when the
     channel is gone: ``events`` tells what became of it. From the start of the ranks on, orders are numbered and sent
     again through the next channel, until the agent has told that it has them.
+
+    Every message is checked by the table (messages.py) and against what was asked for (asked.py) where it is read.
     """
+
+    _table, _sizes = messages.ANSWERS, messages.ANSWER_SIZES
 
     def __init__(
         self,
@@ -134,6 +144,9 @@ class Session:
         self._first_rank = first_rank
         self._channel = channel
         self._taken, self._receive_piece = taken, receive
+        self._asked = Asked()
+        self._lacks_bytes = messages.LACKS_BYTES
+        self._streams: dict[tuple[Any, Any], tuple[int, Stream]] = {}  # of which there was output, as it is named
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
         self._owes_beat = False  # the first one goes with whatever is sent next
@@ -187,6 +200,11 @@ class Session:
         }
         at_once = _prepare_frame(preparation, finds or Finds()) if preparation else b""
         self._is_preparing = preparation is not None
+        self._asked.begin(len(begin.ports))
+        if begin.lock:
+            self._asked.note("lock")
+        if preparation is not None:
+            self._asked.prepare(len(preparation.prerun))
         with self._lock:
             if not self._given_up:
                 self._has_begun = True
@@ -194,19 +212,32 @@ class Session:
 
     def lock(self) -> None:
         """Take the host's lock, if the run takes any."""
+        self._asked.note("lock")
         self._send(encode({"type": "lock"}))
 
     def unlock(self) -> None:
         """Let go of the host's lock."""
         self._send(encode({"type": "unlock"}))
 
-    def send_changes(self, changes: bytes, *, attempt: int, fresh: bool, pack: int = -1, asks: bool = True) -> None:
+    def send_changes(
+        self,
+        changes: bytes,
+        *,
+        attempt: int,
+        fresh: bool,
+        pack: int = -1,
+        asks: bool = True,
+        lacks_bytes: int = messages.LACKS_BYTES,
+    ) -> None:
         """Send the changes of the manifest, and a pack with what the host will lack, if that is known.
 
         attempt: comes back with what the host answers
         pack: an open file; -1: none goes along
         asks: without one the host is to tell what it lacks; otherwise it waits for a pack
+        lacks_bytes: of the longest list of what it lacks
         """
+        self._lacks_bytes = lacks_bytes
+        self._asked.send(attempt)
         pieces = [changes[place : place + PIECE] for place in range(0, len(changes), PIECE)]
         headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
         headers[0] |= {"first": True, "fresh": fresh, "attempt": attempt}
@@ -250,15 +281,18 @@ class Session:
 
     def serve(self, tree: int, size: int, credentials: str) -> None:
         """Have the host hand on the next pack that it gets, of so many bytes. tree: comes back with its answer."""
+        self._asked.serve(tree)
         self._send(encode({"type": "serve", "tree": tree, "bytes": size, "credentials": credentials}))
 
     def fetch(self, tree: int, address: str, port: int, size: int, credentials: str) -> None:
         """Have the host get the pack from another one."""
+        self._asked.fetch(tree)
         given = {"tree": tree, "address": address, "port": port, "bytes": size, "credentials": credentials}
         self._send(encode({"type": "fetch", **given}))
 
     def prepare(self, preparation: Preparation, finds: Finds) -> None:
         """Prepare the host. finds: what prerun finds, as the first rank does"""
+        self._asked.prepare(len(preparation.prerun))
         self._send(_prepare_frame(preparation, finds))
 
     def start(
@@ -271,6 +305,7 @@ class Session:
         """
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
         self._may_come_back = True
+        self._asked.start([rank.rank for rank in ranks])
         told = _told(finds) if finds else None
         self._order({"type": "start", "argv": list(argv), "ranks": listed, "finds": told, "detach": detach})
 
@@ -285,6 +320,7 @@ class Session:
         credentials: a private key and its certificate, as PEM, that all of them and nobody else get
         address, port: of the first host's agent; "": it is that one
         """
+        self._asked.note("introduce")
         place = {"address": address, "port": port}
         given = {"node": self._agent, "host_grace": host_grace, "credentials": credentials, **place}
         self._order({"type": "introduce", **given})
@@ -293,6 +329,7 @@ class Session:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
         listed = [dataclasses.asdict(command) for command in commands]
         self._may_come_back = True
+        self._asked.setup(rank, commands)
         self._order({"type": "setup", "rank": rank, "commands": listed, "force": force})
 
     def password(self, password: str) -> None:
@@ -304,6 +341,7 @@ class Session:
 
         lasting: the answer takes its time, and is worth another channel
         """
+        self._asked.ask(question, has_enclosed=False)
         if lasting:
             self._may_come_back = True
             self._order({"type": "ask", **question})
@@ -312,6 +350,7 @@ class Session:
 
     def ask_with(self, question: Mapping[str, Any], enclosed: bytes) -> None:
         """Ask the agent something that comes with many bytes. For a thread of its own."""
+        self._asked.ask(question, has_enclosed=True)
         pieces = [enclosed[place : place + PIECE] for place in range(0, len(enclosed), PIECE)]
         ask = {"type": "ask", **question}
         self._send_pieces(self.attempt, [*(({"type": "enclosed"}, piece) for piece in pieces), (ask, b"")])
@@ -322,6 +361,7 @@ class Session:
 
     def stdin(self, rank: int, data: bytes) -> None:
         """Give bytes to the stdin of a rank; b"" ends it."""
+        self._asked.give(rank, len(data))
         self._order({"type": "stdin", "rank": rank}, data)
 
     def beat(self) -> None:
@@ -344,6 +384,7 @@ class Session:
     def finish(self, number: int, grace: float) -> None:
         """End what is left (signal, grace, SIGKILL), look that it is gone, and let the agent leave."""
         self._ended = True
+        self._asked.end()
         self._order({"type": "finish", "signal": number, "grace": grace})
 
     def acknowledge(self, place: int, *, now: bool = False) -> None:
@@ -354,6 +395,7 @@ class Session:
 
     def leave(self) -> None:
         """Tell the agent that we leave for good, whatever it is doing: it ends the run, unless that is detached."""
+        self._asked.end()
         with self._lock:
             self._given_up = self._given_up or "given up"
             is_there = self._has_begun and not self._over
@@ -452,7 +494,7 @@ class Session:
 
     def _read(self) -> Iterator[Event]:
         """The events of one channel; sets ``_over`` if there is to be no other one."""
-        decoder, begin = Decoder(), self.place
+        decoder, begin = Decoder(self._sizes), self.place
         greeted, has_all, banner = False, False, b""
         try:
             while chunk := self._receive():
@@ -468,9 +510,16 @@ class Session:
                         break
                     if not greeted:
                         continue
+                # Before memory is taken for what comes.
+                is_long = self._asked.awaits_answer
+                decoder.header_bytes = messages.ANSWER_BYTES if is_long else messages.HEADER_BYTES
                 frames = decoder.feed(chunk)
                 for (header, data), end in zip(frames, decoder.ends, strict=True):
                     self.place = begin + end
+                    if header.get("type") == "output":
+                        yield from self._output(header, data)
+                        continue
+                    header = messages.read(self._table, header)
                     if header["type"] == "gone":  # the last frame: the agent leaves once it knows that we have it
                         self.acknowledge(self.place, now=True)
                     yield from self._event(header, data)
@@ -480,7 +529,7 @@ class Session:
         except FrameError as error:
             self.leave()
             self._over = True
-            yield Lost(time=time.time(), node=self.node, reason=f"the agent does not speak our protocol: {error}")
+            yield Lost(time=time.time(), node=self.node, reason=REFUSED + one_line(str(error)))
             return
         if not self._over:
             yield from self._channel_ended(greeted, banner)
@@ -516,16 +565,35 @@ class Session:
             self.heard = time.monotonic()
         return chunk
 
+    def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+        rank, stream = self._stream_of(header)
+        yield Output(time=time.time(), node=self.node, rank=rank, stream=stream, data=data)
+
+    def _stream_of(self, header: dict[str, Any]) -> tuple[int, Stream]:
+        """Return the rank and the stream of output. It is checked when it comes for the first time. Raises FrameError.
+
+        A host may send hundreds of MB in a second.
+        """
+        try:
+            return self._streams[header["rank"], header["stream"]]
+        except (KeyError, TypeError):
+            header = messages.read(self._table, header)
+            found = self._streams[header["rank"], header["stream"]] = self._asked.stream(header, self._first_rank)
+            return found
+
     def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """Do what a frame means for us, and tell the rest."""
+        """Do what a frame means for us, and tell the rest. The header is as the table has it."""
+        self._asked.check(header)
         match header["type"]:
             case "beat":
                 self._set_clock(time.time() - header.get("held", 0.0), sent=header["echo"], there=header["time"])
                 self._forget_orders(header["orders"])
-            case "busy" if header["owner"].get("run") not in self._taken_over and self._is_dead(header["owner"]):
+            case "busy" if self._may_take_over(header["owner"]):
                 yield self._take_over(header["owner"])
             case "no-door":
                 self._may_come_back = False
+            case "no-agent" if self._attached:
+                raise FrameError("no-agent: an agent sends it")
             case "no-agent":
                 self._over = True
                 left = "; ".join(header["left"])
@@ -539,6 +607,8 @@ class Session:
             case "hello":
                 yield self._connected(header)
             case kind:
+                if kind == "attached" and self._attached:
+                    raise FrameError("attached: it has had this channel before")
                 if kind == "attached":
                     self._go_on(header["orders"])
                 elif kind == "locked":
@@ -547,7 +617,9 @@ class Session:
                     self._is_detached = True
                 elif kind == "gone":
                     self._over = True
-                about = {"node": self.node, "first_rank": self._first_rank, "sent": self.sent}
+                about = {"node": self.node, "sent": self.sent, "lacks_bytes": self._lacks_bytes}
+                if kind == "left-out":
+                    header["rank"], header["stream"] = self._stream_of(header)
                 yield event_of(header, data, **about, offset=self._offset)
 
     def _connected(self, header: dict[str, Any]) -> Connected:
@@ -563,9 +635,14 @@ class Session:
             is_preparing=self._is_preparing,
         )
 
+    def _may_take_over(self, owner: Mapping[str, Any]) -> bool:
+        run = owner.get("run", "")
+        return bool(run) and run not in self._taken_over and self._is_dead(owner)
+
     def _take_over(self, owner: Mapping[str, Any]) -> HostNotice:
         """End what is left of a run whose client is dead. Once: the agent waits for the lock while that run ends."""
         self._taken_over.add(owner["run"])
+        self._asked.note("lock")
         self._send(encode({"type": "lock", "take_over": owner["run"]}))
         told = f"ending what is left of a run whose client is dead: {told_owner(owner)}"
         return HostNotice(time=time.time(), node=self.node, text=told)
@@ -656,4 +733,4 @@ def _last_words(farewell: Farewell) -> str:
 def _tail(text: bytes) -> str:
     """The last line that says something, as a person may read it."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:400] if lines else ""
+    return one_line(lines[-1][:400]) if lines else ""

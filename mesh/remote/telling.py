@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +22,6 @@ from mesh.core.events import (
     LeftOut,
     Locked,
     OtherTree,
-    Output,
     PrepareFailed,
     PrerunDecided,
     Ready,
@@ -33,27 +30,23 @@ from mesh.core.events import (
     Started,
     StaysAttached,
     Stopped,
-    Stream,
     Synced,
     Unfetched,
 )
+from mesh.remote import messages
 from mesh.remote.agent.frames import FrameError
 
 
 def event_of(
-    header: Mapping[str, Any], data: bytes, *, node: int, first_rank: int, sent: int, offset: float
+    header: Mapping[str, Any], data: bytes, *, node: int, sent: int, lacks_bytes: int, offset: float
 ) -> HostEvent:
-    """The event of a node's frame. Raises FrameError for one that is none.
+    """The event of a node's frame, whose header was checked. Raises FrameError for one that is none.
 
-    first_rank: of the host, for which prerun prints; sent: bytes of the workspace so far
+    sent: bytes of the workspace so far; lacks_bytes: of the longest list of what the host lacks
     offset: seconds that the host's clock is ahead of ours
     """
     now = time.time()
     match header["type"]:
-        case "output" if header["stream"] == "prerun":
-            return Output(time=now, node=node, rank=first_rank, stream=Stream.PRERUN, data=data)
-        case "output":  # a rank's, or that of a setup
-            return Output(time=now, node=node, rank=header["rank"], stream=Stream(header["stream"]), data=data)
         case "attached":
             return Reconnected(time=now, node=node)
         case "notice":
@@ -61,7 +54,7 @@ def event_of(
         case "stopped":
             return Stopped(time=header["time"] - offset, node=node)
         case "lacks":
-            wants = tuple(json.loads(zlib.decompress(data)))
+            wants = messages.lacks(data, lacks_bytes)
             return Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
         case "other-tree":
             return OtherTree(time=now, node=node, tree=header["tree"], attempt=header["attempt"])
@@ -76,8 +69,8 @@ def event_of(
         case "introduced":
             return Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
         case "left-out":
-            stream = Stream(header["stream"])
-            return LeftOut(time=now, node=node, rank=header["rank"], stream=stream, bytes=header["bytes"])
+            rank, stream = header["rank"], header["stream"]
+            return LeftOut(time=now, node=node, rank=rank, stream=stream, bytes=header["bytes"])
         case _:
             return _other(header, now, node, sent, offset)
 

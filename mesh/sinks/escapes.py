@@ -6,17 +6,13 @@ import codecs
 import re
 from typing import AnyStr
 
+from mesh.core.text import SEQUENCES
+
 MAX_SEQUENCE = 4096  # characters; an escape sequence that has not ended by then is no sequence
 
 _COLOUR = r"\x1b\[[0-9;:]*m"
-_SEQUENCES = (
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
-    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links, clipboard
-    r"|\x1b[PX^_][^\x1b\n]*\x1b\\"  # DCS, SOS, PM, APC
-    r"|\x1b[ -/]*[0-~]"  # all others
-)
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # all but tab, newline and carriage return; C1 too
-_REMOVED = re.compile(f"({_COLOUR})|{_SEQUENCES}|{_CONTROLS}")
+_REMOVED = re.compile(f"({_COLOUR})|{SEQUENCES}|{_CONTROLS}")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[PX^_][^\x1b\n]*\x1b?|[ -/]*)\Z")
 RESET = "\x1b[0m"
 

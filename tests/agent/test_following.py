@@ -50,7 +50,7 @@ class Look(Run):
     ) -> None:
         self.session = Following(0, 0, channel, self.take, reopen)
         self.events, self.taken = [], []
-        self.session.follow(begin, have, only_reads=only_reads)
+        self.session.follow(begin, range(4), have, only_reads=only_reads)
         self._coming = self.session.events()
 
 

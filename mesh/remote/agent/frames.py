@@ -6,11 +6,14 @@ from .lean import dumps, loads
 
 TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Dict, Tuple
 
     Frame = Tuple[Dict[str, Any], bytes]
 
 MAX_HEADER = 64 << 20  # bytes; a header carries argv and environment, which Linux limits to a few MiB
+SIZE_MAX = 1 << 62  # bytes that a header may announce
+LINE_SHOWN_BYTES = 80  # of a line that is no header
 
 
 class FrameError(Exception):
@@ -41,7 +44,13 @@ class Decoder:
     ([], [({'type': 'a', 'size': 2}, b'xy'), ({'type': 'b'}, b'')])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Mapping[str, int] | None = None, header_bytes: int = MAX_HEADER) -> None:
+        """sizes: bytes that may follow the header of a frame, by its type, and 0 for all others; None: any number
+
+        header_bytes: of the longest header that is read
+        Both are looked at again with each frame, and before memory is taken for it.
+        """
+        self._sizes, self.header_bytes = sizes, header_bytes
         self._buffer = bytearray()
         self._header: dict[str, Any] | None = None  # of the frame whose bytes have not all come
         self.consumed = 0  # bytes of all frames that were returned
@@ -64,15 +73,19 @@ class Decoder:
         while True:
             if self._header is None:
                 end = buffer.find(b"\n", max(position, self._searched))
+                if (len(buffer) if end < 0 else end) - position > self.header_bytes:
+                    raise FrameError(f"a header of more than {self.header_bytes} bytes")
                 if end < 0:
                     self._searched = len(buffer) - position
-                    if self._searched > MAX_HEADER:
-                        raise FrameError("a header without end")
                     break
                 self._header = _header(bytes(buffer[position:end]))
                 self._header_size = end + 1 - position
                 position = end + 1
             size = self._header.get("size", 0)
+            if size and self._sizes is not None:
+                kind = self._header.get("type")
+                if not isinstance(kind, str) or size > self._sizes.get(kind, 0):
+                    raise FrameError(f"{size} bytes behind {_header_shown(self._header)}")
             if len(buffer) - position < size:
                 self._searched = 0
                 break
@@ -93,9 +106,16 @@ def _header(line: bytes) -> dict[str, Any]:
         header = loads(line)
     except ValueError:
         header = None
-    if not isinstance(header, dict) or not isinstance(header.get("size", 0), int) or header.get("size", 0) < 0:
-        raise FrameError(f"no frame: {line[:200]!r}")
+    if not isinstance(header, dict):
+        raise FrameError(f"no frame: {line[:LINE_SHOWN_BYTES]!r}")
+    size = header.get("size", 0)
+    if type(size) is not int or not 0 <= size <= SIZE_MAX:
+        raise FrameError(f"no frame: {line[:LINE_SHOWN_BYTES]!r}")
     return header
+
+
+def _header_shown(header: dict[str, Any]) -> str:
+    return ascii(dumps(header)[:LINE_SHOWN_BYTES])
 
 
 def to_bytes(text: str) -> bytes:

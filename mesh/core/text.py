@@ -1,0 +1,40 @@
+"""Text that a host sent and mesh shows or logs: one plain line, so that no host can imitate a line of mesh's own."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+SHOWN_CHARACTERS = 4000  # of one text from a host; the rest is cut off
+# What a terminal obeys instead of showing it (ECMA-48).
+SEQUENCES = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links, clipboard
+    r"|\x1b[PX^_][^\x1b\n]*\x1b\\"  # DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"  # all others
+)
+_SEQUENCE = re.compile(SEQUENCES)
+_SURROGATE = "Cs"  # stands for a byte that is no UTF-8
+# Controls, direction overrides and other invisible characters, line and paragraph separators.
+_REMOVED = ("Cc", "Cf", "Zl", "Zp")
+
+
+def one_line(text: str) -> str:
+    r"""Return the text as one plain line: without colours, escape sequences and control characters.
+
+    >>> one_line("disk full\r\x1b[2K==> done: 4 ranks exited 0")
+    'disk full; ==> done: 4 ranks exited 0'
+    >>> one_line("a\tb\u202e\u2028c\x9b2K\udcff")
+    'a b; c2K\ufffd'
+    """
+    cut = len(text) > SHOWN_CHARACTERS
+    text = text[:SHOWN_CHARACTERS]
+    if not text.isprintable():
+        lines = _SEQUENCE.sub("", text).replace("\t", " ").splitlines()
+        text = "; ".join(line for line in map(str.strip, map(_printable, lines)) if line)
+    return f"{text[: SHOWN_CHARACTERS - 3]}..." if cut else text
+
+
+def _printable(line: str) -> str:
+    kinds = ((character, unicodedata.category(character)) for character in line)
+    return "".join("\ufffd" if kind == _SURROGATE else character for character, kind in kinds if kind not in _REMOVED)

@@ -1,0 +1,427 @@
+"""The table of messages that an agent sends: their fields, with types and ranges, and the size of what follows them.
+
+A session checks every message where it reads it. One that the table does not allow means that the host is lost, with
+the field as the reason. remote/agent/messages.py has the requests, and the kinds of values.
+
+All text that mesh shows or logs is of the kind ``shown``, which makes one plain line of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mesh.core.text import one_line
+from mesh.remote.agent.frames import FrameError
+from mesh.remote.agent.messages import (
+    CAUSE,
+    PLACE_MAX,
+    RANK_MAX,
+    SIGNAL_MAX,
+    Message,
+    Wrong,
+    anything,
+    checked,
+    described,
+    integer,
+    listed,
+    mapping,
+    nullable,
+    number,
+    record,
+    row,
+    sizes,
+    text,
+    truth,
+    within,
+    word,
+)
+
+if TYPE_CHECKING:
+    from mesh.remote.agent.messages import Kind
+
+OUTPUT_BYTES = 1 << 20  # in one message; agents send at most 116 KiB
+PIECE_BYTES = 1 << 20  # the same of what is pulled; agents send at most 64 KiB
+LACKS_BYTES = 16 << 20  # of what a host lacks, beyond what the workspace explains
+HEADER_BYTES = 1 << 20  # of a message; lists of processes and paths are the longest
+ANSWER_BYTES = 16 << 20  # of the message that answers a question: stacks, or all detached runs of a host
+TIME_MAX_S = 1e11  # since the epoch
+SPAN_MAX_S = 1e9
+STEPS = ("lock", "home", "port", "sync", "interface", "devices", "prerun", "start", "agent", "pull")
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+STREAMS = ("stdout", "stderr")
+
+
+def shown(value: Any) -> str:
+    """Return a text as one plain line that a person can read."""
+    if not isinstance(value, str):
+        raise Wrong(f"expected a text, found {described(value)}")
+    return one_line(value)
+
+
+def hexadecimal(value: Any) -> str:
+    """Check that it is a hash, or "" for none."""
+    if not isinstance(value, str) or len(value) > 128 or not all(letter in "0123456789abcdef" for letter in value):
+        raise Wrong(f"expected a hash, found {described(value)}")
+    return value
+
+
+def address(value: Any) -> str:
+    """Check that it is an IP address."""
+    import ipaddress  # few commands need it
+
+    try:
+        return str(ipaddress.ip_address(value if isinstance(value, str) else "")) and str(value)
+    except ValueError:
+        raise Wrong(f"expected an address, found {described(value)}") from None
+
+
+def either(*kinds: Kind) -> Kind:
+    """Return the kind of a value of one of some kinds, the first that takes it."""
+
+    def check(value: Any) -> Any:
+        for kind in kinds[:-1]:
+            try:
+                return kind(value)
+            except Wrong:
+                continue
+        return kinds[-1](value)
+
+    return check
+
+
+def loose(fields: Mapping[str, Kind]) -> Kind:
+    """Return the kind of an object that another version of mesh, or another program, may have written.
+
+    A field with another value than the table has for it is left out, like one that the table does not have.
+    """
+
+    def check(value: Any) -> dict[str, Any]:
+        found = {}
+        for name, kind in fields.items() if isinstance(value, dict) else ():
+            try:
+                found[name] = kind(value[name])
+            except (KeyError, Wrong):
+                continue
+        return found
+
+    return check
+
+
+def maybe(kind: Kind) -> Kind:
+    """Return the kind of a value that is None where it is not of that kind."""
+
+    def check(value: Any) -> Any:
+        try:
+            return kind(value)
+        except Wrong:
+            return None
+
+    return check
+
+
+TEXT = text(1 << 16)
+LINES = listed(shown)
+COUNT = integer(0, PLACE_MAX)
+INDEX = integer(0, RANK_MAX)
+PORT = integer(1, 65535)
+TIME = number(0.0, TIME_MAX_S)
+SPAN = number(0.0, SPAN_MAX_S)
+PID = integer(1, 1 << 31)
+STATUS = integer(0, 255)
+SIGNAL = integer(0, 2 * SIGNAL_MAX)
+OWNER = loose(
+    {
+        **dict.fromkeys(("run", "cluster", "user", "machine", "command"), shown),
+        **dict.fromkeys(("boot", "start"), TEXT),
+        **dict.fromkeys(("watch", "detached"), truth),
+        "since": TIME,
+        "pid": COUNT,
+    }
+)
+_END = (
+    {"rank": INDEX, "time": TIME},
+    {"code": STATUS, "signal": SIGNAL, "during": text(), "oom": truth, "last": truth, "printed": mapping(COUNT, 2)},
+)
+_LEFT = {"left": LINES, "stays": LINES}
+
+# How a run goes on; "rank" is checked by the session, which knows the ranks of its host.
+ANSWERS: dict[str, Message] = {
+    "hello": Message({"time": TIME, "machine": shown}, {"pid": PID}),
+    "locked": Message({"tree": hexadecimal, "bare": truth, "cgroup": TEXT, "ports": listed(PORT, 16)}),
+    "busy": Message({"owner": OWNER}),
+    "lacks": Message({"attempt": INDEX}, data=LACKS_BYTES),
+    "other-tree": Message({"tree": hexadecimal, "attempt": INDEX}),
+    "serving": Message({"tree": COUNT, "port": PORT}),
+    "unfetched": Message({"tree": COUNT, "reason": shown}),
+    "synced": Message({"files": COUNT, "seconds": SPAN, "tree": hexadecimal, "attempt": INDEX}),
+    "decided": Message({"entry": INDEX, "why": shown, "missing": LINES}),
+    "ready": Message({"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}),
+    "failed": Message({"step": word(*STEPS), "message": shown, "hint": shown, "time": TIME}),
+    "started": Message({"rank": INDEX, "pid": PID, "time": TIME}),
+    "output": Message(
+        {"rank": integer(-1, RANK_MAX), "stream": word(*STREAMS, "prerun", "setup")}, {"at": COUNT}, OUTPUT_BYTES
+    ),
+    "left-out": Message({"rank": integer(-1, RANK_MAX), "stream": word(*STREAMS, "prerun", "setup"), "bytes": COUNT}),
+    "taken": Message({"rank": INDEX, "bytes": COUNT}),
+    "exited": Message(*_END),
+    "ended": Message(*_END),
+    "asks-password": Message({"user": shown}),
+    "notice": Message({"text": shown, "seconds": number(0.0, 1e6)}),
+    "stopped": Message({"time": TIME}),
+    "clear": Message(_LEFT),
+    "gone": Message(_LEFT),
+    "beat": Message({"echo": TIME, "time": TIME, "orders": COUNT}, {"held": SPAN}),
+    "no-door": Message({}, {"why": shown}),
+    "attached": Message({"orders": COUNT}),
+    "no-agent": Message({"left": LINES}, {"why": shown, "time": TIME}),
+    "detached": Message({"ends_with": word("", "login", "logins")}),
+    "stays-attached": Message(),
+    "introduced": Message({"port": integer(0, 65535), "reason": shown}),
+    "piece": Message(data=PIECE_BYTES),
+    "answer": Message({"answer": anything}),  # ``answer`` below checks it, by the question
+}
+
+# From the process that reads a detached run's journal, beside those of the run itself.
+OF_JOURNAL: dict[str, Message] = {
+    **{name: ANSWERS[name] for name in ("started", "output", "exited", "failed", "notice", "gone", "no-agent", "beat")},
+    "following": Message({"time": TIME, "machine": shown}, {"is_on": truth}),
+    "caught-up": Message(),
+    "no-tape": Message({"state": shown, "about": OWNER}),
+    "end-ordered": Message(
+        {"cause": CAUSE, "signal": SIGNAL, "time": TIME}, {"lost": integer(-1, RANK_MAX), "reason": shown}
+    ),
+}
+
+# Within the pieces of a pull.
+OF_PULL: dict[str, Message] = {
+    "list": Message(data=PIECE_BYTES),
+    "problem": Message({"path": TEXT, "why": shown, "fails": truth}),
+    "file": Message({"offset": COUNT}),
+    "data": Message({}, {"packed": truth}, PIECE_BYTES),
+    "end": Message({"hash": hexadecimal, "mode": COUNT, "mtime": integer(-PLACE_MAX, PLACE_MAX)}),
+    "failed": Message({"why": shown}),
+    "done": Message(),
+}
+
+PULL_ROW = row(TEXT, word("d", "l", "f"), COUNT, integer(-PLACE_MAX, PLACE_MAX), COUNT, TEXT)
+
+ANSWER_SIZES, JOURNAL_SIZES, PULL_SIZES = sizes(ANSWERS), sizes(OF_JOURNAL), sizes(OF_PULL)
+
+
+def failing(value: Any) -> bool:
+    """Check that it is false."""
+    if value is not False:
+        raise Wrong(f"expected false, found {described(value)}")
+    return False
+
+
+def versions(value: Any) -> dict[str, str]:
+    """Check the versions of a Python and of what is installed for it."""
+    found: dict[str, str] = mapping(shown, 64)(value)
+    for name in ("program", "python"):
+        if name not in found:
+            raise Wrong(f"no {name}")
+    for name in ("error", "missing"):
+        if name in found:
+            raise Wrong(f"{name}: unexpected")
+    return found
+
+
+def counts_of_ranks(value: Any) -> dict[str, int]:
+    """Check how many processes of each rank were signalled. A list stands for an agent that did not answer."""
+    found: dict[str, int] = {} if isinstance(value, list) else mapping(COUNT)(value)
+    for name in found:
+        if not (name.isascii() and name.isdecimal() and len(name) < 9):
+            raise Wrong(f"expected a rank, found {described(name)}")
+    return found
+
+
+_NOTHING = record({})
+_FAILURE = record({"error": shown, "hint": shown}, {"late": truth})
+_WORKER = record({}, {"number": COUNT})
+_RUN = record(
+    {
+        "run": shown,
+        "node": integer(-1, RANK_MAX),
+        "about": OWNER,
+        "attached": truth,
+        "ranks": listed(record({"rank": INDEX, "ended": truth})),
+    },
+    {"state": shown, "detached": truth, "devices": LINES},
+)
+_HOST = {
+    **dict.fromkeys(("python", "user", "place", "problem", "driver"), shown),
+    "bash": truth,
+    **dict.fromkeys(("disk_free", "disk_total", "memory_free", "memory_total"), COUNT),
+    "inodes_free": integer(-1, PLACE_MAX),
+    "addresses": listed(row(shown, address, COUNT)),
+    "devices": either(_FAILURE, _NOTHING),
+    "ends_with": word("", "login", "logins"),
+    "name": record({"name": shown}, {"error": shown}),
+}
+_PYTHON = either(
+    record({"missing": shown}),
+    record({"error": shown, "hint": shown}, {"program": shown, "late": truth}),
+    versions,
+)
+_PROGRAM = either(_FAILURE, record({"place": shown}))
+_PATH = either(
+    _FAILURE,
+    record({"there": failing}),
+    record(
+        {
+            **dict.fromkeys(("kind", "source", "type", "holds"), shown),
+            **dict.fromkeys(("there", "reads", "writes"), truth),
+        }
+    ),
+)
+_STACK = record(
+    {
+        **dict.fromkeys(("role", "how", "thread", "program", "words"), shown),
+        "main": truth,
+        "frames": listed(row(shown, shown, integer(-PLACE_MAX, PLACE_MAX))),
+        "of": listed(row(INDEX, PID), least=1),
+    }
+)
+_STACKS = record(
+    {
+        "ranks": listed(record({"rank": INDEX, "ended": truth})),
+        "silent": truth,
+        "stacks": listed(_STACK),
+        "notes": listed(row(shown, shown)),
+    }
+)
+# What a client must know of a detached run; api/owner.py writes it.
+_PLAN = record(
+    {
+        "cluster": shown,
+        "hosts": listed(shown, least=1),
+        "command": listed(text(), least=1),
+        "nproc": integer(1, RANK_MAX),
+    },
+    {
+        "workspace": text(),
+        "created": TIME,
+        "slices": listed(INDEX),
+        "rules": mapping(either(truth, COUNT, number(0.0, 1e18)), 64),
+    },
+)
+# The answers to questions whose answer depends on nothing else.
+_TO_QUESTIONS: dict[str, Kind] = {
+    "hush": _NOTHING,
+    "pull": _NOTHING,
+    "worker": _WORKER,
+    "gpus": record({"gpus": COUNT}),
+    "runs": record({"runs": listed(_RUN), "orphans": listed(record({"run": shown, "told": shown}))}),
+    "tapes": record({"tapes": listed(record({"run": shown}, {"plan": maybe(_PLAN)}))}),
+    "detach": record({"told": listed(_RUN)}),
+    "pass": record({"told": listed(record({"ranks": counts_of_ranks}))}),
+    "clean": record({"found": listed(record({"what": shown, "bytes": COUNT}, {"stays": truth}))}),
+    "stop": record({"stopped": listed(record({"run": shown})), "left": LINES}),
+}
+
+
+def read(table: dict[str, Message], header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header of a message from an agent, checked. Raises FrameError."""
+    found = checked(table, header)
+    if found["type"] in ("exited", "ended") and ("code" in found) == ("signal" in found):
+        raise FrameError(f"{found['type']}: expected either code or signal")
+    return found
+
+
+def answer(question: Mapping[str, Any], value: Any, *, has_enclosed: bool = False) -> dict[str, Any]:
+    """Return the answer to a question, checked. Raises FrameError.
+
+    has_enclosed: the question came with what the agent may lack
+    """
+    name = question["question"]
+    try:
+        found: dict[str, Any] = within("answer", _kind_of_answer(question, has_enclosed=has_enclosed), value)
+    except Wrong as wrong:
+        raise FrameError(f"{name}: {wrong}") from None
+    return found
+
+
+def _kind_of_answer(question: Mapping[str, Any], *, has_enclosed: bool) -> Kind:
+    match question["question"]:
+        case "check":
+            return _check_of(question)
+        case "listen":
+            count = len(question["ports"])
+            return record({"ports": listed(either(PORT, shown), count, count)})
+        case "try":
+            count = len(question["targets"])
+            return record({"tried": listed(row(shown, shown), count, count)})
+        case "stacks":
+            offered = question.get("tool", {}).get("hash")
+            if offered and not has_enclosed:
+                return either(record({"wants": word(offered)}), _STACKS)
+            return _STACKS
+        case name:
+            return _TO_QUESTIONS[name]
+
+
+def _check_of(question: Mapping[str, Any]) -> Kind:
+    """Return the kind of what a host tells of itself: it has what was asked for, and no more."""
+    return record(
+        {
+            **_HOST,
+            "lock": nullable(OWNER),
+            "versions": nullable(_PYTHON) if question["venv"] is None else _PYTHON,
+            "worker": nullable(_WORKER),
+            "paths": record(dict.fromkeys(question["paths"], _PATH)),
+            "programs": record(dict.fromkeys(question["programs"], _PROGRAM)),
+        }
+    )
+
+
+def lacks(data: bytes, most: int) -> tuple[Mapping[str, Any], ...]:
+    """Return the contents that a host lacks. Raises FrameError.
+
+    most: bytes that they may unpack to
+    """
+    try:
+        rows = json.loads(unpacked(data, most))
+        if not isinstance(rows, list):
+            raise Wrong(f"expected a list, found {described(rows)}")
+        return tuple(one if _is_plain(one) else within(place, _LACK, one) for place, one in enumerate(rows))
+    except (Wrong, ValueError, RecursionError) as error:
+        raise FrameError(f"lacks: {error}") from None
+
+
+_LACK = record(
+    {"hash": hexadecimal, "size": COUNT},
+    {"base": hexadecimal, "base_size": COUNT, "head": listed(hexadecimal), "tail": listed(hexadecimal)},
+)
+
+
+def _is_plain(one: Any) -> bool:
+    """True for the usual row; there may be a million of them."""
+    if type(one) is not dict or len(one) != 2:
+        return False
+    content, size = one.get("hash"), one.get("size")
+    return type(content) is str and len(content) == 40 and content.isalnum() and type(size) is int and size >= 0
+
+
+def unpacked(data: bytes, most: int) -> bytes:
+    """Return what was compressed. Raises ValueError, also for more bytes than that, before there is memory for them."""
+    unpacker = zlib.decompressobj()
+    try:
+        found = unpacker.decompress(data, most)
+    except zlib.error as error:
+        raise ValueError(f"cannot be unpacked ({error})") from None
+    if not unpacker.eof:
+        raise ValueError(f"it does not end within {most} bytes")
+    return found
+
+
+def pull_rows(data: bytes, most: int) -> Sequence[Sequence[Any]]:
+    """Return the entries that a pull lists. Raises FrameError."""
+    try:
+        found: list[list[Any]] = within("rows", listed(PULL_ROW), json.loads(unpacked(data, most)))
+    except (Wrong, ValueError, RecursionError) as error:
+        raise FrameError(f"list: {error}") from None
+    return found
