@@ -350,7 +350,7 @@ class Session:
 
     def ask_with(self, question: Mapping[str, Any], enclosed: bytes) -> None:
         """Ask the agent something that comes with many bytes. For a thread of its own."""
-        self._asked.ask(question, has_enclosed=True)
+        self._asked.ask(question, has_enclosed=bool(enclosed))
         pieces = [enclosed[place : place + PIECE] for place in range(0, len(enclosed), PIECE)]
         ask = {"type": "ask", **question}
         self._send_pieces(self.attempt, [*(({"type": "enclosed"}, piece) for piece in pieces), (ask, b"")])

@@ -34,6 +34,7 @@ from mesh.core.interfaces import Channel
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.spare import group_of
+from mesh.remote.agent.state import machine_directory
 from mesh.remote.blob import opening, start_command
 from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
 from tests.lab import eventually
@@ -238,6 +239,14 @@ def spare_of(guardian: int) -> int:
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def damage_a_tape(remote_dir: Path) -> None:
+    """Have an agent of these fail that looks for tapes: of one, what is told about it is no object."""
+    place = Path(machine_directory(str(remote_dir))) / "tape-x-0"
+    place.mkdir(parents=True)
+    (place / "facts").touch()
+    (place / "about.json").write_text("[1]")
 
 
 def left_of(run: str) -> list[str]:

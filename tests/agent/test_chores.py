@@ -65,8 +65,9 @@ def test_a_little_sync_is_a_thread(opener: Open, python: str, remote_dir: Path) 
     run = opener(python)
     synced_once(run)
     processes, _ = at_work()
+    run.session.attempt = 1
     with somebody_syncs(remote_dir):
-        run.session.send_changes(told(OLD, NEW), attempt=0, fresh=False)
+        run.session.send_changes(told(OLD, NEW), attempt=1, fresh=False)
         assert eventually(lambda: at_work() == (processes, 1))
     event = run.until(Synced)
     assert isinstance(event, Synced)

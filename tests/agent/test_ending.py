@@ -12,10 +12,11 @@ import pytest
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import doors, processes
+from mesh.remote.agent.frames import encode
 from mesh.remote.session import Finds, Preparation
 from tests.lab import eventually, state_of
 
-from .conftest import Open, Run
+from .conftest import Open, Run, damage_a_tape
 
 FORKED_TWICE = (
     "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
@@ -248,17 +249,19 @@ def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     assert agent.finish(grace=5.0).left == ()
 
 
-def test_an_error_of_the_agent_is_told_on_each_python(opener: Open, python: str, tmp_path: Path) -> None:
-    """A request that no agent knows: what came of the run is told, and why."""
+def test_an_error_of_the_agent_is_told_on_each_python(
+    opener: Open, python: str, tmp_path: Path, remote_dir: Path
+) -> None:
+    """A file that the agent does not expect: what came of the run is told, and why."""
     run = opener(python)
     run.prepare()
+    damage_a_tape(remote_dir)
     run.start("sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 1000")
     assert eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-    run.session.ask({"type": "riddle"})
+    run.session.detach()
     lost = run.until(Lost)
     assert isinstance(lost, Lost)
-    assert lost.reason.startswith("its agent ended: the agent is gone (it failed: AttributeError: ")
-    assert "'do_riddle'" in lost.reason
+    assert lost.reason.startswith("its agent ended: the agent is gone (it failed: TypeError: ")
     assert lost.reason.endswith("); its processes were ended")
     assert lost.is_clear
     assert not is_running(int((tmp_path / "pid").read_text()))
@@ -276,11 +279,11 @@ def test_somebody_at_the_door_who_does_not_wait_for_the_answer(agent: Run) -> No
     assert agent.result().status == 0
 
 
-def test_a_long_error_of_the_agent(agent: Run) -> None:
+def test_a_long_request_that_is_none_is_refused_in_a_short_line(agent: Run) -> None:
     agent.lock()
-    agent.session.ask({"type": "x" * 200_000})
-    lost = agent.until(Lost)
-    assert isinstance(lost, Lost)
-    assert "AttributeError" in lost.reason
-    assert lost.reason.endswith("); its processes were ended")
-    assert len(lost.reason) < 400
+    agent.session._send(encode({"type": "x" * 200_000}))
+    failed = agent.until(PrepareFailed)
+    assert isinstance(failed, PrepareFailed)
+    assert failed.message.startswith("its client does not speak our protocol: no message is called 'xxx")
+    assert len(failed.message) < 200
+    assert isinstance(agent.until(Gone), Gone)

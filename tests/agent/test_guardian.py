@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +12,17 @@ from mesh.core.events import Lost
 from mesh.remote.agent.visits import _held
 from tests.conftest import REPOSITORY
 
-from .conftest import Run
+from .conftest import Run, damage_a_tape
 
 
-def test_it_tells_what_its_agent_has_failed_of(agent: Run) -> None:
+def test_it_tells_what_its_agent_has_failed_of(agent: Run, remote_dir: Path) -> None:
     agent.prepare()
-    agent.session._send(b'{"type":"nonsense"}\n')
+    damage_a_tape(remote_dir)
+    agent.session.ask({"question": "tapes"})
     lost = agent.until(Lost)
     assert isinstance(lost, Lost)
-    assert "it failed: " in lost.reason
-    assert lost.reason.endswith("'do_nonsense'); its processes were ended")
+    assert "it failed: TypeError: " in lost.reason
+    assert lost.reason.endswith("); its processes were ended")
 
 
 ALONE = f"""

@@ -6,6 +6,7 @@ import os
 import time
 
 from .frames import Decoder
+from .messages import REQUEST_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ class Client:
         self._heard = time.monotonic()  # the last beat, or anything else
         self._ended: float | None = None  # when its channel did
         self.has_left = False
+        self._refused_until = 0.0  # when it has sent what is no request: how long it may take what we send last
         self.is_detached = False  # the run goes on without it
         self._visitor: Socket | None = None  # who has brought the channel, and waits for us to be done with it
         self.channel = 0  # the descriptor that requests come from; -1: there is none
 
     def receive(self) -> list[Frame]:
-        """The requests that have come; sets ``channel`` to -1 at its end."""
+        """The requests that have come; sets ``channel`` to -1 at its end. Raises FrameError."""
         try:
             chunk = os.read(self.channel, 1 << 18)
         except BlockingIOError:
@@ -39,6 +41,8 @@ class Client:
             chunk = b""
         if not chunk:
             self.lose_channel()
+            return []
+        if self.is_refused:
             return []
         self._heard = time.monotonic()
         return self._decoder.feed(chunk)
@@ -51,6 +55,15 @@ class Client:
             self._ended = time.monotonic()
             self._let_go()
 
+    @property
+    def is_refused(self) -> bool:
+        """True once the client has sent what is no request: nothing more of it is read."""
+        return self._refused_until > 0.0
+
+    def refuse(self) -> None:
+        """Read nothing more. The client may read how the run ended."""
+        self._refused_until = time.monotonic() + RETURN
+
     def leave(self) -> None:
         """It has said good-bye, and will not be back."""
         self.has_left = True
@@ -61,7 +74,7 @@ class Client:
             release(self.channel)
         self._let_go()
         self._visitor, self.channel, self._ended = visitor, incoming, None
-        self._decoder = Decoder()
+        self._decoder = Decoder(REQUEST_BYTES)
         self._heard = time.monotonic()
         os.set_blocking(incoming, False)
 
@@ -69,8 +82,10 @@ class Client:
         """When its run is to be ended, monotonic: it was killed, or its lease is over."""
         if self.is_detached:
             return float("inf")
-        if self.has_left:
+        if self.has_left or (self.is_refused and self.channel < 0):
             return 0.0
+        if self.is_refused:
+            return self._refused_until
         if self._ended is not None and self._ended - self._heard < SILENT:
             return self._ended + RETURN
         return self._heard + self._lease

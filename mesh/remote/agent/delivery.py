@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 from .errand import hint, why
+from .frames import FrameError
 from .lean import dumps, partial
 from .state import State
 
@@ -31,12 +32,15 @@ class Delivery:
         if self._agent.is_over():
             return
         if header.get("first"):
+            if "fresh" not in header or "attempt" not in header:
+                raise FrameError("changes: no fresh, or no attempt")
             from .sync import Sync  # with all that it takes: a third of the agent
 
             self.drop()
             self._sync = Sync(self._state, self._run, header["fresh"])
             self._attempt = header["attempt"]
-        assert self._sync is not None
+        if self._sync is None:
+            raise FrameError("changes: not the first ones")
         self._sync.add_changes(data)
         if header.get("last"):
             self._work(self._sync.work, is_little=self._sync.is_little())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .frames import FrameError
 from .lean import dumps, loads
+from .messages import order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +48,15 @@ class Followers:
             if not text:
                 self._drop(descriptor)
                 continue
-            order = loads(text)
-            if order["n"] > self._obeyed.get(client, 0):
-                self._obeyed[client] = order["n"]
-                orders.append(order)
-            self._say(descriptor, {"obeyed": self._obeyed[client]})
+            try:
+                told = order(loads(text))
+            except (ValueError, FrameError):
+                self._drop(descriptor)
+                continue
+            if told["n"] > self._obeyed.get(client, 0):
+                self._obeyed[client] = told["n"]
+                orders.append(told)
+            self._say(descriptor, {"obeyed": self._obeyed.get(client, 0)})
         return orders
 
     def wake(self) -> None:

@@ -13,7 +13,8 @@ import socket
 import time
 
 from .doors import containers_of, door_of, is_on, knock, remove_door, sweep
-from .frames import Decoder
+from .frames import Decoder, FrameError
+from .messages import order, request
 from .outbox import Outbox
 from .playback import Nothing, Playback
 from .state import machine_id
@@ -55,8 +56,7 @@ class _Following:
         for descriptor in (0, 1):
             os.set_blocking(descriptor, False)
         if self._begin():
-            for header, data in rest:
-                self._obey(header, data)
+            self._take(rest)
         else:
             self._until = time.monotonic() + LAST
         try:
@@ -150,19 +150,34 @@ class _Following:
         except OSError:
             chunk = b""
         self._heard = time.monotonic()
-        requests = self._decoder.feed(chunk)
-        for header, data in requests:
-            if header["type"] != "bye":
-                self._obey(header, data)
-        return bool(chunk) and not any(header["type"] == "bye" for header, _ in requests)
+        try:
+            requests = [(request(header), data) for header, data in self._decoder.feed(chunk)]
+        except FrameError as error:
+            return self._refuse(error)
+        return self._take(requests) and bool(chunk)
 
-    def _obey(self, header: dict[str, Any], data: bytes) -> None:
+    def _take(self, requests: list[Frame]) -> bool:
+        """Do what the client asks for; False once it leaves, or sends what is no request."""
+        try:
+            for header, _ in requests:
+                if header["type"] != "bye":
+                    self._obey(header)
+        except FrameError as error:
+            return self._refuse(error)
+        return not any(header["type"] == "bye" for header, _ in requests)
+
+    def _refuse(self, error: FrameError) -> bool:
+        os.write(2, f"its client does not speak our protocol: {error}\n".encode("utf-8", "replace"))
+        self._until = 0.0
+        return False
+
+    def _obey(self, header: dict[str, Any]) -> None:
         if header["type"] == "beat":
             told = {"echo": header["time"], "time": time.time(), "orders": self._obeyed}
             self._out.send_urgently({"type": "beat", **told})
         elif header["type"] == "ack":
             self._out.acknowledge(header["place"])
-        elif header["n"] > self._obeyed:
+        elif order(header)["n"] > self._obeyed:
             if self._link is None:
                 self._obeyed = header["n"]  # there is nothing any more that it is for
                 return

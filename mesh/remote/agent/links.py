@@ -10,12 +10,14 @@ import ssl
 import time
 
 from .frames import Decoder, FrameError, encode
+from .messages import from_peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 PIECE = 65536  # bytes
+HEADER_BYTES = 1 << 16  # of one message
 MOST = 1 << 20  # bytes of frames that may wait for an end that takes none
 
 
@@ -32,7 +34,7 @@ class Link:
         self._socket = own
         self._coming, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._leaving, server_side=server)
-        self._decoder = Decoder()
+        self._decoder = Decoder({}, HEADER_BYTES)
         self._plain = bytearray()  # that waits for the handshake
         self._sealed = bytearray()  # that waits for the socket
         self.is_open = False  # the other end has shown that it knows the key
@@ -65,7 +67,7 @@ class Link:
         self._work()
         text = self._read() if self.is_open else b""
         try:
-            return [header for header, _ in self._decoder.feed(text)]
+            return [from_peer(header) for header, _ in self._decoder.feed(text)]
         except FrameError as error:
             raise Closed(str(error)) from error
 

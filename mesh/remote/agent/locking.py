@@ -46,9 +46,7 @@ class Locking:
             return
         if agent.begin["existing"] and not os.path.isdir(agent.state.workspace):
             told = "there is no " + agent.state.workspace
-            agent.fail(
-                "workspace", told, "a run that sends the workspace makes it: leave out what has it there already"
-            )
+            agent.fail("home", told, "a run that sends the workspace makes it: leave out what has it there already")
             return
         try:
             agent.state.make()

@@ -18,9 +18,10 @@ from .detachment import Detachment
 from .doors import bring_channel, containers_of
 from .ending import REAPED, Ending
 from .errand import Chore, Errand, hint, why
-from .frames import Decoder
+from .frames import Decoder, FrameError
 from .lean import deque, partial, signal
 from .locking import Locking, cgroup_of
+from .messages import ENCLOSED_BYTES, REQUEST_BYTES, first, request
 from .outbox import Outbox
 from .outfit import Outfit
 from .processes import Process, descendants, look_at
@@ -189,8 +190,8 @@ class Agent:
         if self.pull is not None and self.pull.channel in ready:
             self.relay_pull(self.pull)
         self.work.serve(ready)
-        for order in self.detachment.followers.listen(ready):
-            self.obey(order, b"")
+        for told in self.detachment.followers.listen(ready):
+            self.obey(told, b"")
         self.detachment.meet(ready)
         self.look_at_the_clock()
         self.obey_all()
@@ -203,15 +204,19 @@ class Agent:
             self.lose_channel()
 
     def receive(self) -> None:
-        for header, data in self.client.receive():
-            number = header.get("n", 0)
-            if number and number <= self.obeyed:
-                continue
-            self.obeyed = number or self.obeyed
-            if header["type"] in AT_ONCE:
-                self.obey(header, data)
-            else:
-                self.requests.append((header, data))
+        try:
+            for header, data in self.client.receive():
+                header = request(header)
+                number = header.get("n", 0)
+                if number and number <= self.obeyed:
+                    continue
+                self.obeyed = number or self.obeyed
+                if header["type"] in AT_ONCE:
+                    self.obey(header, data)
+                else:
+                    self.requests.append((header, data))
+        except FrameError as error:
+            self.refuse(error)
         if self.client.channel < 0:
             self.lose_channel()
 
@@ -223,10 +228,22 @@ class Agent:
             release(self.out.channel)
             self.out.channel = -1
 
+    def refuse(self, error: FrameError) -> None:
+        """End the run of a client that has sent what is no request. A detached run only loses that client."""
+        if self.client.is_detached:
+            self.lose_channel()
+            return
+        self.client.refuse()
+        self.fail("agent", f"its client does not speak our protocol: {error}")
+        self.finish(signal.SIGTERM, self.begin["grace"])
+
     def obey(self, header: dict[str, Any], data: bytes) -> None:
         name = "do_" + header["type"]
         parts = (self, self.delivery, self.locking, self.outfit, self.work, self.detachment)
-        getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
+        try:
+            getattr(next((part for part in parts if hasattr(part, name)), self), name)(header, data)
+        except FrameError as error:
+            self.refuse(error)
 
     def obey_all(self) -> None:
         """What the client has asked for, up to where something must be waited for."""
@@ -290,12 +307,16 @@ class Agent:
                 return
             from .questions import answer
 
+            if header["question"] == "stacks" and not ("run" in header and "tool" in header):
+                raise FrameError("ask: stacks of no run")
             self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
 
     def do_enclosed(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of what the next question comes with."""
+        if len(self.enclosed) + len(data) > ENCLOSED_BYTES:
+            raise FrameError(f"enclosed: more than {ENCLOSED_BYTES} bytes")
         self.enclosed += data
 
     def do_reply(self, header: dict[str, Any], data: bytes) -> None:
@@ -535,29 +556,35 @@ def main(before: bytes, guardian: Guardian) -> None:
     before: what has been read already
     """
     close_inherited()
-    decoder = Decoder()
-    frames = decoder.feed(before)
+    decoder = Decoder(REQUEST_BYTES)
     spare = None
-    if not frames and not select.select([0], [], [], SOON)[0]:
-        # We are kept for a later command: what it may need is there then.
-        from . import devices, network, sync  # noqa: F401
+    try:
+        frames = decoder.feed(before)
+        if not frames and not select.select([0], [], [], SOON)[0]:
+            # We are kept for a later command: what it may need is there then.
+            from . import devices, network, sync  # noqa: F401
 
-        cgroups.own("memory")
-        gc.freeze()
-        spare = _make_spare()
-    while not frames:
-        # One that is kept waits for the next command; its connection may be dead without a word.
-        chunk = os.read(0, 65536) if select.select([0], [], [], WAITING)[0] else b""
-        if not chunk:
-            _forget(spare)
-            return
-        frames = decoder.feed(chunk)
-    begin = frames[0][0]
+            cgroups.own("memory")
+            gc.freeze()
+            spare = _make_spare()
+        while not frames:
+            # One that is kept waits for the next command; its connection may be dead without a word.
+            chunk = os.read(0, 65536) if select.select([0], [], [], WAITING)[0] else b""
+            if not chunk:
+                _forget(spare)
+                return
+            frames = decoder.feed(chunk)
+        begin, *rest = ((first if place == 0 else request)(header) for place, (header, _) in enumerate(frames))
+    except FrameError as error:
+        _forget(spare)
+        os.write(2, f"its client does not speak our protocol: {error}\n".encode("utf-8", "replace"))
+        return
+    others = [(header, data) for header, (_, data) in zip(rest, frames[1:])]
     marker = b"\n%s\n" % begin["marker"].encode()
     if begin["type"] == "begin":
         group = os.path.basename(spare.cgroup) if spare is not None else ""
         guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], group or cgroup_of(begin))
-        Agent(Client(decoder, begin["lease"]), begin, frames[1:], guardian, spare).run(marker)
+        Agent(Client(decoder, begin["lease"]), begin, others, guardian, spare).run(marker)
         return
     _forget(spare)
     os.write(1, marker)
@@ -566,7 +593,7 @@ def main(before: bytes, guardian: Guardian) -> None:
     else:
         from .following import follow
 
-        follow(begin, decoder, frames[1:])
+        follow(begin, decoder, others)
 
 
 def _forget(spare: Spare | None) -> None:

@@ -228,6 +228,7 @@ def sizes(table: dict[str, Message]) -> dict[str, int]:
 NAME = text(NAME_CHARACTERS)
 TEXT = text()
 TEXTS = listed(TEXT)
+PATH = text(4096)  # linux/limits.h
 SECONDS = number(0.0, INFINITE)
 PLACE = integer(0, PLACE_MAX)
 RANK = integer(0, RANK_MAX)
@@ -240,7 +241,7 @@ LOSS = record({}, {"lost": integer(-1, RANK_MAX), "reason": TEXT})
 CAUSE = word("completed", "rank", "lost", "timeout", "signal", "prepare", "busy", "output-closed", "detached")
 
 # The first message on a channel.
-_OF_RUN = {"marker": NAME, "run": NAME, "node": RANK, "remote_dir": TEXT}
+_OF_RUN = {"marker": NAME, "run": NAME, "node": RANK, "remote_dir": PATH}
 FIRST = {
     "begin": Message(
         {
@@ -256,7 +257,7 @@ FIRST = {
             "plan": mapping(anything),
         }
     ),
-    "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": TEXT}),
+    "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": PATH}),
     "follow": Message({**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "place": PLACE}),
 }
 
@@ -356,8 +357,10 @@ def request(header: dict[str, Any]) -> dict[str, Any]:
     return {**asked, **checked({"ask": Message({}, _NUMBERED)}, header), "question": asked["type"]}
 
 
-def order(header: dict[str, Any]) -> dict[str, Any]:
-    """Return a request that has a number and no data, checked. Raises FrameError."""
+def order(header: Any) -> dict[str, Any]:
+    """Return a request that has a number, checked. Raises FrameError."""
+    if not isinstance(header, dict):
+        raise FrameError(f"expected an object, found {described(header)}")
     found = request(header)
     if "n" not in found:
         raise FrameError(f"{found['type']}: no n")

@@ -26,6 +26,7 @@ class Outfit:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.setting: Setting  # from prepare on; prerun leaves another one, as does what comes with the start
+        self.is_known = False  # there is a setting
         self.path = b""  # PATH, before there was anything of ours on it
         self.memory: Memory | None = None  # once something is started
         self.has_claimed = False  # devices
@@ -102,6 +103,7 @@ class Outfit:
         environment = rank_environment(agent.environment, self._given, agent.state.workspace)
         self.path = environment[b"PATH"]
         self.setting = Setting(environment, agent.state.workspace, cgroup=agent.ending.cgroup)
+        self.is_known = True
         then()
 
     def _prepare(self, header: dict[str, Any], data: bytes) -> None:

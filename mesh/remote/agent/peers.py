@@ -149,7 +149,9 @@ class Hub(Peers):
         except Closed:
             self._strangers.pop(descriptor).close()
             return
-        if frames:
+        if frames and frames[0]["type"] != "join":
+            self._strangers.pop(descriptor).close()
+        elif frames:
             del self._strangers[descriptor]
             node = frames[0]["node"]
             guest = self._guests.setdefault(node, Guest())

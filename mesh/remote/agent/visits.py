@@ -7,7 +7,9 @@ import time
 
 from .doors import Door
 from .errand import why
+from .frames import FrameError
 from .lean import dumps, signal
+from .messages import at_door
 from .processes import pass_on
 
 TYPE_CHECKING = False
@@ -47,6 +49,13 @@ class Visits:
             return
         agent = self._agent
         request, descriptors, visitor = found
+        try:
+            request = at_door(request)
+        except FrameError:  # of another version of mesh, or none of ours
+            visitor.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
         if request["type"] == "channel" and len(descriptors) == 2:
             incoming, outgoing = descriptors
             agent.lose_channel()

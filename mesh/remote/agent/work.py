@@ -7,6 +7,7 @@ import select
 import time
 
 from .errand import hint, why
+from .frames import FrameError
 from .ranks import FULL, Rank, Source, start_rank
 from .spawning import Setting
 
@@ -95,6 +96,8 @@ class Work:
         """Start the ranks of this host, once what they find there is known."""
         if self._agent.is_over():
             return
+        if not header["finds"] and not self._agent.outfit.is_known:
+            raise FrameError("start: the host is not prepared")
         if header["finds"]:  # no prerun has needed it
             self._agent.outfit.learn(header["finds"], lambda: self._start(header))
         else:
@@ -134,6 +137,8 @@ class Work:
         agent = self._agent
         if agent.is_over():
             return
+        if not agent.outfit.is_known:
+            raise FrameError("setup: the host is not prepared")
         agent.dismiss_spare()
         agent.visits.make_door()
         environment = agent.outfit.setting.environment
