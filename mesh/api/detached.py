@@ -58,7 +58,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
             for tape in answered.answer["tapes"]:
                 run, plan = str(tape["run"]), tape.get("plan")
                 # It names a directory here, whatever a host says.
-                if RUN_ID.fullmatch(run) and _is_plan(plan) and (name == LAST or run.startswith(name)):
+                if RUN_ID.fullmatch(run) and plan and (name == LAST or run.startswith(name)):
                     where = _cluster_of(plan, asked, clusters_file)
                     found.setdefault(run, DetachedRun(run=run, cluster=where, about=plan))
     if not found:
@@ -69,23 +69,6 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     if name != LAST and len(found) > 1:
         raise ambiguous(name, sorted(found))
     return found[max(found)]
-
-
-def _is_plan(plan: object) -> bool:
-    """Whether it tells what we must know of a run; other versions of mesh may tell something else."""
-    if not isinstance(plan, dict):
-        return False
-    texts, nproc = (plan.get("hosts"), plan.get("command")), plan.get("nproc")
-    slices, rules = plan.get("slices", []), plan.get("rules", {})
-    if not isinstance(slices, list) or not isinstance(rules, dict):
-        return False
-    numbers = [*slices, *rules.values()]
-    return (
-        all(isinstance(one, list) and one and all(isinstance(text, str) for text in one) for one in texts)
-        and all(isinstance(number, int | float) and number >= 0 for number in numbers)
-        and isinstance(nproc, int)
-        and nproc > 0
-    )
 
 
 def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:

@@ -12,17 +12,19 @@ from typing import IO, Any
 from mesh.core.errors import MeshError
 from mesh.core.events import Event, Notice, Preparing
 from mesh.core.run import RunSpec
+from mesh.remote.messages import LACKS_BYTES
 from mesh.sinks.amounts import told_bytes
 from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import HashCache, cache_directory
 from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
-from mesh.workspace.pack import Changed, read_wants
+from mesh.workspace.pack import BLOCK, Changed, read_wants
 from mesh.workspace.prepare import prepare
 
 LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
 NAMED = 5  # paths
 WORTH = 0.01  # of all that is sent; leaving out less helps nobody
+LACK_BYTES, BLOCK_BYTES = 160, 90  # of what a host tells of a content, and of each block of another version of it
 OFTEN = 0.2  # seconds between two Preparing
 
 
@@ -116,7 +118,10 @@ class WorkspaceLuggage:
             spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, tell=self._tell_progress
         )
         self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
-        self.tree = self._prepared.manifest.tree
+        manifest = self._prepared.manifest
+        self.tree = manifest.tree
+        blocks = sum(entry.size for entry in manifest.entries) // BLOCK
+        self.lacks_bytes = LACKS_BYTES + LACK_BYTES * len(manifest.entries) + 2 * BLOCK_BYTES * blocks
 
     def _say(self, text: str) -> None:
         self._tell(Notice(time=time.time(), text=text))

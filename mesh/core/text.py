@@ -14,7 +14,7 @@ SEQUENCES = (
     r"|\x1b[ -/]*[0-~]"  # all others
 )
 _SEQUENCE = re.compile(SEQUENCES)
-_SURROGATE = "Cs"  # stands for a byte that is no UTF-8
+_SPACE = "Zs"
 # Controls, direction overrides and other invisible characters, line and paragraph separators.
 _REMOVED = ("Cc", "Cf", "Zl", "Zp")
 
@@ -36,5 +36,11 @@ def one_line(text: str) -> str:
 
 
 def _printable(line: str) -> str:
-    kinds = ((character, unicodedata.category(character)) for character in line)
-    return "".join("\ufffd" if kind == _SURROGATE else character for character, kind in kinds if kind not in _REMOVED)
+    return "".join(character if character.isprintable() else _replaced(character) for character in line)
+
+
+def _replaced(character: str) -> str:
+    kind = unicodedata.category(character)
+    if kind == _SPACE:
+        return " "
+    return "" if kind in _REMOVED else "\ufffd"  # a byte that is no UTF-8, or a character that nobody can show

@@ -43,6 +43,9 @@ class Luggage(Protocol):
     env: Mapping[str, str]
     """What the ranks are to know of it."""
 
+    lacks_bytes: int
+    """Bytes of the longest list of what a host may lack of it."""
+
     def changes(self, base: str) -> bytes:
         """What has changed since another tree; everything, if we do not know that one."""
 
@@ -231,7 +234,8 @@ class Courier:
         self._planned += len(changes) + (os.fstat(pack).st_size if pack >= 0 else 0)
 
         def send() -> None:
-            session.send_changes(changes, attempt=attempt, fresh=self._fresh, pack=pack, asks=not is_supplied)
+            how = {"attempt": attempt, "pack": pack, "lacks_bytes": luggage.lacks_bytes}
+            session.send_changes(changes, **how, fresh=self._fresh, asks=not is_supplied)
             if is_supplied:
                 self._happened.put(partial(self._supply, node, attempt, foreseen.wants, foreseen.key))
 

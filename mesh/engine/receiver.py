@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -17,13 +17,12 @@ from mesh.core.errors import MeshError, PathRefused
 from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
 from mesh.core.frozen import frozen
 from mesh.core.pull import Landing, Offer
+from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 
 TELL = 0.25  # seconds between two Pulling
-MOST = 4 << 20  # bytes of a frame that is not complete
 MOST_LISTED = 10_000  # files that were listed and have not come
 MOST_LIST = 32 << 20  # bytes that a list unpacks to
-MOST_NUMBER = 1 << 62
 MOST_PIECE = 1 << 20  # bytes that a piece of a file unpacks to
 # No other file can be written then either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -52,7 +51,7 @@ class Receiver:
     ) -> None:
         """reply: sends bytes to the host; is_near: whether the link is faster than a compressor."""
         self._node, self._landing, self._reply, self._is_near = node, landing, reply, is_near
-        self._decoder = Decoder()
+        self._decoder = Decoder(messages.PULL_SIZES, messages.HEADER_BYTES)
         self._wanted: deque[_Wanted] = deque()  # what the host is to send, in this order
         self._state = _State.BETWEEN
         self._barred: tuple[bytes, ...] = ()  # a directory that was refused: what is in it is not named as well
@@ -62,22 +61,18 @@ class Receiver:
         self._is_over = False
 
     def take(self, data: bytes) -> Iterator[HostEvent]:
-        """Take some bytes; tell what came of them. After a PrepareFailed nothing more is taken."""
+        """Take some bytes; tell what came of them. After a PrepareFailed nothing more is taken. Raises FrameError."""
         if self._is_over:
             return
         try:
             for header, piece in self._decoder.feed(data):
-                yield from self._frame(header, piece)
-            if self._decoder.waiting > MOST:
-                raise FrameError("a frame without end")
+                yield from self._frame(messages.read(messages.OF_PULL, header), piece)
         except MeshError as error:
             yield self._failed("here", str(error), error.hint)
         except OSError as error:
             place = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
             text = f"cannot be written here: {error.strerror}" + (f": {place}" if place else "")
             yield self._failed("here", text, "the next pull goes on where this one has ended")
-        except (FrameError, KeyError, IndexError, TypeError, ValueError, OverflowError, zlib.error) as error:
-            yield self._failed("agent", f"it does not speak our protocol: {type(error).__name__}: {error}", "")
         if not self._is_over and time.monotonic() >= self._tell_at:
             self._tell_at = time.monotonic() + TELL
             yield self._how_far()
@@ -95,31 +90,31 @@ class Receiver:
     def _frame(self, header: dict[str, Any], data: bytes) -> Iterator[HostEvent]:
         match header["type"]:
             case "list":
-                yield from self._listed(json.loads(_unpacked(data, MOST_LIST)))
+                yield from self._listed(messages.pull_rows(data, MOST_LIST))
             case "problem":
-                yield self._problem(_path(header["path"]), str(header["why"]), fails=bool(header["fails"]))
-            case "file":
-                yield from self._guarded(self._wanted[0].path, lambda: self._begin(_number(header["offset"])))
+                yield self._problem(_path(header["path"]), header["why"], fails=header["fails"])
+            case "file" if self._wanted:
+                yield from self._guarded(self._wanted[0].path, lambda: self._begin(header["offset"]))
             case "data" if self._state is not _State.BETWEEN:
-                piece = _unpacked(data, MOST_PIECE) if header.get("packed") else data
+                piece = _unpacked(data) if header.get("packed") else data
                 self._bytes += len(piece)
                 if self._state is _State.WRITING:
                     yield from self._guarded(self._wanted[0].path, lambda: self._landing.write(piece))
             case "end" if self._state is not _State.BETWEEN:
                 wanted, state, self._state = self._wanted.popleft(), self._state, _State.BETWEEN
-                content, mode, mtime = str(header["hash"]), _number(header["mode"]), _number(header["mtime"])
+                content, mode, mtime = header["hash"], header["mode"], header["mtime"]
                 if state is _State.WRITING:
                     yield from self._guarded(wanted.path, lambda: self._finish(content, mode, mtime))
-            case "failed":
+            case "failed" if self._wanted:
                 self._state = _State.BETWEEN
                 self._landing.drop(keep=False)
-                yield self._problem(self._wanted.popleft().path, str(header["why"]))
+                yield self._problem(self._wanted.popleft().path, header["why"])
             case "done" if not self._wanted:
                 yield from self._done()
             case other:
                 raise FrameError(f"an unexpected frame {other!r}")
 
-    def _listed(self, rows: list[list[Any]]) -> Iterator[HostEvent]:
+    def _listed(self, rows: Sequence[Sequence[Any]]) -> Iterator[HostEvent]:
         wants = []
         for number, row in enumerate(rows):
             path = _path(row[0])
@@ -138,16 +133,14 @@ class Receiver:
         told = zlib.compress(json.dumps(wants, separators=(",", ":")).encode(), 1)
         self._reply(encode({"type": "want", "compress": not self._is_near()}, told))
 
-    def _place(self, path: bytes, row: list[Any], found: list[_Wanted]) -> None:
+    def _place(self, path: bytes, row: Sequence[Any], found: list[_Wanted]) -> None:
         """Have a directory or link in its place; a file is found to be wanted, or here already."""
-        kind, mode, mtime_ns, size, target = row[1], *map(_number, row[2:5]), _path(row[5])
+        _, kind, mode, mtime_ns, size, target = row
         if kind == "d":
             self._landing.directory(path, mode, mtime_ns)
         elif kind == "l":
-            self._unchanged += not self._landing.link(path, target, mtime_ns)
+            self._unchanged += not self._landing.link(path, _path(target), mtime_ns)
             self._files += 1
-        elif kind != "f":
-            raise ValueError("an unknown kind of entry")
         elif self._landing.has(path, mode, mtime_ns, size):
             self._files += 1
             self._unchanged += 1
@@ -155,6 +148,8 @@ class Receiver:
             found.append(_Wanted(path, size, self._landing.offer(path, size)))
 
     def _begin(self, offset: int) -> None:
+        if offset not in (0, self._wanted[0].offer.size):
+            raise FrameError("file: offset: was not offered")
         self._state = _State.IGNORING
         self._landing.begin(self._wanted[0].path, self._wanted[0].offer, offset)
         self._of -= offset
@@ -211,24 +206,14 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:1000])
 
 
-def _path(value: object) -> bytes:
-    """A path as it travels, as bytes. Raises TypeError and ValueError."""
-    if not isinstance(value, str):
-        raise TypeError("expected a path")
-    return value.encode("latin-1")
+def _path(text: str) -> bytes:
+    """A path as it travels, as bytes."""
+    return text.encode("latin-1")
 
 
-def _number(value: object) -> int:
-    """A mode, a size or a time. Raises ValueError for one that no file can have."""
-    if not isinstance(value, int) or not -MOST_NUMBER < value < MOST_NUMBER:
-        raise ValueError("expected a number")
-    return value
-
-
-def _unpacked(data: bytes, most: int) -> bytes:
-    """What was compressed; no more than so many bytes, whatever it holds. Raises zlib.error and ValueError."""
-    unpacker = zlib.decompressobj()
-    found = unpacker.decompress(data, most)
-    if not unpacker.eof:
-        raise ValueError("more than was agreed upon")
-    return found
+def _unpacked(data: bytes) -> bytes:
+    """A piece of a file that was compressed. Raises FrameError."""
+    try:
+        return messages.unpacked(data, MOST_PIECE)
+    except ValueError as error:
+        raise FrameError(f"data: {error}") from None

@@ -78,6 +78,14 @@ def address(value: Any) -> str:
         raise Wrong(f"expected an address, found {described(value)}") from None
 
 
+def path(value: Any) -> str:
+    """Check that it is a path, each of whose bytes travels as a character."""
+    found: str = TEXT(value)
+    if not all(letter <= "\xff" for letter in found):
+        raise Wrong(f"expected a path, found {described(found)}")
+    return found
+
+
 def either(*kinds: Kind) -> Kind:
     """Return the kind of a value of one of some kinds, the first that takes it."""
 
@@ -165,7 +173,7 @@ ANSWERS: dict[str, Message] = {
         {"rank": integer(-1, RANK_MAX), "stream": word(*STREAMS, "prerun", "setup")}, {"at": COUNT}, OUTPUT_BYTES
     ),
     "left-out": Message({"rank": integer(-1, RANK_MAX), "stream": word(*STREAMS, "prerun", "setup"), "bytes": COUNT}),
-    "taken": Message({"rank": INDEX, "bytes": COUNT}),
+    "taken": Message({"rank": INDEX, "bytes": integer(1, PLACE_MAX)}),
     "exited": Message(*_END),
     "ended": Message(*_END),
     "asks-password": Message({"user": shown}),
@@ -198,7 +206,7 @@ OF_JOURNAL: dict[str, Message] = {
 # Within the pieces of a pull.
 OF_PULL: dict[str, Message] = {
     "list": Message(data=PIECE_BYTES),
-    "problem": Message({"path": TEXT, "why": shown, "fails": truth}),
+    "problem": Message({"path": path, "why": shown, "fails": truth}),
     "file": Message({"offset": COUNT}),
     "data": Message({}, {"packed": truth}, PIECE_BYTES),
     "end": Message({"hash": hexadecimal, "mode": COUNT, "mtime": integer(-PLACE_MAX, PLACE_MAX)}),
@@ -206,7 +214,7 @@ OF_PULL: dict[str, Message] = {
     "done": Message(),
 }
 
-PULL_ROW = row(TEXT, word("d", "l", "f"), COUNT, integer(-PLACE_MAX, PLACE_MAX), COUNT, TEXT)
+PULL_ROW = row(path, word("d", "l", "f"), COUNT, integer(-PLACE_MAX, PLACE_MAX), COUNT, path)
 
 ANSWER_SIZES, JOURNAL_SIZES, PULL_SIZES = sizes(ANSWERS), sizes(OF_JOURNAL), sizes(OF_PULL)
 

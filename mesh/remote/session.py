@@ -145,7 +145,7 @@ class Session:
         self._channel = channel
         self._taken, self._receive_piece = taken, receive
         self._asked = Asked()
-        self._lacks_bytes = messages.LACKS_BYTES
+        self._data_bytes = dict(self._sizes)  # that may come behind a message, by its type
         self._streams: dict[tuple[Any, Any], tuple[int, Stream]] = {}  # of which there was output, as it is named
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent
@@ -236,7 +236,7 @@ class Session:
         asks: without one the host is to tell what it lacks; otherwise it waits for a pack
         lacks_bytes: of the longest list of what it lacks
         """
-        self._lacks_bytes = lacks_bytes
+        self._data_bytes["lacks"] = lacks_bytes
         self._asked.send(attempt)
         pieces = [changes[place : place + PIECE] for place in range(0, len(changes), PIECE)]
         headers: list[dict[str, Any]] = [{"type": "changes"} for _ in pieces]
@@ -494,7 +494,7 @@ class Session:
 
     def _read(self) -> Iterator[Event]:
         """The events of one channel; sets ``_over`` if there is to be no other one."""
-        decoder, begin = Decoder(self._sizes), self.place
+        decoder, begin = Decoder(self._data_bytes), self.place
         greeted, has_all, banner = False, False, b""
         try:
             while chunk := self._receive():
@@ -617,7 +617,7 @@ class Session:
                     self._is_detached = True
                 elif kind == "gone":
                     self._over = True
-                about = {"node": self.node, "sent": self.sent, "lacks_bytes": self._lacks_bytes}
+                about = {"node": self.node, "sent": self.sent, "lacks_bytes": self._data_bytes.get("lacks", 0)}
                 if kind == "left-out":
                     header["rank"], header["stream"] = self._stream_of(header)
                 yield event_of(header, data, **about, offset=self._offset)

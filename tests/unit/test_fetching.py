@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.api.detached import _is_plan, with_hosts
+from mesh.api.detached import with_hosts
 from mesh.backends.passwords import Passwords
 from mesh.backends.ssh import SshBackend
 from mesh.core.cluster import Cluster, Host, Placement
@@ -16,6 +16,7 @@ from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
 from mesh.engine.fetching import Fetching
 from mesh.engine.orders import Say
+from mesh.remote import messages
 from tests.unit.test_attachment import anew, ordered, started
 from tests.unit.test_supervisor import exited
 
@@ -97,11 +98,22 @@ def test_a_run_of_which_nothing_is_kept_is_told() -> None:
     assert taking.decider.outcome(900.0).cause is Cause.PREPARE
 
 
-PLAN = {"hosts": ["a"], "command": ["true"], "nproc": 1, "slices": [], "rules": {"grace": 5.0, "keep_going": False}}
+PLAN = {
+    "cluster": "c",
+    "hosts": ["a"],
+    "command": ["true"],
+    "nproc": 1,
+    "slices": [],
+    "rules": {"grace": 5.0, "keep_going": False},
+}
 
 
 def test_what_a_host_tells_of_a_run_is_looked_at() -> None:
-    assert _is_plan(PLAN)
+    def is_plan(plan: object) -> bool:
+        (tape,) = messages.answer({"question": "tapes"}, {"tapes": [{"run": "r", "plan": plan}]})["tapes"]
+        return tape["plan"] is not None
+
+    assert is_plan(PLAN)
     for wrong in (
         {"hosts": "a"},
         {"hosts": []},
@@ -110,9 +122,9 @@ def test_what_a_host_tells_of_a_run_is_looked_at() -> None:
         {"nproc": "2"},
         {"rules": {"a": "b"}},
     ):
-        assert not _is_plan({**PLAN, **wrong})
+        assert not is_plan({**PLAN, **wrong})
     for wrong in (None, [], {}, {"rules": 1, "slices": 2}):
-        assert not _is_plan(wrong)
+        assert not is_plan(wrong)
 
 
 def test_a_host_that_a_cluster_does_not_name_has_no_address() -> None:

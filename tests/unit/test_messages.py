@@ -1,0 +1,431 @@
+"""Messages that cannot be: from a host to its client, in every form that hypothesis finds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import tracemalloc
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.events import Event, Lost, PrepareFailed
+from mesh.core.interfaces import Opened
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import RunSpec
+from mesh.core.text import one_line
+from mesh.engine.launcher import Launcher, Local
+from mesh.remote import messages
+from mesh.remote.agent import messages as requests
+from mesh.remote.agent.frames import Decoder, FrameError, encode
+from tests.scripted import ScriptedBackend, ScriptedChannel, prints
+from tests.unit.test_session import begun
+
+RANK, MACHINE = 0, "machine-0"
+NOW = time.time()
+DEVICES = {"error": "/dev/x is held by sleep (pid 3)", "hint": "wait"}
+HOST = {
+    "python": "3.11.2",
+    "user": "me",
+    "place": "/root",
+    "problem": "",
+    "driver": "",
+    "bash": True,
+    "time": NOW,
+    "disk_free": 1,
+    "disk_total": 2,
+    "memory_free": 1,
+    "memory_total": 2,
+    "inodes_free": -1,
+    "addresses": [["eth0", "10.0.0.1", 1500]],
+    "lock": {"run": "r", "user": "me", "machine": "m", "since": NOW, "command": "true"},
+    "devices": DEVICES,
+    "ends_with": "",
+    "name": {"name": "h"},
+    "worker": None,
+    "versions": {"program": "/usr/bin/python3", "python": "3.11.2", "jax": "0.4"},
+    "paths": {"/a": {"there": False}},
+    "programs": {"uv": {"place": "/usr/bin/uv"}},
+}
+RUN = {"run": "r", "node": 0, "about": {"user": "me"}, "attached": True, "ranks": [{"rank": 0, "ended": False}]}
+STACK = {
+    "role": "",
+    "how": "kernel",
+    "main": True,
+    "thread": "",
+    "program": "sh",
+    "words": "waits",
+    "frames": [["f", "a.py", 3]],
+    "of": [[0, 17]],
+}
+CHECK = {
+    "question": "check",
+    "project": "p",
+    "env": {},
+    "venv": "",
+    "devices": [],
+    "lock": True,
+    "worker": False,
+    "paths": ["/a"],
+    "programs": ["uv"],
+}
+TOOL = {"machine": "x86_64", "hash": "ab", "path": "/py-spy"}
+# Each question with an answer to it.
+ANSWERS: list[tuple[dict[str, Any], Any]] = [
+    (CHECK, HOST),
+    ({"question": "listen", "key": "00", "ports": [0, -1]}, {"ports": [4000, "it is in use there"]}),
+    ({"question": "try", "key": "00", "targets": [["a", 1]]}, {"tried": [["silent", ""]]}),
+    ({"question": "hush"}, {}),
+    ({"question": "worker"}, {"number": 3}),
+    ({"question": "gpus"}, {"gpus": 8}),
+    ({"question": "runs"}, {"runs": [RUN], "orphans": [{"run": "o", "told": "sleep (pid 4)"}]}),
+    ({"question": "tapes"}, {"tapes": [{"run": "r", "plan": {"hosts": ["a"]}}]}),
+    ({"question": "detach", "run": "r"}, {"told": [RUN]}),
+    ({"question": "pass", "run": "r", "signal": 10, "ranks": None, "id": "i"}, {"told": [{"ranks": {"0": 2}}]}),
+    ({"question": "clean", "dry_run": True}, {"found": [{"what": "/a", "bytes": 3, "stays": False}]}),
+    ({"question": "stop", "run": "r", "grace": None}, {"stopped": [{"run": "r", "node": 0}], "left": ["r"]}),
+    ({"question": "stacks", "run": "r", "tool": TOOL}, {"wants": "ab"}),
+    (
+        {"question": "stacks", "run": "r", "tool": TOOL},
+        {"ranks": [{"rank": 0, "ended": True}], "silent": False, "stacks": [STACK], "notes": [["short", ""]]},
+    ),
+    ({"question": "pull", "paths": ["a"]}, {}),
+]
+END = {"rank": RANK, "time": NOW, "signal": 9, "oom": False, "last": False, "printed": {"stdout": 3}}
+LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "ab", "head": ["ab"], "tail": ["ab"]}]
+# One of each message, as agents send them.
+TOLD: dict[str, dict[str, Any]] = {
+    "hello": {"time": NOW, "machine": MACHINE, "pid": 12},
+    "locked": {"tree": "ab", "bare": False, "cgroup": "/sys/fs/cgroup/x", "ports": []},
+    "busy": {"owner": {"run": "other", "user": "me", "machine": "m", "since": NOW, "command": "true"}},
+    "lacks": {"attempt": 0},
+    "other-tree": {"tree": "", "attempt": 0},
+    "serving": {"tree": 1, "port": 4000},
+    "unfetched": {"tree": 1, "reason": "no ssl"},
+    "synced": {"files": 1, "seconds": 0.5, "tree": "ab", "attempt": 0},
+    "decided": {"entry": 0, "why": "", "missing": ["uv.lock"]},
+    "ready": {"interfaces": {"NCCL_SOCKET_IFNAME": "eth0"}},
+    "failed": {"step": "prerun", "message": "exit 3", "hint": "look", "time": NOW},
+    "started": {"rank": RANK, "pid": 9, "time": NOW},
+    "output": {"rank": RANK, "stream": "stdout"},
+    "left-out": {"rank": RANK, "stream": "stderr", "bytes": 7},
+    "taken": {"rank": RANK, "bytes": 1},
+    "exited": END,
+    "ended": END,
+    "asks-password": {"user": "me"},
+    "notice": {"text": "waiting for /dev/x", "seconds": 3},
+    "stopped": {"time": NOW},
+    "clear": {"left": [], "stays": []},
+    "gone": {"left": ["sleep (pid 3)"], "stays": []},
+    "beat": {"echo": NOW, "time": NOW, "orders": 0, "held": 0.0},
+    "no-door": {"why": "full"},
+    "attached": {"orders": 0},
+    "no-agent": {"left": [], "why": "", "time": NOW},
+    "detached": {"ends_with": ""},
+    "stays-attached": {},
+    "introduced": {"port": 4000, "reason": ""},
+    "piece": {},
+    "answer": {"answer": {}},
+}
+DATA = {"output": b"some words\n", "lacks": zlib.compress(json.dumps(LACKS).encode()), "piece": b"?"}
+NUMBERS = [-1, 1 << 70, 1e308, float("nan"), float("inf"), True, 0.5]
+IMPOSSIBLE: list[Any] = [None, "x", "\0", "\ud800", "==> done", [], {}, [None], [[]], {"": None}, *NUMBERS]
+# What a host may write to have a line of its own on a terminal.
+SPOOFS = ["\r\x1b[2K==> done: 4 ranks exited 0", "\nerror: your key is revoked", "\x85\u2028==> x", "\u202e\x9b2Kx\x07"]
+
+
+def mutations(value: Any) -> Iterator[Any]:
+    """A value less a field, with another kind of value, or with an impossible one, at every place in it."""
+    yield from IMPOSSIBLE
+    if isinstance(value, dict):
+        for name in value:
+            yield {other: item for other, item in value.items() if other != name}
+            yield from ({**value, name: other} for other in mutations(value[name]))
+    elif isinstance(value, list):
+        yield value * 3
+        for place, item in enumerate(value):
+            yield from ([*value[:place], other, *value[place + 1 :]] for other in mutations(item))
+
+
+def frames_of(kind: str) -> list[bytes]:
+    """Everything that is made of one message."""
+    header, data = {"type": kind, **TOLD[kind]}, DATA.get(kind, b"")
+    made = [encode(changed, data) for changed in mutations(header) if isinstance(changed, dict)]
+    huge = [encode({**header, "size": size}) for size in (1 << 40, 1 << 70, -1)]
+    return [*made, *huge, encode(header, b"?"), encode({"more": "x" * 2_000_000, **header})]
+
+
+NONSENSE = [
+    *[b"\n", b"nothing\n", b"[1]\n", b"3\n", b"null\n", b"\xff\xfe\n", b"{}\n", b'{"type":["exited"]}\n'],
+    *[b'{"type":"exited"}\n', b'{"type":"riddle"}\n', b'{"type":null,"size":1000}\n', b"[" * 100_000 + b"\n"],
+    *[b'{"type":"output","rank":[0],"stream":"stdout","size":1}\nx', b'{"type":"output","size":true}\nx'],
+    *[b'{"type":"beat","echo":' + b"9" * 10_000 + b"}\n", b'{"type":"taken","rank":0,"bytes":1}\n'],
+]
+FRAMES = [frame for kind in TOLD for frame in frames_of(kind)] + NONSENSE
+
+
+class Rogue(ScriptedChannel):
+    """An agent that says something else at one moment of its run, and goes on as if it had not."""
+
+    def __init__(self, node: int, moment: str, frame: bytes) -> None:
+        super().__init__(node, prints(2), {}, threading.Event() if moment != "start" else None)
+        self._moment, self._frame = moment, frame
+
+    def _tell(self, kind: str, **more: Any) -> None:
+        super()._tell(kind, **more)
+        if kind == self._moment:
+            self._out.put(self._frame)
+
+
+class Hosts(ScriptedBackend):
+    """Two of them, of which the second is none of ours."""
+
+    def __init__(self, moment: str, frame: bytes) -> None:
+        super().__init__(prints(2), ends=threading.Event())
+        self._rogue = moment, frame
+
+    def open(self, hosts: Any, argv: Any) -> Iterator[Opened]:
+        yield from super().open(hosts[:1], argv)
+        channel = Rogue(1, *self._rogue)
+        self.channels.append(channel)
+        yield Opened(node=1, result=channel)
+
+    def reopen(self, node: int, argv: Any) -> ScriptedChannel:
+        raise AssertionError("a host that does not speak our protocol is not asked again")
+
+
+class Seen:
+    """A sink that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def run(moment: str, frame: bytes) -> tuple[Outcome, Seen, Hosts]:
+    """A run on two hosts, whose second one says this right after a message of its own."""
+    hosts = (Host(name="h0", address="h0"), Host(name="h1", address="h1"))
+    placement = Placement(hosts=hosts, nproc=1)
+    spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",), sync=False, grace=0.1, drain=0.0)
+    local = Local(
+        owner={}, is_dead=lambda owner: False, luggage=lambda tell: pytest.fail("sync"), password=lambda user: ""
+    )
+    seen, backend = Seen(), Hosts(moment, frame)
+    launcher = Launcher(spec, Cluster(name="c", hosts=hosts), placement, backend, [seen], local)
+    enough = threading.Timer(0.3, lambda: [channel.end() for channel in backend.channels])
+    enough.start()
+    try:
+        return launcher.run(), seen, backend
+    finally:
+        enough.cancel()
+        enough.join()
+
+
+@pytest.mark.parametrize("frame", NONSENSE, ids=range(len(NONSENSE)))
+def test_a_host_that_sends_nonsense_is_lost_and_the_run_ends(frame: bytes) -> None:
+    outcome, seen, _ = run("started", frame)
+    (lost,) = [event for event in seen.events if isinstance(event, Lost)]
+    assert (lost.node, lost.reason.startswith("does not speak our protocol: ")) == (1, True)
+    assert (outcome.exit_code, outcome.cause) == (76, Cause.LOST)
+    assert lost.reason.isprintable()
+    assert len(lost.reason) < 300
+
+
+def test_the_reason_names_the_message_and_the_field() -> None:
+    _, seen, _ = run("started", b'{"type":"exited"}\n')
+    reasons = [event.reason for event in seen.events if isinstance(event, Lost)]
+    assert reasons == ["does not speak our protocol: exited: no rank"]
+    _, seen, _ = run("started", encode({"type": "exited", "rank": 1}))
+    reasons = [event.reason for event in seen.events if isinstance(event, Lost)]
+    assert reasons == ["does not speak our protocol: exited: no time"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    frame=st.sampled_from(FRAMES) | st.binary(max_size=40).map(lambda data: data + b"\n"),
+    moment=st.sampled_from(["hello", "locked", "ready", "started", "beat", "exited", "gone"]),
+)
+def test_no_message_breaks_a_run(frame: bytes, moment: str) -> None:
+    """It ends by the rules, and nothing is raised: the message may have been one that can be."""
+    outcome, _, backend = run(moment, frame)
+    assert outcome.exit_code in (0, 76, 125, 128 + 9, 143)
+    assert all(channel._is_closed for channel in backend.channels)
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_no_message_breaks_a_session(kind: str) -> None:
+    """Whatever a host has been asked, and in whatever state it is."""
+    for frame in frames_of(kind):
+        _, talk = asked(frame)
+        for event in talk.events():
+            assert isinstance(event, Event)
+            assert not isinstance(event, Lost | PrepareFailed) or _texts_are_plain(event)
+
+
+def asked(*told: bytes) -> Any:
+    """A session whose agent was asked for all that there is."""
+    channel, talk = begun(*told)
+    talk._asked.begin(0)
+    for kind in ("lock", "introduce"):
+        talk._asked.note(kind)
+    talk._asked.prepare(1)
+    talk._asked.send(0)
+    talk._asked.serve(1)
+    talk._asked.fetch(1)
+    talk._asked.start([RANK])
+    talk._asked.give(RANK, 1)
+    talk._asked.ask({"question": "hush"}, has_enclosed=False)
+    talk._asked.end()
+    talk._is_locking = talk._is_preparing = False
+    return channel, talk
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TOLD if kind not in ("attached", "no-agent", "piece", "asks-password")]
+)
+def test_what_agents_send_is_in_the_table(kind: str) -> None:
+    _, talk = asked(encode({"type": kind, **TOLD[kind]}, DATA.get(kind, b"")))
+    assert not [event for event in talk.events() if isinstance(event, Lost) and "protocol" in event.reason]
+
+
+def test_every_message_of_the_table_is_tried() -> None:
+    assert set(TOLD) == set(messages.ANSWERS)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*messages.ANSWERS} - {"beat", "notice", "stopped", "failed", "no-door", "clear", "gone"})
+)
+def test_what_nobody_has_asked_for_is_refused(name: str) -> None:
+    _, talk = begun(encode({"type": name, **TOLD[name]}, DATA.get(name, b"")))
+    talk._may_come_back = False
+    (lost,) = talk.events()
+    assert isinstance(lost, Lost)
+    assert "does not speak our protocol" in lost.reason
+
+
+@pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=[question["question"] for question, _ in ANSWERS])
+def test_answers(question: dict[str, Any], answer: Any) -> None:
+    assert messages.answer(question, answer) is not None
+    for changed in mutations(answer):
+        with contextlib.suppress(FrameError):
+            assert _is_plain(messages.answer(question, changed))
+
+
+@pytest.mark.parametrize("spoof", SPOOFS)
+def test_texts_of_a_host_are_one_plain_line(spoof: str) -> None:
+    for kind, fields in TOLD.items():
+        found = messages.read(messages.ANSWERS, {"type": kind, **_with_texts(fields, spoof)}) if kind in SHOWN else {}
+        assert _is_plain(found), found
+    for question, answer in ANSWERS:
+        with contextlib.suppress(FrameError):  # a text of which only a few can be
+            assert _is_plain(messages.answer(question, _with_texts(answer, spoof)))
+
+
+SHOWN = ("hello", "busy", "unfetched", "decided", "notice", "clear", "gone", "no-door", "no-agent", "asks-password")
+
+
+def _with_texts(value: Any, text: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_texts(item, text) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether every text in it is for people."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value.isprintable() if isinstance(value, str) else True
+
+
+def _texts_are_plain(event: Lost | PrepareFailed) -> bool:
+    return _is_plain(vars(event) if hasattr(event, "__dict__") else {})
+
+
+@given(st.text())
+@example("a\u2028b\x1b]0;title\x07\ud800")
+def test_one_line(text: str) -> None:
+    assert one_line(text).isprintable()
+    assert one_line(one_line(text)) == one_line(text)
+
+
+# ---- limits before memory is taken
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"type":"output","rank":0,"stream":"stdout","size":%d}\n' % (1 << 40),
+        b'{"type":"hello","size":%d}\n' % (1 << 30),
+        b'{"type":"lacks","attempt":0,"size":%d}\n' % (1 << 30),
+        b'{"type":"notice","text":"',
+        b"x" * 100,
+    ],
+    ids=["output", "no data", "lacks", "a header", "no newline"],
+)
+def test_a_message_that_is_too_long_is_refused_before_it_has_come(frame: bytes) -> None:
+    rest = [b"a" * (1 << 16)] * 1000
+    channel, talk = begun(frame, *rest)
+    tracemalloc.start()
+    try:
+        (lost,) = talk.events()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert isinstance(lost, Lost)
+    assert len(channel._told) > 900
+
+
+def test_compressed_data_is_not_unpacked_beyond_its_limit() -> None:
+    bomb = zlib.compress(b"[" + b" " * (1 << 28) + b"]")
+    _, talk = asked(encode({"type": "lacks", "attempt": 0}, bomb))
+    tracemalloc.start()
+    try:
+        (lost,) = [event for event in talk.events() if isinstance(event, Lost)]
+        assert tracemalloc.get_traced_memory()[1] < 4 * messages.LACKS_BYTES
+    finally:
+        tracemalloc.stop()
+    assert "does not end within" in lost.reason
+
+
+# ---- requests
+
+
+def test_a_header_is_read_as_long_as_it_may_be() -> None:
+    frame = encode({"type": "a", "text": "x" * 100})
+    assert Decoder({}, len(frame)).feed(frame)
+    with pytest.raises(FrameError):
+        Decoder({}, 50).feed(frame)
+
+
+REQUEST = st.sampled_from(sorted(requests.REQUESTS))
+ANYTHING = st.recursive(
+    st.sampled_from(IMPOSSIBLE) | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(REQUEST, st.dictionaries(st.sampled_from(["n", "rank", "argv", "grace", "signal", "question", "run"]), ANYTHING))
+def test_a_request_is_as_the_table_has_it_or_refused(kind: str, fields: dict[str, Any]) -> None:
+    with contextlib.suppress(FrameError):
+        found = requests.request({**fields, "type": kind})
+        assert requests.request(found) == found
