@@ -17,7 +17,18 @@ from mesh import __version__
 from mesh.cli.completion import ASK, candidates
 from mesh.cli.speech import complain, show
 from mesh.cli.tasks import namespace
-from mesh.cli.words import CONFIG_KEY, REFUSED, SHORT, TAKES_WORDS, fill_in, places, written
+from mesh.cli.words import (
+    CLUSTER,
+    CONFIG_KEY,
+    REFUSED,
+    SHELL_TEXT,
+    SHORT,
+    STARTS_RANKS,
+    TAKES_WORDS,
+    fill_in,
+    places,
+    written,
+)
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
 
@@ -168,12 +179,20 @@ class MeshProgram(Program):
         return 0
 
     def _options(self, name: str, rest: Sequence[str]) -> list[str]:
-        """The words that are options: with a command of the user's, those before its cluster."""
-        options = []
+        """The words that are options: with a command of the user's, those before it."""
+        options: list[str] = []
         task = self.contexts[name]
         words = iter(rest)
+        is_cluster_named = False
         for word in words:
             if name in TAKES_WORDS and (word == "--" or not word.startswith("-")):
+                # Options after the cluster are refused, and --help is worth more there than a complaint.
+                is_cluster = word != "--" and not any(option.partition("=")[0] == CLUSTER for option in options)
+                if name in STARTS_RANKS and is_cluster and not is_cluster_named:
+                    is_cluster_named = True
+                    continue
+                break
+            if is_cluster_named and word == SHELL_TEXT:
                 break
             options.append(word)
             argument = task.flags.get(word)

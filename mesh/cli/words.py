@@ -7,6 +7,7 @@ and arguments are what we fill in.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -22,9 +23,12 @@ from mesh.core.errors import UsageError
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
 SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
+STARTS_RANKS = frozenset(("run", "exec"))  # those that start it on every rank; words for ssh are ssh's own options too
 # Options that a task refuses, as it is made like another one that has them: nobody is told of them.
 REFUSED = {"exec": frozenset(("--fresh", "--no-fanout", "--prerun", "--share"))}
 TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
+SHELL_TEXT = "-c"  # after the cluster: the next word is text for a shell
+LAUNCHER = "--launcher"  # gets the words after the cluster, which may be options of its own
 SECRETS = frozenset(("--ssh-password",))  # what stands after one is its value, to be refused without being repeated
 CLUSTER = "--cluster"  # an option for `inv`; with `mesh` the first word that is no option
 
@@ -69,6 +73,8 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
             if word == "--" or cluster.value:
                 return rest if word == "--" else [word, *rest]
             cluster.value = word
+            if name in STARTS_RANKS:
+                _check_command(name, arguments[: -len(rest) - 1], word, rest, task, usage)
             return rest
         elif word == "--" and not literal:
             literal = True
@@ -84,6 +90,45 @@ def fill_in(name: str, arguments: Sequence[str], task: ParserContext, usage: str
             more = f": {without_value(before, word)}" if is_open else ""
             raise UsageError(f"unexpected word {word!r}{more}", hint=usage)
     return words
+
+
+def leading_options(task: ParserContext, words: Sequence[str]) -> int:
+    """Return how many words at the beginning are options of the task, with their values."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        flag, equals, _ = rest[0].partition("=")
+        argument = task.flags.get(SHORT.get(flag, flag))
+        if argument is None:
+            break
+        rest.pop(0)
+        if argument.takes_value and not equals and rest and (not argument.optional or _is_value(task, flag, rest[0])):
+            rest.pop(0)
+    return len(words) - len(rest)
+
+
+def _check_command(
+    name: str, before: Sequence[str], cluster: str, words: Sequence[str], task: ParserContext, usage: str
+) -> None:
+    """Raise UsageError if an option stands between the cluster and the command, with the corrected command as hint.
+
+    before: the options that stand before the cluster; words: all that follows it
+    """
+    first = words[0].partition("=")[0] if words else ""
+    if not first.startswith("-") or first in ("-", "--", SHELL_TEXT):
+        return
+    count = leading_options(task, words)
+    if not count and task.flags[LAUNCHER].value:
+        return
+    command = words[count:]
+    if command and command[0].startswith("-") and command[0] not in ("-", "--", SHELL_TEXT):
+        command = ["--", *command]
+    corrected = shlex.join(["mesh", name, *before, *words[:count], cluster, *command])
+    if not count:
+        near = did_you_mean(first, _long(task))
+        hint = f"if it is the command: {corrected}"
+        raise UsageError(f"unknown option {first} after the cluster{near}", hint=hint)
+    message = f"{first}: options stand before the cluster, found after {cluster!r}"
+    raise UsageError(message, hint=corrected if command else usage)
 
 
 def places(task: ParserContext) -> list[Argument]:

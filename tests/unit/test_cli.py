@@ -25,9 +25,9 @@ from tests.conftest import REPOSITORY, Home
 RUN = MeshProgram().contexts["run"]
 
 
-def parse(*words: str) -> tuple[ParserContext, list[str]]:
+def parse(*words: str, usage: str = "usage") -> tuple[ParserContext, list[str]]:
     task = copy.deepcopy(RUN)
-    return task, fill_in("run", words, task, "usage")
+    return task, fill_in("run", words, task, usage)
 
 
 def value(task: ParserContext, name: str) -> object:
@@ -58,8 +58,58 @@ def test_the_cluster_as_an_option() -> None:
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=10), max_size=6))
-def test_every_word_after_the_cluster_is_the_users(words: list[str]) -> None:
-    assert parse("--json", "pod", *words)[1] == words
+def test_every_word_after_the_command_is_the_users(words: list[str]) -> None:
+    assert parse("--json", "pod", "python", *words)[1] == ["python", *words]
+    assert parse("--json", "pod", "--", *words)[1] == ["--", *words]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            ["pod", "--nproc", "2", "python", "x.py", "--json"],
+            "--nproc: options stand before the cluster, found after 'pod'",
+            "mesh run --nproc 2 pod python x.py --json",
+        ),
+        (
+            ["--json", "pod", "--env=A=b c", "-i", "--wait", "python", "x y"],
+            "--env: options stand before the cluster, found after 'pod'",
+            "mesh run --json '--env=A=b c' -i --wait pod python 'x y'",
+        ),
+        (["pod", "--wait", "5m", "x"], "--wait: options stand before the cluster", "mesh run --wait 5m pod x"),
+        (["pod", "--json", "-c", "a b"], "--json: options stand before the cluster", "mesh run --json pod -c 'a b'"),
+        (["pod", "--json", "--", "-x"], "--json: options stand before the cluster", "mesh run --json pod -- -x"),
+        (["pod", "--json", "--weird"], "--json: options stand before the cluster", "mesh run --json pod -- --weird"),
+        (["pod", "--nproc"], "--nproc: options stand before the cluster", "mesh run [options] CLUSTER"),
+        (
+            ["--json", "pod", "--weird", "x"],
+            "unknown option --weird after the cluster",
+            "if it is the command: mesh run --json pod -- --weird x",
+        ),
+        (
+            ["pod", "--nprocs", "2"],
+            "unknown option --nprocs after the cluster; did you mean '--nproc'?",
+            "if it is the",
+        ),
+        (
+            ["--launcher", "torchrun", "pod", "--nproc", "2", "x.py"],
+            "--nproc: options stand before the cluster",
+            "mesh run --launcher torchrun --nproc 2 pod x.py",
+        ),
+    ],
+)
+def test_options_after_the_cluster_are_refused(words: list[str], message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(*words, usage="mesh run [options] CLUSTER COMMAND")
+    assert str(raised.value).startswith(message)
+    assert raised.value.hint.startswith(hint)
+
+
+def test_command_that_begins_with_a_dash() -> None:
+    assert parse("pod", "-c", "echo $1", "--json")[1] == ["-c", "echo $1", "--json"]
+    assert parse("pod", "-", "--json")[1] == ["-", "--json"]
+    assert parse("--launcher", "torchrun", "pod", "-m", "train", "--json")[1] == ["-m", "train", "--json"]
+    assert parse("--launcher=torchrun", "pod", "--tee", "3", "x.py")[1] == ["--tee", "3", "x.py"]
 
 
 @pytest.mark.parametrize(
@@ -226,9 +276,25 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
 def test_version_and_help(home: Home) -> None:
     assert home.mesh("--version").out == b"mesh 0.1.0\n"
     assert b"run         Run a command on every host" in home.mesh("--help").out
-    for words in (["run", "--help"], ["run", "--json", "-h"]):
+    for words in (["run", "--help"], ["run", "--json", "-h"], ["run", "pod", "--help"], ["run", "pod", "--json", "-h"]):
+        assert home.mesh(*words).status == 0
         assert home.mesh(*words).out.startswith(b"Usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
-    assert home.mesh("run", "local", "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
+    for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
+        assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
+    assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]
+
+
+def test_option_after_the_cluster_starts_nothing(home: Home) -> None:
+    home.clusters("pod:\n  hosts: [198.51.100.7]\n")
+    for command in ("run", "exec"):
+        done = home.mesh(command, "pod", "--nproc", "2", "python", "x.py")
+        assert (done.status, done.out) == (2, b"")
+        assert done.err == (
+            "error: --nproc: options stand before the cluster, found after 'pod'\n"
+            f"       mesh {command} --nproc 2 pod python x.py\n"
+        )
+    assert home.mesh("exec", "local:1", "--", "--weird").status == 127
+    assert home.mesh("exec", "local:1", "-c", "echo $1", "0", "--json").lines == ["[0] --json"]
 
 
 def test_clusters_and_init(home: Home) -> None:
