@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import REPOSITORY, Home
 from tests.lab import eventually
 
 TRAIN = """\
@@ -43,12 +42,6 @@ def without_py_spy(home: Home) -> None:
     home.environ["PATH"] = "/usr/bin:/bin"
 
 
-def has_py_spy() -> bool:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return bool(importlib.metadata.files("py-spy"))
-    return False
-
-
 @contextlib.contextmanager
 def running(home: Home, *words: str, ranks: int = 16) -> Iterator[subprocess.Popen[bytes]]:
     """A run whose ranks have all said that they are up; it is stopped at the end."""
@@ -63,10 +56,14 @@ def running(home: Home, *words: str, ranks: int = 16) -> Iterator[subprocess.Pop
         process.communicate(timeout=30)
 
 
-needs_py_spy = pytest.mark.skipif(not has_py_spy(), reason="needs py-spy: pip install -e '.[dev]'")
+def test_the_readmes_install_brings_py_spy() -> None:
+    """The README installs mesh without extras."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    dependencies = text.partition("\ndependencies = [\n")[2].partition("\n]\n")[0]
+    assert '"py-spy>=' in dependencies
 
 
-@pytest.mark.parametrize("how", [pytest.param("py-spy", marks=needs_py_spy), "faulthandler"])
+@pytest.mark.parametrize("how", ["py-spy", "faulthandler"])
 def test_the_odd_one_of_16_ranks(home: Home, how: str) -> None:
     home.files(train__py=TRAIN, data__py=DATA)
     if how == "py-spy":

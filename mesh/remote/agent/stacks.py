@@ -30,7 +30,7 @@ HELPERS = {b"multiprocessing.resource_tracker": "resource tracker", b"multiproce
 SPARE = 1.0  # seconds more for asking those that py-spy has not told
 SPAWNED = (b"multiprocessing.spawn", b"--multiprocessing-fork")
 ABSENT = "py-spy is not on the host"
-GET_IT = "`pip install py-spy` beside mesh brings it; or start the run with --stacks"
+GET_IT = "on the host: pip install --user py-spy; or start the run with --stacks"
 
 
 class Target:
