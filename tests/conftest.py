@@ -193,6 +193,11 @@ class Terminal:
             if not self._read(max(0.0, deadline - time.monotonic())):
                 raise AssertionError(f"{text!r} is not in {self.shown!r}")
 
+    def read_all(self) -> None:
+        """Read what is shown by now."""
+        while self._read(0.0):
+            pass
+
     def type(self, data: bytes) -> None:
         os.write(self._ours, data)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
     from mesh.remote.following import Place
+    from mesh.sinks.pause import Pause
     from mesh.sinks.resuming import Left
     from mesh.sinks.store import StoreSink
     from mesh.sinks.terminal import TerminalSink
@@ -128,6 +129,7 @@ def launch(
         from mesh.engine.launcher import Launcher, Local
         from mesh.sinks.gate import Gate
         from mesh.sinks.jsonl import JsonSink
+        from mesh.sinks.pause import Pause
 
         placement = placed(spec, cluster)
         terminal = None if showing.quiet else _terminal(spec, placement, showing)
@@ -138,8 +140,10 @@ def launch(
         store = _store(spec, cluster, placement, terminal, attaching) if showing.kept else None
         shown: list[Sink] = [terminal] if terminal else []
         shown += [JsonSink(placement=placement)] if showing.json else []
+        pause = Pause()
         if attaching:
-            shown = [Gate(sink, attaching.hide, placement, is_open=attaching.begin != "now") for sink in shown]
+            is_open = attaching.begin != "now"
+            shown = [Gate(sink, attaching.hide, placement, is_open=is_open, pause=pause) for sink in shown]
         sinks: list[Sink] = [*([store] if store else ()), *shown]
         if terminal and not attaching:
             _introduce(spec, cluster, terminal, showing)
@@ -149,7 +153,7 @@ def launch(
             password=passwords.of,
             luggage=lambda tell: _luggage(spec, files, tell),
             landing=landing,
-            choose=lambda is_over: _choose(spec, terminal, is_over),
+            choose=lambda is_over: _choose(spec, terminal, pause, is_over),
             plan=plan_of(spec, cluster),
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
@@ -229,15 +233,16 @@ def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
             raise UsageError(f"no password for {user}", hint=hint)
 
 
-def _choose(spec: RunSpec, terminal: TerminalSink | None, is_over: Callable[[], bool]) -> str:
+def _choose(spec: RunSpec, terminal: TerminalSink | None, pause: Pause, is_over: Callable[[], bool]) -> str:
     """Ask whether Ctrl-C is meant for the run."""
-    with terminal.hidden() if terminal else contextlib.nullcontext():
-        os.write(2, f"\n{spec.run} goes on by itself: stop it (s), leave it (l), or look on (Enter)? ".encode())
-        answer = ""
-        while not is_over():
-            if select.select([0], [], [], 0.1)[0]:
-                answer = os.read(0, 100).decode("utf-8", "replace") or "l"
-                break
+    question = f"Run {spec.run[-6:]} keeps running if you leave.  [s]top  [l]eave  [Enter] keep watching "
+    with pause.asking(), terminal.hidden() if terminal else contextlib.nullcontext():
+        os.write(2, f"\n{question}".encode())
+        while not select.select([0], [], [], 0.1)[0]:
+            if is_over():
+                os.write(2, b"\n")
+                return "go on"
+        answer = os.read(0, 100).decode("utf-8", "replace") or "l"
     return {"s": "stop", "l": "leave"}.get(answer.strip().lower()[:1], "go on")
 
 

@@ -241,7 +241,6 @@ class Launcher:
             item = self._urgent.popleft()
             if isinstance(item, BaseException):
                 raise item
-            self._interrupted = self._interrupted or isinstance(item, Interrupted)
             self._decide(item)
             if isinstance(item, Notice):
                 self._show(item)
@@ -283,6 +282,12 @@ class Launcher:
 
     def _decide(self, event: Event) -> None:
         ordered = self._supervisor.handle(event)
+        if isinstance(event, Interrupted):
+            # While the user is asked, readers stand still on purpose and miss nothing.
+            is_question = any(isinstance(order, orders.AskUser) for order in ordered)
+            self._interrupted = self._interrupted or not is_question
+        elif isinstance(event, Chosen):
+            self._interrupted = self._interrupted or event.answer != "go on"
         for order in ordered:
             if isinstance(order, orders.HostOrder):
                 self._carry_out(order)

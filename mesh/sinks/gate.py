@@ -7,19 +7,38 @@ from collections.abc import Mapping
 from mesh.core.cluster import Placement
 from mesh.core.events import CaughtUp, Event, LeftOut, Output, Stream
 from mesh.core.interfaces import Sink
+from mesh.sinks.pause import Pause
 
 
 class Gate:
-    """Hands on all events to a sink, but not all output."""
+    """Hands on all events to a sink, but not all output, and nothing while the user is asked something."""
 
     def __init__(
-        self, sink: Sink, hide: Mapping[tuple[int, Stream], int], placement: Placement, *, is_open: bool
+        self,
+        sink: Sink,
+        hide: Mapping[tuple[int, Stream], int],
+        placement: Placement,
+        *,
+        is_open: bool,
+        pause: Pause,
     ) -> None:
         """hide: the first bytes of each stream; is_open: output is handed on before the hosts tell that it is new."""
-        self._sink, self._hide = sink, dict(hide)
+        self._sink, self._hide, self._pause = sink, dict(hide), pause
         self._closed = set() if is_open else set(range(len(placement.hosts)))  # hosts
 
     def handle(self, event: Event) -> None:
+        with self._pause.showing():
+            self._handle(event)
+
+    def idle(self) -> None:
+        with self._pause.showing():
+            self._sink.idle()
+
+    def close(self) -> None:
+        with self._pause.showing():
+            self._sink.close()
+
+    def _handle(self, event: Event) -> None:
         if isinstance(event, CaughtUp):
             self._closed.discard(event.node)
         elif isinstance(event, Output):
@@ -35,9 +54,3 @@ class Gate:
         elif isinstance(event, LeftOut) and event.node in self._closed:
             return
         self._sink.handle(event)
-
-    def idle(self) -> None:
-        self._sink.idle()
-
-    def close(self) -> None:
-        self._sink.close()

@@ -224,7 +224,7 @@ def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path
     with home.terminal("attach", run) as leaving:
         leaving.expect(b"[0] up")
         leaving.type(b"\x03")
-        leaving.expect(b"stop it (s)")
+        leaving.expect(b"[Enter] keep watching ")
         leaving.type(b"l\n")
         assert leaving.end() == 0
     with home.terminal("attach", run, "--from", "start") as one, home.terminal("attach", run, "--from", "start") as two:
@@ -232,11 +232,61 @@ def test_ctrl_c_asks_and_two_who_stop_it_stop_it_once(home: Home, tmp_path: Path
             terminal.expect(b"[0] up")
             terminal.type(b"\x03")
         for terminal in (one, two):
-            terminal.expect(b"stop it (s)")
+            terminal.expect(b"[Enter] keep watching ")
             terminal.type(b"s\n")
         assert (one.end(), two.end()) == (130, 130)
         assert one.shown.count(b"[0] once") == two.shown.count(b"[0] once") == 1
     assert (runs(home) / run / "logs/rank-0000.out").read_text() == "up\nonce\n"
+
+
+# Prints lines one by one, and notes how many; more events than queues in front of a terminal have room for.
+COUNT = """
+import itertools, os, time
+for number in itertools.count(1):
+    os.write(1, b"line %d\\n" % number)
+    if number % 100 == 0:
+        with open("printed-" + str(number), "w"):
+            time.sleep(0.005)
+    time.sleep(0.005)
+"""
+
+
+def test_output_waits_while_ctrl_c_asks(home: Home) -> None:
+    home.files(count__py=COUNT)
+    run = left(home, "local:1", "python3", "count.py")
+    question = f"\r\nRun {run[-6:]} keeps running if you leave.  [s]top  [l]eave  [Enter] keep watching ".encode()
+
+    def has_printed(lines: int) -> bool:
+        return bool(list((home.path / ".mesh").rglob(f"printed-{lines}")))
+
+    with home.terminal("attach", run) as terminal:
+        terminal.expect(b"line 9\r\n")
+        terminal.type(b"\x03")
+        terminal.expect(question)
+        last = int(re.findall(rb"line (\d+)\r\n", terminal.shown)[-1])
+        assert eventually(lambda: has_printed(last // 100 * 100 + 700))
+        terminal.read_all()
+        assert terminal.shown.endswith(question)
+        shown, terminal.shown = terminal.shown, b""
+        terminal.type(b"\n")
+        terminal.expect(b"line %d\r\n" % (last + 800))
+        terminal.type(b"\x03")
+        terminal.expect(question)
+        terminal.type(b"s\n")
+        assert terminal.end() == 130
+    numbers = [int(number) for number in re.findall(rb"line (\d+)\r\n", shown + terminal.shown)]
+    assert numbers == list(range(1, numbers[-1] + 1))
+
+
+def test_question_ends_with_the_run(home: Home, tmp_path: Path) -> None:
+    run = left(home, "local:1", "sh", "-c", f"echo up; until [ -e {tmp_path}/enough ]; do sleep 0.05; done; echo last")
+    with home.terminal("attach", run) as terminal:
+        terminal.expect(b"[0] up")
+        terminal.type(b"\x03")
+        terminal.expect(b"keep watching ")
+        (tmp_path / "enough").touch()
+        assert terminal.end() == 0
+    assert b"keep watching \r\n[0] last\r\n" in terminal.shown
 
 
 def test_signals_go_to_those_who_have_a_handler_for_them(home: Home) -> None:
