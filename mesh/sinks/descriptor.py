@@ -25,10 +25,10 @@ class Descriptor:
         self._number, self._required = number, required
         self.problem = ""  # why nothing more could be written: a full disk
         self._gone = False
-        mode, self._place = 0, (-1, -1)
+        mode, self._place, self.device = 0, (-1, -1), -1
         try:
             status = os.fstat(number)
-            mode, self._place = status.st_mode, (status.st_dev, status.st_ino)
+            mode, self._place, self.device = status.st_mode, (status.st_dev, status.st_ino), status.st_rdev
         except OSError:  # closed before we came (mesh >&-)
             self._gone = True
         self._writing = threading.Lock()

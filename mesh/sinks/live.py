@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 
 from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.enter import EnterKey
 from mesh.sinks.escapes import RESET, clean
 
 _PARTS = re.compile(r"\x1b\[[0-9;:]*m|.", re.DOTALL)
@@ -22,9 +23,14 @@ class LiveLines:
     is no terminal, or one that cannot go back in its lines, ``show`` does nothing and ``write`` only writes.
     """
 
-    def __init__(self, screen: Descriptor, environ: Mapping[str, str]) -> None:
-        """screen: where the lines are shown; environ: TERM is looked for in it."""
-        self._screen = screen
+    def __init__(self, screen: Descriptor, environ: Mapping[str, str], keys: EnterKey | None = None) -> None:
+        """screen: where the lines are shown; environ: TERM is looked for in it.
+
+        keys: reads what the user types, which moves the cursor down
+        """
+        self._screen, self._keys = screen, keys or EnterKey(-1)
+        self._typed: list[bytes] = []  # lines of the user's that nobody has taken yet
+        self._is_cursor_known = True  # no line was typed while we were drawing
         self.is_possible = screen.is_terminal and environ.get("TERM", "") not in ("", "dumb")
         self._lines: list[str] = []  # what is to be shown
         self._drawn: list[str] = []  # what is on the terminal now
@@ -43,16 +49,18 @@ class LiveLines:
                 self._lines = [line for line in lines if line]
                 self._draw()
 
-    def typed(self) -> None:
-        """The user has ended a line: the cursor is in the row below the live lines."""
+    def typed(self) -> list[bytes]:
+        """Return the lines that the user has typed since the last call. Never waits."""
         with self._lock:
-            if self._drawn:
-                self._screen.write(b"\x1b[A")
+            self._read_keys()
+            lines, self._typed = self._typed, []
+        return lines
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
         """Within: the lines are off the terminal, as somebody else needs it, for a question say."""
         with self._lock:
+            self._read_keys()  # what is typed from now on is the answer
             self._hidden += 1
             self._draw()
         try:
@@ -75,18 +83,35 @@ class LiveLines:
             to.write(data)
             return
         with self._lock:
+            self._read_keys()
             self.in_line = not data.endswith(b"\n")
             # In one piece, so that nothing flickers.
-            lines = self._to_draw()
-            data = self._erase() + data + _encoded(lines)
-            self._drawn = lines
-            to.write(data)
+            self._put(to, data, self._to_draw())
 
     def _draw(self) -> None:
+        self._read_keys()
         lines = self._to_draw()
         if lines != self._drawn:
-            self._screen.write(self._erase() + _encoded(lines))
-            self._drawn = lines
+            self._put(self._screen, b"", lines)
+
+    def _put(self, to: Descriptor, data: bytes, lines: list[str]) -> None:
+        data = self._erase() + data + _encoded(lines)
+        self._drawn = lines
+        to.write(data)
+        # A line that was typed before or after it leaves the cursor in different rows.
+        self._is_cursor_known = not (lines and self._keys.is_waiting())
+
+    def _read_keys(self) -> None:
+        """Take note of typed lines, and go back up to the last live line, from which each has moved the cursor down.
+
+        Where that is not certain the cursor stays: a copy of a live line is better than a lost line of a rank.
+        """
+        if self._hidden:
+            return
+        lines = self._keys.typed()
+        self._typed += lines
+        if lines and self._drawn and self._is_cursor_known and self._keys.echoes_on(self._screen.device):
+            self._screen.write(b"\x1b[%dA" % len(lines))
 
     def _to_draw(self) -> list[str]:
         if not self._lines or self.in_line or self._hidden or self._screen.is_background():

@@ -80,7 +80,7 @@ class TerminalSink:
         self._placement = placement
         self._out = Descriptor(stdout_fd, required=True)
         self._err = Descriptor(stderr_fd, required=False, beside=self._out)
-        self._live = LiveLines(self._err, environ)
+        self._live = LiveLines(self._err, environ, EnterKey(stdin_fd if progress else -1))
         self._voice = Voice(self._err, self._live, environ)
         to = {
             Stream.STDOUT: self._out,
@@ -93,7 +93,6 @@ class TerminalSink:
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
         self._status = Status(placement, noun, run) if progress else None
-        self._enter = EnterKey(stdin_fd)
         self._typed_for_ranks = typed_for_ranks
         self._stacks = Gathered(placement) if stacks else None
         self._in_job = is_job(environ) and not self._err.is_terminal
@@ -230,8 +229,7 @@ class TerminalSink:
             self._tell_state(now)
 
     def _answer_enter(self, now: float) -> None:
-        if self._status and not self._live.is_hidden and self._enter.pressed():
-            self._live.typed()
+        if self._status and not self._live.is_hidden and self._live.typed():
             head, *more = self._status.report(now)
             self._voice.list(head, more)
 

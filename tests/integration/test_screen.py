@@ -177,6 +177,33 @@ def test_20_columns_and_another_width(home: Home) -> None:
         assert "running" not in screen.in_sight()
 
 
+WRAPPED = """\
+import pathlib, time
+place = pathlib.Path("place")
+number = 0
+while not (place / "enough").exists():
+    number += 1
+    print(f"{number:04d}-" + "x" * 200 + f"-{number:04d}", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_enter_loses_no_piece_of_a_wrapped_line(home: Home) -> None:
+    (home.path / "place").mkdir()
+    program = WRAPPED.replace('"place"', repr(str(home.path / "place")))
+    with Screen(home.argv("exec", "local:1", "python3", "-c", program), home.project, home.environ) as screen:
+        screen.expect("1 rank running")
+        for keys in range(30):
+            screen.type(*["Enter"] * (1 + keys % 3))
+        (home.path / "place/enough").touch()
+        screen.wait()
+        text = screen.text()
+        assert text.count("1 rank running") or "last output" in text
+        last = int(re.findall(r"-(\d{4})\n", text)[-1])
+        missing = [n for n in range(1, last + 1) if f"{n:04d}-{'x' * 200}-{n:04d}\n" not in text]
+        assert missing == []
+
+
 def test_the_terminal_is_as_it_was_after_a_kill(home: Home) -> None:
     (home.path / "place").mkdir()
     mesh = " ".join(home.argv("exec", "--lease", "5", "local:2", "sleep", "60"))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.enter import EnterKey
 from mesh.sinks.live import LiveLines
 
 XTERM = {"TERM": "xterm"}
@@ -138,12 +139,67 @@ def test_no_more_lines_than_there_are_rows(terminal: Terminal, screen: Descripto
     assert terminal.shown() == "two\r\nthree"
 
 
+class Keys(EnterKey):
+    """Lines that were typed on a terminal with echo, at moments that a test chooses."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.lines: list[bytes] = []
+        self.has_echo = True
+
+    def typed(self) -> list[bytes]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    def is_waiting(self) -> bool:
+        return bool(self.lines)
+
+    def echoes_on(self, device: int) -> bool:
+        return self.has_echo
+
+
 def test_enter_leaves_no_copy_of_the_line(terminal: Terminal, screen: Descriptor) -> None:
-    line = LiveLines(screen, XTERM)
+    keys = Keys()
+    line = LiveLines(screen, XTERM, keys)
     line.show("one")
-    line.typed()
+    keys.lines = [b"\n"]
+    assert line.typed() == [b"\n"]
     line.write(screen, b"out\n")
-    assert terminal.shown() == "one\x1b[A\r\x1b[Kout\none"
+    assert terminal.shown() == "one\x1b[1A\r\x1b[Kout\none"
+
+
+def test_enter_before_a_write_costs_no_line(terminal: Terminal, screen: Descriptor) -> None:
+    keys = Keys()
+    line = LiveLines(screen, XTERM, keys)
+    line.show("one")
+    keys.lines = [b"\n", b"\n"]
+    line.write(screen, b"out\n")
+    assert line.typed() == [b"\n", b"\n"]
+    assert terminal.shown() == "one\x1b[2A\r\x1b[Kout\none"
+
+
+def test_cursor_stays_where_a_typed_line_may_not_have_moved_it(terminal: Terminal, screen: Descriptor) -> None:
+    keys = Keys()
+    line = LiveLines(screen, XTERM, keys)
+    keys.typed = list  # type: ignore[method-assign]  # the line comes just after the look
+    keys.lines = [b"\n"]
+    line.show("one")
+    del keys.typed
+    assert line.typed() == [b"\n"]
+    line.write(screen, b"out\n")
+    keys.lines, keys.has_echo = [b"\n"], False
+    assert line.typed() == [b"\n"]
+    assert terminal.shown() == "one\r\x1b[Kout\none"
+
+
+def test_lines_typed_for_a_question_are_left_to_it(terminal: Terminal, screen: Descriptor) -> None:
+    keys = Keys()
+    line = LiveLines(screen, XTERM, keys)
+    with line.hidden():
+        keys.lines = [b"answer\n"]
+        line.write(screen, b"out\n")
+        assert line.typed() == []
+    assert line.typed() == [b"answer\n"]
 
 
 def test_in_a_file_there_is_only_the_output(tmp_path: Path) -> None:
