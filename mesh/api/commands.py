@@ -54,7 +54,8 @@ def run(
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
     spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    notice = options.stdin_notice
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice)
     return run_on(found, spec, showing, check_first=options.check)
 
 
@@ -81,7 +82,8 @@ def exec(  # noqa: A001  (the command's name)
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
     spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    notice = options.stdin_notice
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice)
     return run_on(found, spec, showing, check_first=options.check)
 
 

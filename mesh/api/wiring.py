@@ -58,6 +58,7 @@ class Showing:
     json: bool = False  # events on stdout
     quiet: bool = False  # show nothing
     kept: bool = True  # in a run directory
+    stdin_notice: bool = False  # say once if our standard input has data that no rank gets
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -199,6 +200,7 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         label=showing.label,
         exact=showing.fold == "exact",
         stdin_fd=0 if spec.stdin == "none" else -1,
+        unsent=_unsent_notice(spec) if showing.stdin_notice else "",
         typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
         noun="host" if spec.kind is Kind.SETUP else "rank",
         run=spec.run if spec.kind is Kind.RUN else "",
@@ -207,6 +209,11 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         stacks=spec.stacks_on_timeout,
         title=shlex.join(spec.command),
     )
+
+
+def _unsent_notice(spec: RunSpec) -> str:
+    hint = "" if spec.detach else "; use -i (rank 0) or --stdin all"
+    return f"stdin is not sent to any rank{hint}"
 
 
 def _introduce(spec: RunSpec, cluster: Cluster, terminal: TerminalSink, showing: Showing) -> None:

@@ -56,6 +56,7 @@ class Options:
     lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
+    stdin_notice: bool = False  # say once if it has data and no rank gets it
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
     evict: bool = False  # end other processes of our user that hold a device
@@ -127,6 +128,7 @@ def read_options(
         lease=read_seconds("--lease", lease),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
+        stdin_notice=not stdin and not interactive,
         wait=math.inf if wait is True else read_seconds("--wait", wait or "") or 0.0,
         share=share,
         evict=evict,

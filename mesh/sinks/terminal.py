@@ -39,6 +39,7 @@ from mesh.sinks.ranks import counted
 from mesh.sinks.stacks import Gathered
 from mesh.sinks.status import SILENCE, Status
 from mesh.sinks.units import HOLD
+from mesh.sinks.unsent import UnsentInput
 from mesh.sinks.voice import Voice
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
@@ -57,6 +58,7 @@ class TerminalSink:
         label: str,
         exact: bool = False,
         stdin_fd: int = -1,
+        unsent: str = "",
         typed_for_ranks: bool = False,
         noun: str = "rank",
         run: str = "",
@@ -71,6 +73,7 @@ class TerminalSink:
         """mode, label, exact: as RankOutput has them; environ: NO_COLOR, TERM and GITHUB_ACTIONS are looked for.
 
         progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
+        unsent: notice for stdin_fd that has data, shown once; "": none
         typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
         noun, run: as Status has them
         stacks: tell those that are taken before the end
@@ -93,6 +96,8 @@ class TerminalSink:
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if progress else None
         self._status = Status(placement, noun, run) if progress else None
+        self._unsent = unsent
+        self._unsent_input = UnsentInput(stdin_fd)
         self._typed_for_ranks = typed_for_ranks
         self._stacks = Gathered(placement) if stacks else None
         self._in_job = is_job(environ) and not self._err.is_terminal
@@ -143,6 +148,7 @@ class TerminalSink:
             case Notice(text=text):
                 self._say(text)
             case Finished():
+                self._mention_unsent_input()
                 self._output.end(range(self._placement.world_size), now)
                 self._say_later_ones()
                 if self._groups:
@@ -224,12 +230,26 @@ class TerminalSink:
         self._say_later_ones(now)
         if now >= self._looked_at + OFTEN:
             self._looked_at = now
+            self._mention_unsent_input()
             self._answer_enter(now)
         if now >= self._drawn_at + OFTEN:
             self._tell_state(now)
 
+    def _mention_unsent_input(self) -> None:
+        if self._unsent and self._unsent_input.has_data():
+            self._mention_unsent()
+
+    def _mention_unsent(self) -> None:
+        """Say once that no rank gets our standard input."""
+        if self._unsent:
+            self._say(self._unsent)
+            self._unsent = ""
+
     def _answer_enter(self, now: float) -> None:
-        if self._status and not self._live.is_hidden and self._live.typed():
+        lines = self._live.typed() if self._status and not self._live.is_hidden else []
+        if any(line.strip() for line in lines):
+            self._mention_unsent()
+        if self._status and lines:
             head, *more = self._status.report(now)
             self._voice.list(head, more)
 
