@@ -347,10 +347,17 @@ def _inode(path: str) -> int:
 
 def socket_of(environ: Mapping[str, str]) -> str:
     """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
+    beginning = _beginning(environ)
+    agent = environ.get("SSH_AUTH_SOCK", "")
+    digest = hashlib.blake2b(json.dumps(agent).encode() + _code(), digest_size=6).hexdigest()
+    return f"{beginning}{digest}" if beginning else ""
+
+
+def _beginning(environ: Mapping[str, str]) -> str:
+    """Return the path that the sockets of all keepers of this home begin with; "": there can be none."""
     directory = private_directory(environ)
-    known = [environ.get("HOME", ""), environ.get("SSH_AUTH_SOCK", "")]
-    digest = hashlib.blake2b(json.dumps(known).encode() + _code(), digest_size=8).hexdigest()
-    return f"{directory}/.mesh-keeper-{digest}" if directory else ""
+    home = hashlib.blake2b(os.fsencode(environ.get("HOME", "")), digest_size=4).hexdigest()
+    return f"{directory}/.mesh-keeper-{home}-" if directory else ""
 
 
 @cache
@@ -421,7 +428,7 @@ def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]
 
 
 def about_keepers() -> list[dict[str, Any]]:
-    """What each keeper of this user tells of itself.
+    """What each keeper of this home tells of itself.
 
     "pid"; "prepared", a list of the pid of the process that has imported mesh, if there is one; on how many hosts an
     agent is "waiting", for how many "seconds" at most; how many are "at_work" for a command
@@ -435,7 +442,7 @@ def about_keepers() -> list[dict[str, Any]]:
 
 
 def stop_keepers() -> int:
-    """End all keepers of this user, those too that do not listen yet, and the agents that wait; return how many.
+    """End all keepers of this home, those too that do not listen yet, and the agents that wait; return how many.
 
     A command that is at work through one goes on, and the keeper leaves after it.
     """
@@ -460,9 +467,9 @@ def _sockets() -> list[str]:
 
 
 def _files() -> list[str]:
-    """Sockets of keepers, and their locks."""
-    directory = private_directory(os.environ)
-    return glob.glob(f"{glob.escape(directory)}/.mesh-keeper-*") if directory else []
+    """Sockets of this home's keepers, also of other versions of mesh and other ssh-agents, and their locks."""
+    beginning = _beginning(os.environ)
+    return glob.glob(f"{glob.escape(beginning)}*") if beginning else []
 
 
 def _begins(path: str) -> bool:

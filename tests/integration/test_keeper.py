@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Home
+from tests.conftest import Home, new_home
 from tests.lab import Lab, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
@@ -237,6 +237,25 @@ def test_one_that_has_only_begun_is_stopped(pod: Home, lab: Lab, own_place: Path
     )
     assert done.stdout == b"1 []\n", done
     assert eventually(lambda: not os.listdir(own_place))
+
+
+def test_keeper_of_another_home_is_not_stopped(kept: Home, lab: Lab, tmp_path: Path) -> None:
+    """Two homes of one user share the directory of their sockets."""
+    (tmp_path / "other").mkdir()
+    other = new_home(tmp_path / "other")
+    other.environ["XDG_RUNTIME_DIR"] = kept.environ["XDG_RUNTIME_DIR"]
+    other.trust(lab)
+    assert told(other) == NOTHING
+    assert other.mesh("keep", "stop").out == b"nothing is kept\n"
+    other.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    assert other.mesh("exec", "pod", "true").status == 0
+    wait(other)
+    assert keeper(other) != keeper(kept)
+    assert other.mesh("keep", "stop").out == b"nothing is kept any more\n"
+    assert told(other) == NOTHING
+    with without_logins(lab):
+        assert kept.mesh("exec", "pod", "true").status == 0
+    wait(kept)
 
 
 def test_it_ends_by_itself(pod: Home, lab: Lab, own_place: Path) -> None:
