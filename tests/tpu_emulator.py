@@ -58,7 +58,7 @@ class Emulator:
     def environ(self) -> dict[str, str]:
         """What has mesh ask it: gcloud's own way to name another endpoint."""
         return {
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": self.grpc,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": self.rest,
             "CLOUDSDK_CORE_PROJECT": PROJECT,
             "CLOUDSDK_COMPUTE_ZONE": ZONE,
         }
@@ -180,21 +180,49 @@ class _Api:
         )
 
 
+STATUSES = {
+    "NOT_FOUND": 404,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAUTHENTICATED": 401,
+    "UNAVAILABLE": 503,
+}
+
+
 def _rest(api: _Api, tpu_v2: Any) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             version, _, resource = url.path.lstrip("/").partition("/")
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            status, text = 404, "{}"
-            if version in ("v2", "v2alpha1") and resource.endswith("/nodes"):
-                request = tpu_v2.ListNodesRequest(
-                    parent=resource.removesuffix("/nodes"),
-                    page_size=int(query.get("pageSize", 0)),
-                    page_token=query.get("pageToken", ""),
-                )
-                answer = api.ListNodes(request)
-                status, text = 200, type(answer).to_json(answer, use_integers_for_enums=False)
+            if version not in ("v2", "v2alpha1") or not resource.endswith("/nodes"):
+                self._answer(404, "{}")
+                return
+            request = tpu_v2.ListNodesRequest(
+                parent=resource.removesuffix("/nodes"),
+                page_size=int(query.get("pageSize", 0)),
+                page_token=query.get("pageToken", ""),
+            )
+            self._ask(api.ListNodes, request)
+
+        def do_POST(self) -> None:
+            name, _, method = urlsplit(self.path).path.removeprefix("/v2/").partition(":")
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if method != "getGuestAttributes":
+                self._answer(404, "{}")
+                return
+            self._ask(api.GetGuestAttributes, tpu_v2.GetGuestAttributesRequest(name=name))
+
+        def _ask(self, call: Any, request: Any) -> None:
+            try:
+                answer = call(request)
+            except _Failure as failure:
+                message = f"the emulator was told to fail: {failure.status}"
+                self._answer(STATUSES[failure.status], json.dumps({"error": {"message": message}}))
+            else:
+                self._answer(200, type(answer).to_json(answer, use_integers_for_enums=False))
+
+        def _answer(self, status: int, text: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.end_headers()

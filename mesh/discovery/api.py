@@ -40,6 +40,8 @@ def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = 
             from google.api_core.exceptions import GoogleAPIError
             from google.auth.exceptions import GoogleAuthError
             from google.cloud import tpu_v2
+            from google.protobuf.json_format import ParseError
+            from requests.exceptions import RequestException  # of Google's client where it speaks REST
     except ImportError as error:
         raise MeshError(
             "TPUs by name need Google's client", hint=f"{sys.executable} -m pip install google-cloud-tpu"
@@ -47,21 +49,25 @@ def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = 
     try:
         client = tpu_v2.TpuClient(transport=_transport(tpu_v2, zone, environ))
         with client:
-            until = time.monotonic() + deadline
-            nodes = matching(_all_nodes(tpu_v2, client, zone, until), tpu, zone)
-            return tuple(_with_instances(client, node, zone, until) for node in nodes) if tpu.iap else nodes
-    except (GoogleAPIError, GoogleAuthError) as error:
+            return ask_client(client, tpu, zone, time.monotonic() + deadline)
+    except (GoogleAPIError, GoogleAuthError, RequestException, ParseError) as error:
         raise _not_asked(error, zone, deadline) from error
 
 
-def _transport(tpu_v2: Any, zone: Zone, environ: Mapping[str, str]) -> Any:
-    """The way to the API. One that is not encrypted gets no credentials."""
-    import grpc
+def ask_client(client: Any, tpu: TpuName, zone: Zone, until: float) -> tuple[TpuNode, ...]:
+    """Ask through a TpuClient of any transport. until: monotonic. Raises as ``ask``, and what the client raises."""
+    nodes = matching(_all_nodes(client, zone, until), tpu, zone)
+    return tuple(_with_instances(client, node, zone, until) for node in nodes) if tpu.iap else nodes
 
-    kind = tpu_v2.TpuClient.get_transport_class("grpc")
+
+def _transport(tpu_v2: Any, zone: Zone, environ: Mapping[str, str]) -> Any:
+    """Return REST for an http:// endpoint, as gcloud speaks it, without credentials; else gRPC."""
     place = urlsplit(zone.endpoint)
     if place.scheme == "http":
-        return kind(channel=grpc.insecure_channel(place.netloc))
+        from google.auth.credentials import AnonymousCredentials
+
+        return tpu_v2.TpuClient.get_transport_class("rest")(host=zone.endpoint, credentials=AnonymousCredentials())
+    kind = tpu_v2.TpuClient.get_transport_class("grpc")
     host = place.netloc or zone.endpoint or tpu_v2.TpuClient.DEFAULT_ENDPOINT
     return kind(host=host, credentials=_credentials(environ))
 
@@ -104,8 +110,10 @@ def _token_of_gcloud() -> str:
     return done.stdout.strip()
 
 
-def _all_nodes(tpu_v2: Any, client: Any, zone: Zone, until: float) -> list[TpuNode]:
+def _all_nodes(client: Any, zone: Zone, until: float) -> list[TpuNode]:
     """Every page of the zone's nodes. Raises NotAsked where the answer has holes."""
+    from google.cloud import tpu_v2
+
     parent = f"projects/{zone.project}/locations/{zone.zone}"
     request = tpu_v2.ListNodesRequest(parent=parent, page_size=PAGE)
     found: list[TpuNode] = []
@@ -125,11 +133,14 @@ def _patience(until: float) -> dict[str, Any]:
     """How long one call may take, and that it is tried again while the service says that it is not there."""
     from google.api_core.exceptions import DeadlineExceeded, ServiceUnavailable
     from google.api_core.retry import Retry, if_exception_type
+    from requests import exceptions as rest
 
     left = until - time.monotonic()
     if left <= 0:
         raise DeadlineExceeded("its pages took too long")
-    again = Retry(if_exception_type(ServiceUnavailable), initial=0.2, maximum=2.0, timeout=min(left, INSIST))
+    again = Retry(
+        if_exception_type(ServiceUnavailable, rest.ConnectionError), initial=0.2, maximum=2.0, timeout=min(left, INSIST)
+    )
     return {"timeout": left, "retry": again}
 
 
@@ -175,6 +186,7 @@ def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
     """What went wrong, in words, and what to try."""
     from google.api_core import exceptions as api
     from google.auth.exceptions import GoogleAuthError
+    from requests import exceptions as rest
 
     if isinstance(error, api.RetryError) and error.cause:
         error = error.cause
@@ -186,8 +198,8 @@ def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
         (api.Forbidden, "refuses", "it takes roles/tpu.viewer, and `gcloud services enable tpu.googleapis.com`"),
         (api.TooManyRequests, "has had enough of this project's requests (quota)", "try again in a minute"),
         ((api.NotFound, api.BadRequest), "knows no such place", f"is it right? {listing}"),
-        (api.GatewayTimeout, f"did not answer within {deadline:g} s", again),
-        (api.ServiceUnavailable, "cannot be reached", again),
+        ((api.GatewayTimeout, rest.Timeout), f"did not answer within {deadline:g} s", again),
+        ((api.ServiceUnavailable, rest.ConnectionError), "cannot be reached", again),
     ):
         if isinstance(error, kinds):
             return NotAsked(f"the TPU API {what}, asked about {zone}: {said}", hint=hint)

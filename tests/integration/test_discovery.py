@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import socket
 import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -242,6 +245,64 @@ def test_every_flag_of_the_runner_and_its_status(user: Home, lab: Lab, tpus: Emu
         0,
         b"nothing to stop: the last run of this machine has ended already\n",
     ), stopped.err
+
+
+# gRPC with TLS is the way to Google's own API; a stand-in for that has no certificate.
+BOTH = """
+import sys, time, grpc
+from google.cloud import tpu_v2
+from mesh.core.cluster import TpuName
+from mesh.discovery.api import ask, ask_client
+from mesh.discovery.gcloud import Zone
+project, zone, place, rest = sys.argv[1:]
+tpu = TpuName(name="pod", iap=True)
+transport = tpu_v2.TpuClient.get_transport_class("grpc")(channel=grpc.insecure_channel(place))
+with tpu_v2.TpuClient(transport=transport) as client:
+    found = ask_client(client, tpu, Zone(project=project, zone=zone), time.monotonic() + 20)
+print(found == ask(tpu, Zone(project=project, zone=zone, endpoint=rest), {}), *found)
+"""
+
+
+def test_grpc_and_rest_find_the_same_hosts(user: Home, tpus: Emulator) -> None:
+    tpus.tell([node("pod", ["10.0.0.1", "10.0.0.2"], networks=2, external=["192.0.2.1", ""])], page=1)
+    words = [sys.executable, "-c", BOTH, PROJECT, ZONE, urlsplit(tpus.grpc).netloc, tpus.rest.rstrip("/")]
+    environ = {**user.environ, "PYTHONWARNINGS": ""}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True TpuNode(name='pod', state='READY', workers=(Worker(internal='10.0.0.1'")
+
+
+SLOW = """
+import sys
+from mesh.core.cluster import TpuName
+from mesh.discovery.api import NotAsked, ask
+from mesh.discovery.gcloud import Zone
+project, zone, rest = sys.argv[1:]
+try:
+    ask(TpuName(name="pod"), Zone(project=project, zone=zone, endpoint=rest), {}, deadline=0.5)
+except NotAsked as error:
+    print(error)
+"""
+
+
+def test_rest_endpoint_that_is_slow(user: Home, tpus: Emulator) -> None:
+    tpus.tell([node("pod", ["10.0.0.1"])], hang=2.0)
+    words = [sys.executable, "-c", SLOW, PROJECT, ZONE, tpus.rest.rstrip("/")]
+    environ = {**user.environ, "PYTHONWARNINGS": ""}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("the TPU API did not answer within 0.5 s, asked about "), done.stdout
+
+
+def test_rest_endpoint_that_does_not_answer(user: Home, tpus: Emulator) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = f"http://127.0.0.1:{port}/"
+    done = user.mesh("exec", "tpu:pod", "true")
+    assert done.status == 125
+    assert f"the TPU API cannot be reached, asked about zone {ZONE} of project {PROJECT}: " in done.err
+    user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = tpus.rest + "elsewhere"
+    done = user.mesh("exec", "tpu:pod", "true")
+    assert done.status == 125
+    assert "the TPU API knows no such place" in done.err
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud")
