@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mesh.api.choosing import (
     here,
@@ -13,9 +12,6 @@ from mesh.api.choosing import (
 from mesh.config.project import check_workspace
 from mesh.core.errors import UsageError
 from mesh.core.frozen import frozen
-
-if TYPE_CHECKING:
-    from mesh.workspace.ignore import Decision
 
 
 @frozen
@@ -39,6 +35,8 @@ class Explanation:
     emptied: bool = (
         False  # the path is a directory that is sent without anything in it, for which ``rule`` is the reason
     )
+    tracked: str = ""  # "it" or "files in it": git tracks that and so overrules ``rule``; "" otherwise
+    git_problem: str = ""  # the reason for which git could not be asked if it tracks the path; "": it was, or need not
 
 
 def list_workspace() -> list[Listed]:
@@ -58,16 +56,15 @@ def list_workspace() -> list[Listed]:
 
 def explain(path: str) -> Explanation:
     """Whether a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
-    from mesh.workspace.ignore import explain as decide
+    from mesh.workspace.ignore import explainer
     from mesh.workspace.listing import obstacle
 
     project = project_here()
     inside = _inside(project.workspace, path)
 
-    def decided(path: bytes) -> Decision:
-        ignore, places = project.ignore, project.ignore_places
-        return decide(project.workspace, path, ignore, include_git=project.include_git, places=places)
-
+    decided = explainer(
+        project.workspace, project.ignore, include_git=project.include_git, places=project.ignore_places
+    )
     decision = decided(inside)
     in_the_way = obstacle(project.workspace, inside) if decision.belongs else ""
     belongs = decision.belongs and not in_the_way
@@ -82,6 +79,8 @@ def explain(path: str) -> Explanation:
         rule=os.fsdecode(rule.text) if rule else "",
         place=rule.place if rule else "",
         emptied=emptied,
+        tracked=decision.tracked,
+        git_problem=below[0].git_problem if emptied else decision.git_problem,
     )
 
 

@@ -135,15 +135,18 @@ def listed(files: Sequence[Listed]) -> Iterator[str]:
 def explained(path: str, found: Explanation) -> Iterator[str]:
     """Why a path is sent or not, in one line."""
     rule = f"{_text(found.rule)} ({_text(found.place)})"
+    unasked = f"; unknown if git tracks it ({_text(found.git_problem)})" if found.git_problem else ""
     if found.emptied:
-        yield f"{path} is sent as an empty directory: all that is in it is left out, by {rule}"
+        yield f"{path} is sent as an empty directory: all that is in it is left out, by {rule}{unasked}"
+    elif found.belongs and found.tracked:
+        yield f"{path} is sent: git tracks {found.tracked}, which overrules {rule}"
     elif found.belongs:
         yield f"{path} is sent: {rule if found.rule else 'no rule leaves it out'}"
     elif found.obstacle:
         yield f"{path} is not sent: {found.obstacle}"
     else:
         above = f"{_text(found.above)}/ is left out by " if found.above else ""
-        yield f"{path} is not sent: {above}{rule}"
+        yield f"{path} is not sent: {above}{rule}{unasked}"
 
 
 def _text(path: str) -> str:

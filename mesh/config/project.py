@@ -37,7 +37,8 @@ commands:
   # - run: apt-get install -y libgl1
   #   sudo: true
 
-# What is not sent, by git's rules; what .gitignore and .meshignore name is left out as well, and .git.
+# What is not sent, by git's rules. What .meshignore names is left out as well, .git, and what .gitignore names
+# unless git tracks it.
 ignore:
   - "*.pyc"
   - ".env"

@@ -5,21 +5,26 @@ and ``.gitignore``, up to the root of the repository also above the workspace; t
 global excludes (core.excludesFile) are not read: two people with one project would send different trees. ``.git``
 belongs only with ``include_git: true``. A repository within the workspace is an ordinary directory; its .gitignore
 counts.
+
+A rule of git's own (``.gitignore``, ``.git/info/exclude``) excludes nothing that git tracks; those of ``ignore:`` and
+``.meshignore`` do. What a repository within the workspace tracks is asked of that repository.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from mesh.core.frozen import frozen
 from mesh.workspace.patterns import NEVER, Pattern, read_lines, read_ours
+from mesh.workspace.tracked import TrackedFiles
 
-FILES = (b".gitignore", b".meshignore")  # the later one wins
+GITIGNORE = b".gitignore"
+FILES = (GITIGNORE, b".meshignore")  # the later one wins
 GIT = b".git"
 LEFT_OUT = Pattern(GIT, "mesh leaves it out unless mesh.yaml says include_git: true", False, False, NEVER)
 
@@ -40,12 +45,17 @@ class Layer:
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
-    def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
-        """The last rule that matches a path (relative to the top of the walk), if any does."""
+    def decide(self, path: bytes, is_directory: bool, is_tracked: bool = False) -> Pattern | None:
+        """The last rule that matches a path (relative to the top of the walk), if any does.
+
+        is_tracked: skip the rules that exclude nothing that git tracks
+        """
         path = path[self.base :]
         if not (self.any if is_directory else self.any_for_files).match(path):
             return None
         for expression, pattern in self._patterns:
+            if is_tracked and pattern.of_git and not pattern.negated:
+                continue
             if (is_directory or not pattern.wants_directory) and expression.match(path):
                 return pattern
         return None
@@ -65,32 +75,54 @@ class Rules:
     ours: Layer  # weighs most
 
     keeps_git: bool = False
+    tracked: TrackedFiles | None = None  # of the repository that the directory is in; None outside of git
+    # A rule of git's excludes the directory, in which git tracks files all the same: only those belong.
+    all_but_tracked: Pattern | None = None
 
     def excludes(self, path: bytes, is_directory: bool) -> bool:
-        """Whether a path relative to top does not belong; its parent directory must belong. Called for every path."""
-        if not path.endswith(GIT):
+        """Report a path relative to top that does not belong, in a directory that does. May wait for git."""
+        pattern = self.named_by(path, is_directory)
+        if pattern is not None and pattern.of_git and self.is_tracked(path, is_directory):
+            pattern = self.decide(path, is_directory, is_tracked=True)
+        return pattern is not None and not pattern.negated
+
+    def named_by(self, path: bytes, is_directory: bool) -> Pattern | None:
+        """Return the rule that excludes a path unless git tracks it. Called for every path; never waits for git."""
+        if self.all_but_tracked is None and not path.endswith(GIT):
             for base, any_, any_for_files in self._looks:
                 if (any_ if is_directory else any_for_files).match(path[base:]):
                     break
             else:
-                return False
+                return None
         pattern = self.decide(path, is_directory)
-        return pattern is not None and not pattern.negated
+        return None if pattern is None or pattern.negated else pattern
+
+    def is_tracked(self, path: bytes, is_directory: bool) -> bool:
+        """Report an ignored path that git tracks, or a directory with such paths in it. May wait for git."""
+        return self.tracked is not None and self.tracked.holds(path, is_directory)
 
     @cached_property
     def _looks(self) -> list[tuple[int, re.Pattern[bytes], re.Pattern[bytes]]]:
         """What each layer that has any rules looks at first."""
         return [(layer.base, layer.any, layer.any_for_files) for layer in (self.ours, *self.layers) if layer]
 
-    def decide(self, path: bytes, is_directory: bool) -> Pattern | None:
+    def decide(self, path: bytes, is_directory: bool, is_tracked: bool = False) -> Pattern | None:
         """The rule that decides about a path relative to top, if any does."""
         if path.endswith(GIT) and path[: -len(GIT)][-1:] in (b"", b"/") and not self.keeps_git:
             return LEFT_OUT
+        if self.all_but_tracked is not None and not is_tracked:
+            return self.all_but_tracked
         for layer in (self.ours, *reversed(self.layers)):
-            pattern = layer.decide(path, is_directory)
+            pattern = layer.decide(path, is_directory, is_tracked)
             if pattern is not None:
                 return pattern
         return None
+
+    def for_tracked(self, path: bytes) -> Rules:
+        """Return the rules for what is in a directory that git's rules exclude and that holds tracked files."""
+        if self.tracked is None or self.tracked.is_submodule(path):
+            return replace(self, all_but_tracked=None)
+        return replace(self, all_but_tracked=self.decide(path, is_directory=True))
 
     def below(self, path: bytes, names: Sequence[bytes]) -> Rules:
         """The rules for a directory (relative to top; b"" for top) in which these names are."""
@@ -98,16 +130,19 @@ class Rules:
         patterns: list[Pattern] = []
         for name in FILES:
             if name in names:
-                patterns += _read_file(os.path.join(self.top, base + name))
-        return replace(self, layers=(*self.layers, Layer(base, patterns))) if patterns else self
+                patterns += _read_file(os.path.join(self.top, base + name), of_git=name == GITIGNORE)
+        rules = replace(self, layers=(*self.layers, Layer(base, patterns))) if patterns else self
+        if path and GIT in names:  # a repository within the one around it
+            return replace(rules, tracked=TrackedFiles(self.top, path, self.tracked))
+        return rules
 
 
-def _read_file(path: bytes) -> list[Pattern]:
+def _read_file(path: bytes, *, of_git: bool) -> list[Pattern]:
     try:
         # As git does: a link in place of an ignore file is not followed.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
-            return read_lines(file.read(), os.fsdecode(path))
+            return read_lines(file.read(), os.fsdecode(path), of_git=of_git)
     except OSError:  # a directory, a link, or unreadable: the listing tells about what cannot be read
         return []
 
@@ -120,13 +155,13 @@ def load_rules(
     places: where each pattern of ignore was written, for people
     """
     here = os.fsencode(workspace.resolve())
-    top = next(
-        (os.fsencode(d) for d in (workspace.resolve(), *workspace.resolve().parents) if (d / ".git").exists()), here
-    )
+    repository = next((d for d in (workspace.resolve(), *workspace.resolve().parents) if (d / ".git").exists()), None)
+    top = os.fsencode(repository) if repository else here
     inside = here[len(top) :].strip(b"/")
-    exclude = _read_file(os.path.join(top, b".git/info/exclude"))
+    exclude = _read_file(os.path.join(top, b".git/info/exclude"), of_git=True)
     ours = Layer(inside + b"/" if inside else b"", read_ours(ignore, places))
-    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours, include_git)
+    tracked = TrackedFiles(top) if repository else None
+    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours, include_git, tracked)
     above = inside.split(b"/")[:-1] if inside else []
     if inside:  # the workspace's own directory is read by the walk
         for depth in range(len(above) + 1):
@@ -141,6 +176,8 @@ class Decision:
     belongs: bool
     path: bytes  # relative to the workspace: the path that was asked about, or a directory above it that is left out
     rule: Pattern | None  # None: no rule is about it
+    tracked: str = ""  # "it" or "files in it": git tracks that and so overrules ``rule``
+    git_problem: str = ""  # it does not belong, and git could not be asked if it tracks it, for this reason
 
 
 def explain(
@@ -150,16 +187,45 @@ def explain(
 
     The path need not exist. As with git, nothing below a directory that is left out can belong.
     """
+    return explainer(workspace, ignore, include_git=include_git, places=places)(path)
+
+
+def explainer(
+    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, places: Sequence[str] = ()
+) -> Callable[[bytes], Decision]:
+    """Return ``explain`` for many paths of one workspace: git is asked once."""
     rules, inside = load_rules(workspace, ignore, include_git=include_git, places=places)
+    return partial(_explain, workspace, rules, inside)
+
+
+def _explain(workspace: Path, rules: Rules, inside: bytes, path: bytes) -> Decision:
     parts = path.strip(b"/").split(b"/")
     above = inside + b"/" if inside else b""
-    rule = None
+    root = os.fsencode(workspace.resolve())
+    rule, tracked = None, ""
     for depth in range(1, len(parts) + 1):
-        asked = b"/".join(parts[:depth])
-        place = os.path.join(os.fsencode(workspace.resolve()), asked)
-        is_directory = depth < len(parts) or path.endswith(b"/") or (os.path.isdir(place) and not os.path.islink(place))
-        rules = rules.below((above + b"/".join(parts[: depth - 1])).rstrip(b"/"), FILES)
-        rule = rules.decide(above + asked, is_directory)
-        if rule is not None and not rule.negated:
-            return Decision(belongs=False, path=asked, rule=rule)
-    return Decision(belongs=True, path=path.strip(b"/"), rule=rule)
+        asked, parent = b"/".join(parts[:depth]), b"/".join(parts[: depth - 1])
+        is_directory = depth < len(parts) or path.endswith(b"/") or _is_directory(os.path.join(root, asked))
+        rules = rules.below((above + parent).rstrip(b"/"), [*FILES, *_repository_in(os.path.join(root, parent))])
+        rule, tracked = rules.decide(above + asked, is_directory), ""
+        if rule is None or rule.negated:
+            continue
+        if rule.of_git and rules.is_tracked(above + asked, is_directory):
+            other = rules.decide(above + asked, is_directory, is_tracked=True)
+            if other is None or other.negated:
+                tracked = "files in it" if is_directory else "it"
+                rules = rules.for_tracked(above + asked) if is_directory else rules
+                continue
+            rule = other
+        problem = rules.tracked.problem if rule.of_git and rules.tracked is not None else ""
+        return Decision(belongs=False, path=asked, rule=rule, git_problem=problem)
+    return Decision(belongs=True, path=path.strip(b"/"), rule=rule, tracked=tracked)
+
+
+def _is_directory(path: bytes) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _repository_in(path: bytes) -> list[bytes]:
+    """Return the name of the repository in a directory, if there is one."""
+    return [GIT] if os.path.lexists(os.path.join(path, GIT)) else []

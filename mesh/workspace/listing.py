@@ -14,6 +14,7 @@ from mesh.core.errors import MeshError
 from mesh.core.frozen import frozen
 from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
+from mesh.workspace.tracked import TrackedFiles
 
 MOST_NAMED = 10  # paths in one message
 A_DEVICE = "a device"
@@ -51,6 +52,7 @@ class Listing:
     started_ns: int  # nanoseconds since the epoch: when the walk began
     rules: Mapping[bytes, Rules] = field(default_factory=dict)  # of each directory that belongs, b"" being the root
     inside: bytes = b""  # where the root is, for the rules; with a slash at its end, unless it is their top
+    git_problem: str = ""  # the reason for which git, which is there, did not list the ignored files that it tracks
 
 
 def list_workspace(
@@ -64,10 +66,16 @@ def list_workspace(
     started_ns = time.time_ns()
     rules, inside = load_rules(workspace, ignore, include_git=include_git)
     walk = _Walk(os.fsencode(workspace.resolve()), inside, tell)
-    walk.directory(b"", rules)
+    try:
+        walk.directory(b"", rules)
+        walk.tracked()
+        problem = walk.git_problem()
+    finally:
+        walk.close()
     if walk.unreadable:
         raise unreadable(walk.unreadable)
-    return Listing(walk.root, tuple(sorted(walk.entries)), tuple(walk.skipped), started_ns, walk.rules, walk.inside)
+    entries, skipped = tuple(sorted(walk.entries)), tuple(walk.skipped)
+    return Listing(walk.root, entries, skipped, started_ns, walk.rules, walk.inside, problem)
 
 
 def obstacle(root: Path, path: bytes) -> str:
@@ -122,6 +130,8 @@ class _Walk:
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
+        self._asked: list[TrackedFiles] = []  # whose git has been started
+        self._left_out: list[tuple[Rules, bytes, os.DirEntry[bytes]]] = []  # what git's rules exclude; git may track it
 
     def directory(self, path: bytes, rules: Rules) -> None:
         """Take everything below a directory that belongs. Of 100,000 files, each call here counts."""
@@ -136,16 +146,46 @@ class _Walk:
         self._tell("listing", len(self.entries), 0)
         self.rules[path] = rules = rules.below((self.inside + path).rstrip(b"/"), [child.name for child in children])
         prefix = path + b"/" if path else b""
-        inside, excludes = self.inside + prefix, rules.excludes
+        inside, named_by = self.inside + prefix, rules.named_by
         for child in children:
             name = child.name
             try:
-                if not excludes(inside + name, child.is_dir(follow_symlinks=False)):
+                pattern = named_by(inside + name, child.is_dir(follow_symlinks=False))
+                if pattern is None:
                     self._take(prefix + name, child, rules)
+                elif pattern.of_git and rules.tracked is not None:
+                    if rules.tracked not in self._asked:
+                        self._asked.append(rules.tracked)
+                        rules.tracked.start()
+                    self._left_out.append((rules, prefix + name, child))
             except FileNotFoundError:  # it has just been deleted
                 continue
             except OSError as error:
                 self._cannot_read(prefix + name, error)
+
+    def tracked(self) -> None:
+        """Take what git tracks although its ignore files name it. Raises MeshError if git does not end."""
+        while self._left_out:
+            left_out, self._left_out = self._left_out, []
+            for rules, path, child in left_out:
+                inside = self.inside + path
+                try:
+                    is_directory = child.is_dir(follow_symlinks=False)
+                    if rules.is_tracked(inside, is_directory) and not rules.excludes(inside, is_directory):
+                        self._take(path, child, rules.for_tracked(inside) if is_directory else rules)
+                except FileNotFoundError:  # it has just been deleted
+                    continue
+                except OSError as error:
+                    self._cannot_read(path, error)
+
+    def git_problem(self) -> str:
+        """Return the first reason for which a git that is there could not be asked; "" if there is none."""
+        return next((tracked.problem for tracked in self._asked if tracked.is_refused), "")
+
+    def close(self) -> None:
+        """Stop each git that is still at work."""
+        for tracked in self._asked:
+            tracked.stop()
 
     def _take(self, path: bytes, child: os.DirEntry[bytes], rules: Rules) -> None:
         status = child.stat(follow_symlinks=False)

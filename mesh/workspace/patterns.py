@@ -40,12 +40,13 @@ class Pattern:
     negated: bool
     wants_directory: bool
     expression: bytes  # matches a whole path
+    of_git: bool = False  # from a file of git's own: it excludes nothing that git tracks
 
 
-def read_lines(data: bytes, place: str) -> list[Pattern]:
+def read_lines(data: bytes, place: str, *, of_git: bool = False) -> list[Pattern]:
     """The rules of an ignore file."""
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = (read(line.removesuffix(b"\r"), f"{place}:{number}") for number, line in enumerate(lines, 1))
+    found = (read(line.removesuffix(b"\r"), f"{place}:{number}", of_git) for number, line in enumerate(lines, 1))
     return [pattern for pattern in found if pattern is not None]
 
 
@@ -68,7 +69,7 @@ def read_ours(lines: Sequence[str], places: Sequence[str] = ()) -> list[Pattern]
     return patterns
 
 
-def read(line: bytes, place: str) -> Pattern | None:
+def read(line: bytes, place: str, of_git: bool = False) -> Pattern | None:
     """One line; None if it is no rule."""
     line = _without_trailing_spaces(line)
     if not line or line.startswith(b"#"):
@@ -80,7 +81,7 @@ def read(line: bytes, place: str) -> Pattern | None:
     body = line[1:] if negated else line
     body = body.removesuffix(b"/") if wants_directory else body
     expression = _translate(body.removeprefix(b"/")) if anchored else _anywhere(body)
-    return Pattern(line, place, negated, wants_directory, expression if body.strip(b"/") else NEVER)
+    return Pattern(line, place, negated, wants_directory, expression if body.strip(b"/") else NEVER, of_git)
 
 
 def _skeleton(line: bytes) -> str:

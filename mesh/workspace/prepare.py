@@ -69,9 +69,8 @@ def prepare(
     """
     listing = list_workspace(workspace, ignore, include_git=include_git, tell=tell)
     manifest = make_manifest(listing, cache, tell=tell)
-    return Prepared(
-        root=listing.root, manifest=manifest, skipped=listing.skipped, notices=_hard_links(listing), cache=cache
-    )
+    notices = (*_git_problem(listing), *_hard_links(listing))
+    return Prepared(root=listing.root, manifest=manifest, skipped=listing.skipped, notices=notices, cache=cache)
 
 
 def make_manifest(
@@ -157,6 +156,13 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], count
     except OSError as error:
         return error
     return None
+
+
+def _git_problem(listing: Listing) -> tuple[str, ...]:
+    """Name the reason for which git did not list the ignored files that it tracks: they would be sent."""
+    if not listing.git_problem:
+        return ()
+    return (f"workspace: no file that .gitignore names is sent, tracked or not ({listing.git_problem})",)
 
 
 def _hard_links(listing: Listing) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from mesh.core.errors import MeshError
 from mesh.core.frozen import frozen
 from mesh.workspace.ignore import FILES, Rules
 from mesh.workspace.listing import list_workspace
+from mesh.workspace.tracked import TrackedFiles
 
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
@@ -33,11 +34,14 @@ class Survey:
     _rules: dict[bytes, Rules]  # by directory, relative
     _inside: bytes  # as Listing.inside
     _rule_files: frozenset[bytes]  # absolute; outside the workspace
+    _indexes: dict[bytes, TrackedFiles]  # what git tracks, by the absolute path of the index that it writes
 
     def concerns(self, change: int, path: bytes) -> bool:
         """Whether a change of an absolute path may change what is sent."""
         if path in self._rule_files or path == self.root:
             return True
+        if path in self._indexes:  # git writes it often, also when it goes on to track the same files
+            return self._indexes[path].again().paths != self._indexes[path].paths
         if not path.startswith(self.root + b"/"):
             return False
         inside = path[len(self.root) + 1 :]
@@ -63,7 +67,9 @@ def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, 
     rule_files |= {os.path.join(directory, name) for directory in above[1:] for name in FILES}
     rule_files.add(os.path.join(top, b".git/info/exclude"))
     directories = {os.path.join(listing.root, path) if path else listing.root for path in listing.rules}
-    directories |= {directory for path in rule_files if os.path.isdir(directory := os.path.dirname(path))}
+    known = {rules.tracked for rules in listing.rules.values() if rules.tracked is not None}
+    indexes = {tracked.index_file(): tracked for tracked in known if tracked.has_answered and tracked.index_file()}
+    directories |= {directory for path in (*rule_files, *indexes) if os.path.isdir(directory := os.path.dirname(path))}
     paths = frozenset(entry.path for entry in listing.entries)
     count = len(listing.entries) - len(listing.rules) + 1
     return Survey(
@@ -74,6 +80,7 @@ def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, 
         dict(listing.rules),
         listing.inside,
         frozenset(rule_files),
+        indexes,
     )
 
 

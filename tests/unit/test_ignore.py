@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from mesh.core.errors import MeshError
 from mesh.workspace.listing import DIRECTORY, list_workspace
+from tests.conftest import own_children
 
 CASES = int(os.environ.get("MESH_TEST_IGNORE_CASES", "120"))  # random trees, each compared with git
 NAMES = [
@@ -141,10 +144,184 @@ def test_random_trees_as_git_has_them(tmp_path: Path, batch: int) -> None:
             raise AssertionError(f"{expected - found=} {found - expected=} {ignores=}")
 
 
+def has_link_above(directory: Path, path: str) -> bool:
+    """Report a path that leads through a symbolic link: git calls such a tracked file deleted."""
+    return any((directory / parent).is_symlink() for parent in Path(path).parents)
+
+
+def existing_files_of_git(directory: Path) -> set[bytes]:
+    """List the files that git tracks or does not ignore, less those that are gone from the disk."""
+    paths = map(os.fsdecode, files_of_git(directory))
+    return {
+        os.fsencode(path)
+        for path in paths
+        if (directory / path).is_symlink() or (directory / path).is_file()
+        if not has_link_above(directory, path)
+    }
+
+
+def track_some(directory: Path, chance: random.Random) -> None:
+    """Have git track random files, ignored ones as well."""
+    found = [path for path in directory.rglob("*") if path.is_symlink() or path.is_file()]
+    found = [path for path in found if ".git" not in path.parts]
+    chosen = chance.sample(found, chance.randint(0, len(found)))
+    paths = [os.fsencode(path.relative_to(directory)) for path in chosen]
+    if paths:
+        git(directory, "--literal-pathspecs", "add", "-f", "--", *map(os.fsdecode, paths))
+
+
+def change_some(directory: Path, chance: random.Random) -> None:
+    """Replace random paths after git has tracked them: delete them, or exchange files, links and directories."""
+    found = sorted(path for path in directory.rglob("*") if ".git" not in path.parts and path.name != ".gitignore")
+    for path in chance.sample(found, min(len(found), chance.randint(0, 3))):
+        if not (path.is_symlink() or path.exists()) or has_link_above(directory, str(path.relative_to(directory))):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        match chance.choice(["gone", "file", "link", "directory"]):
+            case "file":
+                path.write_bytes(b"new")
+            case "link":
+                path.symlink_to(chance.choice(["a", "..", "nowhere"]))
+            case "directory":
+                path.mkdir()
+                (path / chance.choice(NAMES)).write_bytes(b"")
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_random_trees_with_tracked_files_as_git_has_them(tmp_path: Path, batch: int) -> None:
+    for case in range(CASES // 10):
+        chance = random.Random(f"tracked-{batch}-{case}")
+        directory = tmp_path / str(case)
+        directory.mkdir()
+        git(directory, "init", "-q")
+        grow(directory, chance)
+        track_some(directory, chance)
+        directories = [directory, *(path for path in directory.rglob("*") if path.is_dir() and not path.is_symlink())]
+        directories = [path for path in directories if ".git" not in path.parts]
+        for where in chance.sample(directories, min(len(directories), chance.randint(1, 3))):
+            (where / ".gitignore").write_bytes(random_file(chance))
+        track_some(directory, chance)
+        change_some(directory, chance)
+        expected, found = existing_files_of_git(directory), files_of_ours(directory)
+        if expected != found:
+            ignores = {str(path): path.read_bytes() for path in directory.rglob(".gitignore")}
+            raise AssertionError(f"{case=} {expected - found=} {found - expected=} {ignores=}")
+
+
 def make(directory: Path, *paths: str) -> None:
     for path in paths:
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_text(path)
+
+
+def test_tracked_files_of_an_ignored_directory_belong_and_nothing_else_in_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "build/keep.bin", "build/other", "build/deep/er/x", "build/deep/y", "data/a.bin", "data/b.bin")
+    (tmp_path / "build/link").symlink_to("nowhere")
+    (tmp_path / ".gitignore").write_text("build/\n*.bin\n")
+    git(tmp_path, "add", "-f", "build/keep.bin", "build/deep/er/x", "build/link", "data/a.bin")
+    expected = {b"build/keep.bin", b"build/deep/er/x", b"build/link", b"data/a.bin", b".gitignore"}
+    assert files_of_ours(tmp_path) == expected == files_of_git(tmp_path)
+    assert files_of_ours(tmp_path / "build") == {b"keep.bin", b"deep/er/x", b"link", b"other", b"deep/y"}
+
+
+def test_rules_of_mesh_exclude_tracked_files(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "a.bin", "b.bin", "c.bin", "build/d", "build/e", "out/f")
+    (tmp_path / ".gitignore").write_text("*.bin\nbuild\nout\n.meshignore\n")
+    (tmp_path / ".meshignore").write_text("/b.bin\n")
+    (tmp_path / "build/.meshignore").write_text("e\n")
+    git(tmp_path, "add", "-f", "a.bin", "b.bin", "c.bin", "build/d", "build/e", "out/f")
+    assert files_of_ours(tmp_path, "c.bin", "out") == {b"a.bin", b"build/d", b".gitignore"}
+
+
+def test_a_submodule_has_an_index_of_its_own(tmp_path: Path) -> None:
+    source, directory = tmp_path / "source", tmp_path / "main"
+    for path in (source, directory):
+        path.mkdir()
+        git(path, "init", "-q")
+    make(source, "in.bin", "code")
+    git(source, "add", "-f", ".")
+    git(source, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-qm", "first")
+    git(directory, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(source), "third/party")
+    (directory / ".gitignore").write_text("*.bin\nthird/\n")
+    make(directory, "third/party/new.bin", "third/party/new", "third/other", "x.bin")
+    found = files_of_ours(directory)
+    assert found == {b".gitignore", b".gitmodules", b"third/party/in.bin", b"third/party/code", b"third/party/new"}
+    assert files_of_ours(directory / "third/party") == {b"code", b"in.bin", b"new", b"new.bin"}
+
+
+def test_a_second_work_tree_has_an_index_of_its_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    git(first, "init", "-q")
+    make(first, "a.bin")
+    git(first, "add", "-f", ".")
+    git(first, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-qm", "first")
+    git(first, "worktree", "add", "-q", str(second))
+    git(first, "rm", "-q", "--cached", "a.bin")
+    for directory in (first, second):
+        (directory / ".gitignore").write_text("*.bin\n")
+    assert files_of_ours(first) == {b".gitignore"}
+    assert files_of_ours(second) == {b".gitignore", b"a.bin", b".git"} - {b".git"}
+
+
+def test_a_workspace_below_the_repository_has_its_tracked_files(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "pkg/app/[x]/a.log", "pkg/app/[x]/b.log", "pkg/other/a.log")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "--literal-pathspecs", "add", "-f", "pkg/app/[x]/a.log", "pkg/other/a.log")
+    assert files_of_ours(tmp_path / "pkg/app/[x]") == {b"a.log"}
+
+
+def test_variables_of_a_git_hook_do_not_lead_to_another_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "a.log", "sub/b.log")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "add", "-f", "a.log")
+    monkeypatch.setenv("GIT_DIR", ".git")
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "none"))
+    assert files_of_ours(tmp_path) == {b"a.log", b".gitignore"}
+
+
+def test_without_a_git_program_no_file_counts_as_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "a.log", "b")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    git(tmp_path, "add", "-f", "a.log")
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = list_workspace(tmp_path, ())
+    assert {entry.path for entry in found.entries} == {b"b", b".gitignore"}
+    assert found.git_problem == ""
+
+
+def test_a_repository_that_git_refuses_is_named(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    make(tmp_path, "a.log", "b")
+    assert list_workspace(tmp_path, ()).git_problem == ""  # no rule excludes anything: git need not answer
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    (tmp_path / ".git/index").write_bytes(b"damaged")
+    found = list_workspace(tmp_path, ())
+    assert {entry.path for entry in found.entries} == {b"b", b".gitignore"}
+    assert found.git_problem.startswith("git: ")
+
+
+def test_a_git_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text("#!/bin/sh\nexec sleep 4568\n")
+    (tmp_path / "bin/git").chmod(0o755)
+    git(tmp_path, "init", "-q")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr("mesh.workspace.tracked.LS_FILES_LIMIT_S", 0.0)
+    before = own_children()
+    list_workspace(tmp_path, ("*",))  # git is not needed, and ended
+    (tmp_path / ".gitignore").write_text("*\n")
+    with pytest.raises(MeshError, match="git did not list its files within 0 s"):
+        list_workspace(tmp_path, ())
+    assert own_children() == before
 
 
 def test_a_workspace_within_a_repository_obeys_the_files_above_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 
 import pytest
 
@@ -84,6 +85,60 @@ def test_paths_that_are_none_of_the_workspace(project: Home) -> None:
     assert not found["belongs"]
     found = json.loads(project.mesh("push", "--explain", "fifo", "--json").out)
     assert (found["belongs"], found["obstacle"]) == (False, "it is a FIFO")
+
+
+@pytest.fixture
+def repository(home: Home) -> Home:
+    """A project in which git tracks files that .gitignore names."""
+    home.files(mesh__yaml="ignore:\n  - '*.tmp'\n", a__log="", b__log="", c__tmp="", __meshignore="d.log\n", d__log="")
+    (home.project / ".gitignore").write_text("*.log\n*.tmp\n/build/\n")
+    (home.project / "build").mkdir()
+    for name in ("kept", "other"):
+        (home.project / "build" / name).write_text("")
+    for words in (["init", "-q"], ["add", "-f", "a.log", "c.tmp", "d.log", "build/kept"]):
+        subprocess.run(["git", *words], cwd=home.project, env=home.environ, check=True)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("a.log", "a.log is sent: git tracks it, which overrules *.log (PROJECT/.gitignore:1)"),
+        ("b.log", "b.log is not sent: *.log (PROJECT/.gitignore:1)"),
+        ("c.tmp", "c.tmp is not sent: *.tmp (PROJECT/mesh.yaml:2)"),
+        ("d.log", "d.log is not sent: d.log (PROJECT/.meshignore:1)"),
+        ("build", "build is sent: git tracks files in it, which overrules /build/ (PROJECT/.gitignore:3)"),
+        ("build/kept", "build/kept is sent: git tracks it, which overrules /build/ (PROJECT/.gitignore:3)"),
+        ("build/other", "build/other is not sent: /build/ (PROJECT/.gitignore:3)"),
+    ],
+)
+def test_explain_names_what_git_tracks(repository: Home, path: str, told: str) -> None:
+    done = repository.mesh("push", "--explain", path)
+    assert done.out.decode().strip() == told.replace("PROJECT", str(repository.project))
+
+
+def test_explain_names_a_git_that_cannot_be_asked(repository: Home) -> None:
+    done = repository.mesh("push", "--explain", "a.log", env={**repository.environ, "PATH": "/nowhere"})
+    unasked = "unknown if git tracks it (git: No such file or directory)"
+    assert done.out.decode() == f"a.log is not sent: *.log ({repository.project}/.gitignore:1); {unasked}\n"
+    (repository.project / ".git/index").write_bytes(b"damaged")
+    done = repository.mesh("push", "--explain", "a.log", "--json")
+    assert json.loads(done.out)["git_problem"].startswith("git: ")
+    done = repository.mesh("push", "local:1")
+    assert done.status == 0
+    assert "no file that .gitignore names is sent, tracked or not (git: " in done.err
+
+
+def test_tracked_files_reach_the_hosts_and_leave_with_the_index(repository: Home) -> None:
+    def sent() -> set[str]:
+        assert repository.mesh("push", "local:1").status == 0
+        (root,) = (path for path in repository.path.glob(".mesh/local/*/workspaces/*") if path.name[0] != ".")
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+    always = {".gitignore", ".meshignore", "mesh.yaml"}
+    assert sent() == {*always, "a.log", "build/kept"}
+    subprocess.run(["git", "rm", "-q", "--cached", "a.log", "build/kept"], cwd=repository.project, check=True)
+    assert sent() == always
 
 
 def test_a_cluster_must_be_named(project: Home) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def root(tmp_path: Path) -> Path:
     (root / "../.gitignore").write_text("*.o\n")
     (root / "out").symlink_to(tmp_path)
     return root
+
+
+def git(directory: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=directory, check=True)
 
 
 def look(root: Path, ignore: Sequence[str] = ()) -> Survey:
@@ -81,7 +86,52 @@ def test_which_changes_count(root: Path, change: int, path: str, counts: bool) -
     assert look(root, ("*.tmp",)).concerns(change, os.fsencode(changed)) is counts
 
 
-def test_it_agrees_with_the_listing(root: Path) -> None:
+@pytest.fixture
+def tracked(root: Path) -> Path:
+    """The same, where git tracks files that .gitignore names."""
+    git(root.parent, "init", "-q")
+    git(root, "add", "-f", "build/deep/d", "src/x.log")
+    (root / "build/deep/more").mkdir()
+    return root
+
+
+TRACKED = {
+    "a tracked file in an ignored directory": (MODIFIED, "build/deep/d", True),
+    "a tracked file that was deleted": (DELETED, "src/x.log", True),
+    "an ignored directory with tracked files": (ADDED, "build", True),
+    "a file beside it": (ADDED, "build/deep/new", False),
+    "a directory beside it": (ADDED, "build/deep/more", False),
+    "an ignored file": (MODIFIED, "src/y.log", False),
+    "the index of the same files": (MODIFIED, "../.git/index", False),
+    "another file of git's": (MODIFIED, "../.git/HEAD", False),
+}
+
+
+@pytest.mark.parametrize(("change", "path", "counts"), TRACKED.values(), ids=TRACKED)
+def test_which_changes_count_where_git_tracks_ignored_files(
+    tracked: Path, change: int, path: str, counts: bool
+) -> None:
+    found = look(tracked)
+    assert found.concerns(change, os.fsencode(os.path.normpath(tracked.resolve() / path))) is counts
+
+
+def test_a_file_that_git_begins_to_track_counts(tracked: Path) -> None:
+    pytest.importorskip("watchfiles")
+    known = look(tracked)
+    watch = Watch(known)
+    git(tracked, "add", "src/b.py")  # no rule names it: not a change
+    git(tracked, "add", "-f", "keep/x.log", "build.d/e")
+    (tracked / "src/y.log").write_text("")
+    assert not known.concerns(MODIFIED, os.fsencode(tracked.resolve().parent / ".git/index"))
+    git(tracked, "add", "-f", "src/y.log")
+    watch.wait(known)
+    watch.close()
+    assert b"src/y.log" in {entry.path for entry in list_workspace(tracked, ()).entries}
+
+
+@pytest.mark.parametrize("fixture", ["root", "tracked"])
+def test_it_agrees_with_the_listing(request: pytest.FixtureRequest, fixture: str) -> None:
+    root: Path = request.getfixturevalue(fixture)
     found = look(root, ("*.py",))
     listed = {os.fsdecode(entry.path) for entry in list_workspace(root, ("*.py",)).entries}
     for directory, names, files in os.walk(root):
