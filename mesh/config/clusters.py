@@ -28,6 +28,7 @@ CLUSTER_KEYS = (
     "gateway",
     "python",
     "remote_dir",
+    "workspace_links",
     "password_env",
     "host_keys",
     "devices",
@@ -159,6 +160,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         gateway=_gateway(text("gateway", "a gateway, [user@]host[:port]"), keys, name, problems),
         python=text("python", "a path or name of an interpreter") or "python3",
         remote_dir=text("remote_dir", "a directory on the hosts") or DEFAULT_REMOTE_DIR,
+        workspace_links=_workspace_links(keys, name, problems),
         password_env=text("password_env", "the name of a variable"),
         host_keys=HostKeys(host_keys),
         devices=_devices(keys, name, problems),
@@ -179,6 +181,12 @@ def _devices(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Proble
                 keys["devices"][1], f"{where}.devices", f"expected patterns such as /dev/accel*, found {pattern}"
             )
     return patterns
+
+
+def _workspace_links(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> bool:
+    if "workspace_links" not in keys:
+        return False
+    return yamlfile.flag(keys["workspace_links"][1], f"{where}.workspace_links", problems)
 
 
 def _keep(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> float:

@@ -73,6 +73,7 @@ class Cluster:
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
     tpu: TpuName | None = None  # where its hosts come from; until the API has been asked there are none
     note: str = ""  # how its hosts were found, for people
+    workspace_links: bool = False  # a workspace on a host may be a symbolic link
     keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 

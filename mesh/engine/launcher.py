@@ -499,6 +499,7 @@ class Launcher:
             node=node,
             share=self._spec.share,
             existing=self._spec.existing,
+            workspace_links=self._cluster.workspace_links,
             devices=self._cluster.devices,
             device_patience=DEVICES_FREE,
             spool=self._spec.spool,

@@ -57,6 +57,7 @@ class Begin:
     node: int  # index of the host in the run
     share: bool  # work in a copy of the workspace, and remove it afterwards
     existing: bool = False  # fail unless the workspace is there
+    workspace_links: bool = False  # the workspace may be a symbolic link
     devices: Sequence[str]  # shell patterns of device files
     device_patience: float  # seconds in which they must be free again after the run
     spool: int  # bytes of output that may wait on the host's disk
@@ -182,6 +183,7 @@ class Session:
             "lock": begin.lock,
             "share": begin.share,
             "existing": begin.existing,
+            "workspace_links": begin.workspace_links,
             "devices": list(begin.devices),
             "device_patience": begin.device_patience,
             "spool": begin.spool,

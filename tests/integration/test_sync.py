@@ -297,3 +297,65 @@ def test_the_commit_is_told(pod: Home) -> None:
     pod.files(mesh__yaml="include_git: true\n")
     done = pod.mesh("run", "--ranks", "0", "pod", "-c", "git log --format=%s")
     assert done.lines == ["[0] first"], done.err
+
+
+def link_away(host: TestHost) -> Path:
+    """Replace the workspace of a host by a link to a directory of the user's; return that directory."""
+    (name,) = host.script("ls /root/.mesh/workspaces").split()
+    host.script(f"cd /root && mv .mesh/workspaces/{name} elsewhere && ln -s /root/elsewhere .mesh/workspaces/{name}")
+    (host.path("/root/elsewhere") / "precious").write_text("stay")
+    return host.path("/root/elsewhere")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["push", "pod"], ["push", "--fresh", "pod"], ["run", "pod", "true"], ["exec", "pod", "true"]],
+    ids=lambda words: " ".join(words),
+)
+def test_a_workspace_that_is_a_link_is_refused(pod: Home, lab: Lab, words: list[str]) -> None:
+    pod.files(a="1", b="2")
+    pushed(pod)
+    elsewhere = link_away(lab.hosts[1])
+    (pod.project / "a").write_text("changed")
+    (pod.project / "b").unlink()
+    done = pod.mesh(*words)
+    assert done.status == 125
+    assert lab.hosts[1].address in done.err
+    assert lab.hosts[0].address not in done.err
+    assert "home: the workspace is a symbolic link: /root/.mesh/workspaces/" in done.err
+    assert "workspace_links: true" in done.err
+    assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {"a": "1", "b": "2", "precious": "stay"}
+
+
+def test_a_directory_of_workspaces_that_is_a_link_is_refused(pod: Home, lab: Lab) -> None:
+    lab.hosts[1].script("mkdir -p /root/.mesh /root/elsewhere && ln -s /root/elsewhere /root/.mesh/workspaces")
+    done = pod.mesh("push", "pod")
+    assert done.status == 125
+    assert "home: the directory of workspaces is a symbolic link: /root/.mesh/workspaces\n" in done.err
+    assert not list(lab.hosts[1].path("/root/elsewhere").iterdir())
+
+
+def test_a_cluster_may_say_that_workspaces_are_links(pod: Home, lab: Lab) -> None:
+    pod.files(a="1", b="2")
+    pushed(pod)
+    elsewhere = link_away(lab.hosts[1])
+    pod.clusters(lab.cluster_yaml("pod", "workspace_links: true"))
+    (pod.project / "a").write_text("changed")
+    (pod.project / "b").unlink()
+    pushed(pod)
+    assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {"a": "changed", "precious": "stay"}
+    done = pod.mesh("push", "--fresh", "pod")
+    assert done.status == 125
+    assert "--fresh deletes nothing behind a symbolic link" in done.err
+    assert (elsewhere / "precious").read_text() == "stay"
+    done = pod.mesh("run", "--ranks", "1", "pod", "cat", "a", "precious")
+    assert done.out == b"[0] changedstay\n"
+
+
+def test_the_place_of_all_workspaces_may_be_a_link(pod: Home, lab: Lab) -> None:
+    pod.files(a="1")
+    for host in lab.hosts:
+        host.script("mkdir /root/large && ln -s large /root/.mesh")
+    pushed(pod)
+    assert pod.mesh("push", "--fresh", "pod").status == 0
+    assert same_everywhere(lab, pod.project)

@@ -92,6 +92,7 @@ pod:
   gateway: jump@bastion:22
   python: ~/bin/python3
   remote_dir: /mnt/mesh
+  workspace_links: true
   password_env: SECRET
   host_keys: strict
   hosts:
@@ -113,6 +114,7 @@ pod:
         gateway="jump@bastion:22",
         python="~/bin/python3",
         remote_dir="/mnt/mesh",
+        workspace_links=True,
         password_env="SECRET",
         host_keys=HostKeys.STRICT,
     )

@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
@@ -575,6 +576,38 @@ def test_a_link_in_the_place_of_a_directory_is_not_followed(place: Place) -> Non
     place.sync()
     assert seen(place.there) == seen(place.here)
     assert (outside / "in").stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_is_removed_behind_a_workspace_that_is_a_link(place: Place) -> None:
+    place.set({b"dir": {b"x": b"1"}, b"gone": b"2"})
+    place.sync()
+    outside = place.directory / "outside"
+    place.there.rename(outside)
+    place.there.symlink_to(outside)
+    (outside / "dir/made").write_text("stay")
+    place.set({b"dir": {b"x": b"3"}})
+    with pytest.raises(OSError, match="--fresh deletes nothing behind a symbolic link"):
+        place.sync(fresh=True)
+    assert (outside / "gone").exists()
+    place.sync()
+    assert not (outside / "gone").exists()
+    assert (outside / "dir/x").read_bytes() == b"3"
+    assert (outside / "dir/made").read_text() == "stay"
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no other file system")
+def test_a_workspace_may_be_a_link_to_another_file_system(place: Place) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert os.stat(elsewhere).st_dev != os.stat(place.directory).st_dev
+        outside = Path(elsewhere, "outside")
+        outside.mkdir()
+        place.there.rmdir()
+        place.there.symlink_to(outside)
+        for tree in ({b"a": b"1", b"d": {b"b": b"2"}}, {b"a": b"3", b"d": {b"c": b"2"}}, {b"b": b"1"}):
+            place.set(tree)
+            place.sync()
+            assert seen(place.there) == seen(place.here)
+        assert [path.name for path in Path(elsewhere).iterdir()] == ["outside"]
 
 
 def test_a_directory_moved_away_and_linked_is_made_anew(place: Place) -> None:

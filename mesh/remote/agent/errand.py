@@ -23,6 +23,14 @@ NO_ANSWER: dict[str, Any] = {
 }
 
 
+class LinkRefused(OSError):
+    """A symbolic link in a place that mesh does not write or delete behind."""
+
+    def __init__(self, reason: str, path: str | bytes, hint: str) -> None:
+        OSError.__init__(self, errno.ELOOP, reason, path)
+        self.hint = hint
+
+
 class Errand:
     """A child process that does one thing, and answers with a dict: what came of it, or "error" and "hint"."""
 
@@ -153,6 +161,8 @@ def why(error: OSError) -> str:
 
 def hint(error: OSError) -> str:
     """What to do when mesh cannot write on a host."""
+    if isinstance(error, LinkRefused):
+        return error.hint
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free some space on the host, or leave more out with ignore: in mesh.yaml"
     return "remote_dir: in cluster.yaml names another place for what mesh keeps on the host"

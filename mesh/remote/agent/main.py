@@ -76,7 +76,8 @@ class Agent:
         self.signalled = False  # the client had us signal the ranks
         self.failed = False
         self.share = f"share-{begin['run']}-{begin['node']}" if begin["share"] else ""
-        self.state = State(begin["remote_dir"], begin["project"], self.share)
+        links = begin["workspace_links"]
+        self.state = State(begin["remote_dir"], begin["project"], self.share, links)
         self.errand: Errand | Chore | None = None  # what is under way; the next request waits for it
         self.is_leaving = False  # the processes have ended, and the last errand is under way
         self.delivery = Delivery(self, self.state, begin["run"])

@@ -8,6 +8,7 @@ import os
 import time
 import zlib
 
+from .errand import LinkRefused
 from .lean import contents, dumps, loads
 
 TYPE_CHECKING = False
@@ -63,18 +64,28 @@ def machine_directory(remote_dir: str) -> str:
 class State:
     """The directories below remote_dir, and the lock of the machine."""
 
-    def __init__(self, remote_dir: str, project: str, share: str = "") -> None:
-        """share: the name of the copy that a run has for itself; "": the workspace that all runs of the project use."""
+    def __init__(self, remote_dir: str, project: str, share: str = "", links: bool = False) -> None:
+        """Take a place and a project.
+
+        share: the name of the copy that a run has for itself; "": the workspace that all runs of the project use
+        links: the workspace may be a symbolic link, as cluster.yaml allows
+        """
         root = os.path.expanduser(remote_dir)
         self.machine = machine_directory(remote_dir)
         self.workspaces = os.path.join(self.machine, share) if share else os.path.join(root, "workspaces")
         self.store = os.path.join(root, "store")
         self.project = project
         self._root = root
+        self._links = links
         self._lock = -1
 
     def make(self) -> None:
-        """Make the directories. Raises OSError where they cannot be made or written."""
+        """Make the directories. Raises OSError where they cannot be made or written, and LinkRefused."""
+        places = {"the directory of workspaces": self.workspaces, "the workspace": self.workspace}
+        for what, path in places.items() if not self._links else ():
+            if os.path.islink(path):
+                hint = "remove the link there, or write under the cluster in cluster.yaml: workspace_links: true"
+                raise LinkRefused(what + " is a symbolic link", path, hint)
         os.makedirs(self._root, 0o700, exist_ok=True)
         if not os.path.isdir(self.workspace):
             self.forget_prerun()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from .errand import LinkRefused
 from .manifest import (
     CONTENT,
     KIND,
@@ -50,7 +51,7 @@ class Workspace:
         self._record, self._plan = record, record + ".plan"
         self._store = Store(store)
         self._view: View | None = None
-        self._staging = os.path.join(os.path.dirname(self._root), b"." + os.path.basename(self._root) + b".new-")
+        self._staging = _beside(self._root, b".new-")
 
     def plan(self, changes: bytes) -> dict[str, Any]:
         """Take the changes; return what ``lacks``. ``apply`` goes on, also in another process.
@@ -73,6 +74,8 @@ class Workspace:
         Raises BadChanges, BadPack and OSError, in general before anything is changed; the next sync completes what was
         begun.
         """
+        if fresh and os.path.islink(self._root):
+            raise LinkRefused("--fresh deletes nothing behind a symbolic link", self._root, "leave out --fresh")
         view, self._view = self._view, None
         if view is None:
             with open(self._plan, "rb") as file:
@@ -144,6 +147,16 @@ class Workspace:
         write_clean(self._record, record, manifest, new, view.differing)
         self._store.trim()
         return _done(view, len(view.todo) + len(gone))
+
+
+def _beside(root: bytes, end: bytes) -> bytes:
+    """Return a path beside the workspace, on its file system: a link may lead to another one."""
+    try:
+        if os.stat(root).st_dev != os.stat(os.path.dirname(root)).st_dev:
+            root = os.path.realpath(root)
+    except OSError:  # it is not there yet
+        pass
+    return os.path.join(os.path.dirname(root), b"." + os.path.basename(root) + end)
 
 
 def _forget(staging: bytes) -> None:
