@@ -221,6 +221,7 @@ class Pulled(HostEvent):
     files: int  # files and links that are here now
     unchanged: int  # of these, what was here already
     bytes: int  # of contents that have come
+    special_modes: int = 0  # files and directories that were setuid, setgid or sticky there, and are not here
     seconds: float  # since the host was reached
 
 

@@ -23,6 +23,7 @@ from mesh.remote.agent.frames import Decoder, FrameError, encode
 TELL = 0.25  # seconds between two Pulling
 MOST_LISTED = 10_000  # files that were listed and have not come
 MOST_LIST = 32 << 20  # bytes that a list unpacks to
+SPECIAL_MODES = 0o7000  # setuid, setgid and sticky: a landing gives none of them to a file of a host
 MOST_PIECE = 1 << 20  # bytes that a piece of a file unpacks to
 # No other file can be written then either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -57,7 +58,7 @@ class Receiver:
         self._barred: tuple[bytes, ...] = ()  # a directory that was refused: what is in it is not named as well
         self._began = time.monotonic()
         self._tell_at = self._began + TELL
-        self._files = self._unchanged = self._bytes = self._of = 0
+        self._files = self._unchanged = self._bytes = self._of = self._special_modes = 0
         self._is_over = False
 
     def take(self, data: bytes) -> Iterator[HostEvent]:
@@ -136,6 +137,7 @@ class Receiver:
     def _place(self, path: bytes, row: Sequence[Any], found: list[_Wanted]) -> None:
         """Have a directory or link in its place; a file is found to be wanted, or here already."""
         _, kind, mode, mtime_ns, size, target = row
+        self._special_modes += kind != "l" and bool(mode & SPECIAL_MODES)
         if kind == "d":
             self._landing.directory(path, mode, mtime_ns)
         elif kind == "l":
@@ -186,6 +188,7 @@ class Receiver:
             files=self._files,
             unchanged=self._unchanged,
             bytes=self._bytes,
+            special_modes=self._special_modes,
             seconds=time.monotonic() - self._began,
         )
 

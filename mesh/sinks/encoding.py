@@ -45,9 +45,9 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds}
         case PrerunDecided(entry=entry, why=why):
             yield {**_host("prerun_entry", event, placement), "entry": entry, "skipped": not why, "why": why}
-        case Pulled(files=files, unchanged=unchanged, bytes=size, seconds=seconds):
-            counts = {"files": files, "unchanged": unchanged, "bytes": size, "seconds": seconds}
-            yield {**_host("pulled", event, placement), **counts}
+        case Pulled(files=files, unchanged=unchanged, bytes=size, special_modes=special, seconds=seconds):
+            counts = {"files": files, "unchanged": unchanged, "bytes": size, "special_modes": special}
+            yield {**_host("pulled", event, placement), **counts, "seconds": seconds}
         case NotPulled(path=path, reason=reason, fails=fails):
             yield {**_host("not_pulled", event, placement), "path": path, "reason": reason, "fails": fails}
         case Ready():

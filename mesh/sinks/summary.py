@@ -88,6 +88,8 @@ def pull_summary(
     were_here = f" ({unchanged} unchanged)" if unchanged else ""
     size = told_bytes(sum(one.bytes for one in pulled))
     told = [f"pulled {counted(files, 'file')}{were_here} from {hosts} into {into}: {size}, {took:.1f} s"]
+    if special := sum(one.special_modes for one in pulled):
+        told += [f"{counted(special, 'path')}: setuid, setgid and sticky bits were not kept"]
     told += _limited(_of_hosts(placement, [one for one in missing if not one.fails], "not pulled: "), LAST_LINES)
     lines = _of_hosts(placement, [one for one in missing if one.fails])
     if outcome.failures:

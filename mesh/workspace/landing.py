@@ -1,11 +1,12 @@
 """Where files from a host are put: one directory, and whatever the host names, nothing is written outside of it.
 
 No name that comes from a host is given to the system as a path: directories are opened one below the other, none of
-them through a link. A file is written under a name of its own beside its place and moved there when it is complete.
+them through a link. A file is written in a directory for unfinished files and moved to its place when it is complete.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -18,9 +19,12 @@ from mesh.core.errors import MeshError, PathRefused
 from mesh.core.pull import Offer
 from mesh.workspace.manifest import new_hash
 
-PART = b".mesh-part"  # ends the name of a file that is not complete
-LONGEST = 255  # bytes of a name
+# The directory of unfinished files. It is in the one where files are put, so that they can be renamed to their place;
+# no other name is kept from the hosts.
+PARTS = b".mesh-parts"
 PIECE = 1 << 18  # bytes read at a time
+HOLE_BYTES = 1 << 16  # so many zeros, and more, are not written where a file is new
+ZEROS = bytes(HOLE_BYTES)
 MODES = 0o777  # no host gives us programs that run as somebody else
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
 
@@ -46,6 +50,7 @@ class Landing:
         """
         self._place, self._made = place, made
         self._root = -1
+        self._parts = -1  # the directory of unfinished files, if it has been needed
         self._entered: tuple[bytes, int] = (b"", -1)  # the last directory that was opened
         self._directories: dict[bytes, tuple[int, int]] = {}  # mode and mtime_ns to be given at the end; -1: as it is
         self._file = -1  # the one that is being written
@@ -68,12 +73,12 @@ class Landing:
         parent, name = self._parent_of(path)
         if self._kind(parent, name) == stat.S_IFLNK and os.readlink(name, dir_fd=parent) == target:
             return False
-        part = part_of(name)
-        if self._kind(parent, part):
-            os.unlink(part, dir_fd=parent)
-        os.symlink(target, part, dir_fd=parent)
-        os.utime(part, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
-        self._move(parent, name)
+        parts, part = self._make_parts(), part_of(path)
+        if self._kind(parts, part):
+            os.unlink(part, dir_fd=parts)
+        os.symlink(target, part, dir_fd=parts)
+        os.utime(part, ns=(mtime_ns, mtime_ns), dir_fd=parts, follow_symlinks=False)
+        self._move(path, parent, name)
         return True
 
     def has(self, path: bytes, mode: int, mtime_ns: int, size: int) -> bool:
@@ -91,8 +96,8 @@ class Landing:
     def offer(self, path: bytes, size: int) -> Offer:
         """What is here of a file of so many bytes: what is left of an earlier pull, or what is in its place."""
         parent, name = self._parent_of(path)
-        for known, complete in ((part_of(name), False), (name, True)):
-            file = self._open(parent, known)
+        for directory, known, complete in ((self._open_parts(), part_of(path), False), (parent, name, True)):
+            file = self._open(directory, known) if directory >= 0 else -1
             if file < 0:
                 continue
             try:
@@ -113,14 +118,14 @@ class Landing:
             raise ValueError("an offset that was not offered")
         self.drop()
         parent, name = self._parent_of(path)
-        part = part_of(name)
-        if self._kind(parent, part) and (not offset or offer.complete or not self._is_ours(parent, part)):
-            os.unlink(part, dir_fd=parent)
+        parts, part = self._make_parts(), part_of(path)
+        if self._kind(parts, part) and (not offset or offer.complete or not self._is_ours(parts, part)):
+            os.unlink(part, dir_fd=parts)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._file = os.open(part, flags, 0o600, dir_fd=parent)
+        self._file = os.open(part, flags, 0o600, dir_fd=parts)
         self._path, self._offer, self._digest, self._written = path, offer, new_hash(), 0
         if offset:
-            source = self._open(parent, name if offer.complete else part)
+            source = self._open(parent, name) if offer.complete else self._open(parts, part)
             if source < 0:
                 raise PathRefused("was changed here meanwhile")
             try:
@@ -145,12 +150,12 @@ class Landing:
         if self._digest.hexdigest() != content:
             self.drop(keep=False)
             raise PathRefused("arrived damaged")
-        os.ftruncate(self._file, self._written)
+        os.ftruncate(self._file, self._written)  # it may end with a hole
         os.utime(self._file, ns=(mtime_ns, mtime_ns))
         os.fchmod(self._file, mode & MODES)
         parent, name = self._parent_of(self._path)
         self.drop()
-        self._move(parent, name)
+        self._move(self._path, parent, name)
 
     def drop(self, *, keep: bool = True) -> None:
         """Write no more of the file; keep: what is here of it, for the next pull."""
@@ -158,13 +163,13 @@ class Landing:
             os.close(self._file)
             self._file = -1
             if not keep:
-                parent, name = self._parent_of(self._path)
-                os.unlink(part_of(name), dir_fd=parent)
+                os.unlink(part_of(self._path), dir_fd=self._parts)
 
     def close(self) -> None:
         """Give directories their modes and times, and leave nothing open."""
         self.drop()
         try:
+            self._close_parts()
             for path in sorted(self._directories, reverse=True):  # what is in a directory comes after it
                 mode, mtime_ns = self._directories[path]
                 descriptor = self._enter(path)
@@ -186,6 +191,8 @@ class Landing:
         if not name:
             raise PathRefused("is no name of a file")
         _check(name)
+        if path == PARTS or path.startswith(PARTS + b"/"):
+            raise PathRefused(f"has a name that is kept for unfinished files ({PARTS.decode()})")
         return self._enter(parent), name
 
     def _enter(self, path: bytes, mode: int = 0o777) -> int:
@@ -224,6 +231,34 @@ class Landing:
                 self._directories.setdefault(way, (mode, -1))
                 os.chmod(name, mode | stat.S_IRWXU, dir_fd=parent)
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+    def _open_parts(self) -> int:
+        """Open the directory of unfinished files, -1 if there is none."""
+        root = self._enter(b"")
+        if self._parts < 0 and self._kind(root, PARTS) == stat.S_IFDIR:
+            self._parts = os.open(PARTS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        return self._parts
+
+    def _make_parts(self) -> int:
+        """Open the directory of unfinished files, and make it if need be."""
+        root = self._enter(b"")
+        if self._parts < 0 and not self._kind(root, PARTS):
+            mode = stat.S_IMODE(os.fstat(root).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has made it so
+                self._directories.setdefault(b"", (mode, -1))
+                os.fchmod(root, mode | stat.S_IRWXU)
+            os.mkdir(PARTS, 0o700, dir_fd=root)
+        if self._open_parts() < 0:
+            raise PathRefused(f"{PARTS.decode()} is no directory here: remove it, or pull --into another directory")
+        return self._parts
+
+    def _close_parts(self) -> None:
+        """Leave the directory of unfinished files, and remove it unless there are some."""
+        if self._parts >= 0:
+            os.close(self._parts)
+            self._parts = -1
+            with contextlib.suppress(OSError):
+                os.rmdir(PARTS, dir_fd=self._root)
 
     def _leave(self) -> None:
         if self._entered[1] >= 0:
@@ -273,31 +308,27 @@ class Landing:
         except PermissionError:
             return -1
 
-    def _move(self, parent: int, name: bytes) -> None:
+    def _move(self, path: bytes, parent: int, name: bytes) -> None:
         """What is complete takes its place, and that of a file or link that is there; never that of a directory."""
         try:
-            os.rename(part_of(name), name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(part_of(path), name, src_dir_fd=self._parts, dst_dir_fd=parent)
         except IsADirectoryError:
-            os.unlink(part_of(name), dir_fd=parent)
+            os.unlink(part_of(path), dir_fd=self._parts)
             raise PathRefused("is a directory here: remove it, or pull --into another directory") from None
 
 
-def part_of(name: bytes) -> bytes:
-    """The name under which a file is written.
+def part_of(path: bytes) -> bytes:
+    """The name under which a file is written: paths may be longer than a name can be.
 
-    >>> part_of(b"model.pt")
-    b'model.pt.mesh-part'
+    >>> part_of(b"models/model.pt")
+    b'7ebf65e424c362c429baaf365d89f593'
     """
-    if len(name) + len(PART) <= LONGEST:
-        return name + PART
-    return hashlib.blake2b(name, digest_size=16).hexdigest().encode() + PART
+    return hashlib.blake2b(path, digest_size=16).hexdigest().encode()
 
 
 def _check(name: bytes) -> None:
     if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
         raise PathRefused("leads out of the directory that it belongs into")
-    if name.endswith(PART):
-        raise PathRefused(f"has a name that is kept for unfinished files (*{PART.decode()})")
 
 
 def _pieces(file: int, size: int) -> Iterator[bytes]:
@@ -307,6 +338,17 @@ def _pieces(file: int, size: int) -> Iterator[bytes]:
 
 
 def _write(file: int, data: bytes) -> None:
+    """Write at the end of a new file; blocks of zeros are left out as holes, which read as zeros."""
+    start = 0
+    for place in range(0, len(data) - HOLE_BYTES + 1, HOLE_BYTES):
+        if not data[place] and data[place : place + HOLE_BYTES] == ZEROS:
+            _write_all(file, data[start:place])
+            os.lseek(file, HOLE_BYTES, os.SEEK_CUR)
+            start = place + HOLE_BYTES
+    _write_all(file, data[start:])
+
+
+def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

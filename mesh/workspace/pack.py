@@ -24,6 +24,7 @@ SMALL = 1 << 18  # bytes; so much of a file, and less, shares a member with othe
 BUNDLE = 1 << 20  # bytes of such a member
 SAMPLES, SAMPLE = 8, 1 << 13  # pieces and bytes of each that tell whether compressing pays
 WORTH = 0.9  # of its size
+STAT_BLOCK_BYTES = 512  # stat(2): st_blocks
 ZIP64 = 1 << 30  # bytes of a member that may need more than 32 bits
 NEW = -1  # in place of an offset: the bytes come from the pack
 
@@ -150,7 +151,9 @@ class _Writer:
                     return False
                 self._step(path)
                 operations = find_operations(file, entry.size, want)
-                place = self._copy(file, operations, want.hash)
+                # Zeros are nothing when deflated, and a sparse file may be larger than any disk.
+                is_sparse = before.st_blocks * STAT_BLOCK_BYTES < before.st_size // 2
+                place = self._copy(file, operations, want.hash, is_sparse)
                 after = os.fstat(descriptor)
         except OSError:  # gone, or unreadable: listing it again will tell
             return False
@@ -167,7 +170,9 @@ class _Writer:
         with self._open(INDEX, self._compress) as member:
             member.write(json.dumps(self._index, separators=(",", ":")).encode())
 
-    def _copy(self, file: IO[bytes], operations: Sequence[Operation], content: str) -> tuple[str, int, int] | None:
+    def _copy(
+        self, file: IO[bytes], operations: Sequence[Operation], content: str, is_sparse: bool
+    ) -> tuple[str, int, int] | None:
         """Add what is new in a file; return its place, or None if the file as a whole has another hash."""
         length = sum(length for offset, length in operations if offset == NEW)
         digest = new_hash()
@@ -187,7 +192,8 @@ class _Writer:
             self._is_used = True
             return place
         self._members += 1
-        with self._open(str(self._members), self._compress and _pays(_samples(file, operations)), length) as member:
+        pays = is_sparse or (self._compress and _pays(_samples(file, operations)))
+        with self._open(str(self._members), pays, length) as member:
             for piece in _new(file, operations, see):
                 member.write(piece)
         return (str(self._members), 0, length) if digest.hexdigest() == content else None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.workspace.landing import part_of
 from tests.agent.conftest import PYTHONS
 from tests.conftest import Home
 from tests.lab import Lab, TestHost, eventually
@@ -36,6 +37,11 @@ def slow(lab: Lab, rate: str = "20mbit") -> Iterator[None]:
 def workspace(host: TestHost) -> Path:
     (found,) = [path for path in host.path("/root/.mesh/workspaces").iterdir() if not path.name.startswith(".")]
     return found
+
+
+def unfinished(home: Home, node: int) -> Path:
+    """Where out/big is as long as it is not complete."""
+    return home.project / f"pulled/rank-{node:04d}/.mesh-parts" / os.fsdecode(part_of(b"out/big"))
 
 
 @pytest.fixture
@@ -113,8 +119,7 @@ def test_it_is_seen_and_can_be_stopped(made: Home, lab: Lab) -> None:
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
         try:
-            parts = made.project / "pulled/rank-0003/out"
-            assert eventually(lambda: (parts / "big.mesh-part").exists(), 30.0)
+            assert eventually(lambda: unfinished(made, 3).exists(), 30.0)
             (line,) = json.loads(made.mesh("ps", "--json", "pod").out)
             assert (line["command"], line["state"], len(line["hosts"])) == ("mesh pull", "pulling", 4)
         finally:
@@ -124,7 +129,7 @@ def test_it_is_seen_and_can_be_stopped(made: Home, lab: Lab) -> None:
     assert b"ended by SIGINT: the same command goes on from there" in err
     assert made.mesh("pull", "pod", "out").status == 0
     assert same(made, lab, "out")
-    assert not list(made.project.rglob("*.mesh-part"))
+    assert not list(made.project.rglob(".mesh-parts"))
 
 
 @pytest.mark.root
@@ -133,7 +138,7 @@ def test_a_link_that_is_cut_for_a_while(made: Home, lab: Lab) -> None:
     """The same command goes on over another connection, and nothing comes twice."""
     with slow(lab):
         pull = made.popen("pull", "--json", "pod", "out")
-        part = made.project / "pulled/rank-0001/out/big.mesh-part"
+        part = unfinished(made, 1)
         assert eventually(lambda: part.exists() and part.stat().st_size > 100_000, 30.0)
         lab.hosts[1].cut()
         time.sleep(17)  # longer than what is called silent
@@ -152,7 +157,7 @@ def test_a_host_that_is_lost_and_the_next_pull_goes_on(made: Home, lab: Lab) -> 
     made.environ["MESH_HOST_GRACE"] = "2"
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
-        part = made.project / "pulled/rank-0001/out/big.mesh-part"
+        part = unfinished(made, 1)
         assert eventually(lambda: part.exists() and part.stat().st_size > 500_000, 30.0)
         lab.hosts[1].cut()
         _, err = pull.communicate(timeout=60)
@@ -177,7 +182,7 @@ def test_a_host_that_is_lost_and_the_next_pull_goes_on(made: Home, lab: Lab) -> 
 def test_an_agent_that_is_killed_is_a_lost_host(made: Home, lab: Lab) -> None:
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
-        part = made.project / "pulled/rank-0002/out/big.mesh-part"
+        part = unfinished(made, 2)
         assert eventually(part.exists, 30.0)
         for pid, command in lab.hosts[2].processes():
             if " -I -S -c " in command:
@@ -194,7 +199,7 @@ def test_an_agent_that_is_killed_is_a_lost_host(made: Home, lab: Lab) -> None:
 def test_a_client_that_is_killed_leaves_nothing(made: Home, lab: Lab) -> None:
     with slow(lab):
         pull = made.popen("pull", "pod", "out")
-        assert eventually(lambda: bool(list(made.project.rglob("*.mesh-part"))), 30.0)
+        assert eventually(lambda: bool(list(made.project.rglob(".mesh-parts/*"))), 30.0)
         pull.kill()
         pull.communicate(timeout=30)
     for host in lab.hosts:
@@ -243,7 +248,7 @@ def test_a_slow_link_does_not_fill_the_disk_of_the_host(made: Home, lab: Lab) ->
     with slow(lab, "2mbit"):
         pull = made.popen("pull", "pod", "out")
         try:
-            assert eventually(lambda: bool(list(made.project.rglob("*.mesh-part"))), 30.0)
+            assert eventually(lambda: bool(list(made.project.rglob(".mesh-parts/*"))), 30.0)
             time.sleep(3)
             for host in lab.hosts:
                 assert not list(host.path("/root/.mesh").rglob("spool*"))
@@ -271,6 +276,15 @@ def test_the_built_in_cluster(home: Home, version: str) -> None:
     for rank in range(2):
         place = home.project / f"here/rank-{rank:04d}/o"
         assert ((place / "f").read_text(), os.readlink(place / "l")) == (f"{rank}\n", "f")
+
+
+def test_special_mode_bits_that_are_dropped_are_counted_once(home: Home) -> None:
+    assert home.mesh("run", "local", "-c", "mkdir d; touch d/a d/b; chmod 4755 d/a; chmod 2755 d/b").status == 0
+    done = home.mesh("pull", "local", "d")
+    assert done.status == 0, done.err
+    assert done.err.count("4 paths: setuid, setgid and sticky bits were not kept") == 1
+    events = [json.loads(line) for line in home.mesh("pull", "--json", "local", "d").out.splitlines()]
+    assert [event["special_modes"] for event in events if event["event"] == "pulled"] == [2, 2]
 
 
 def test_wrong_words(home: Home) -> None:

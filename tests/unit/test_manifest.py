@@ -380,6 +380,17 @@ def test_a_pack_has_what_is_wanted(contents: Sequence[bytes], compress: bool) ->
     assert packed.literal == sum(map(len, set(contents)))
 
 
+def test_the_holes_of_a_sparse_file_are_compressed_always(place: Place) -> None:
+    with (place.root / "sparse").open("wb") as file:
+        file.truncate(300_000_000)
+        file.seek(100_000_000)
+        file.write(random.Random(1).randbytes(1_000_000))
+    found = prepare(place.root, (), place.cache())
+    into = io.BytesIO()
+    assert found.pack(wants(found.manifest), into, compress=False).size < 3_000_000
+    assert hash_of(unpack(into.getvalue())[found.manifest.entries[0].content]) == found.manifest.entries[0].content
+
+
 def test_small_files_share_members_and_what_shrinks_is_compressed(place: Place) -> None:
     place.write(**{f"text{number}": b"%d hello " % number * 1000 for number in range(200)})
     place.write(noise=random.Random(1).randbytes(500_000), words=b"some words " * 50_000)

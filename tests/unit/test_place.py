@@ -578,6 +578,20 @@ def test_a_link_in_the_place_of_a_directory_is_not_followed(place: Place) -> Non
     assert (outside / "in").stat().st_mode & 0o777 == 0o700
 
 
+def test_blocks_of_zeros_become_holes(place: Place) -> None:
+    data = bytes(8 << 20)
+    random_ = random.Random(1).randbytes(100_000)
+    place.set({b"a": data + random_ + data, b"b": random_ + data, b"c": data, b"d": bytes(70_001), b"e": bytes(10)})
+    place.sync()
+    assert seen(place.there) == seen(place.here)
+    for name in "abcd":
+        assert (place.there / name).stat().st_blocks * 512 < 400_000
+    place.set({b"copy": data + random_ + data, b"c": bytes(80_000) + b"x"})
+    assert len(place.sync()["asked"]) == 1
+    assert seen(place.there) == seen(place.here)
+    assert (place.there / "copy").stat().st_blocks * 512 < 400_000
+
+
 def test_nothing_is_removed_behind_a_workspace_that_is_a_link(place: Place) -> None:
     place.set({b"dir": {b"x": b"1"}, b"gone": b"2"})
     place.sync()

@@ -32,7 +32,12 @@ from mesh.workspace.manifest import hash_of
 from tests.unit.test_place import Editor
 
 MB = 1_000_000
-PART = ".mesh-part"
+PARTS = ".mesh-parts"
+
+
+def part(into: Path, path: str) -> Path:
+    """Where a file is as long as it is not complete."""
+    return into / PARTS / os.fsdecode(part_of(os.fsencode(path)))
 
 
 class Pulling:
@@ -186,18 +191,19 @@ def test_it_goes_on_where_it_was_broken_off(host: Path, into: Path) -> None:
     pull = Pulling(host, into, "d")
     pull.until(lambda: pull.came > 3 * MB)
     pull.break_off()
-    assert [path.name for path in (into / "d").iterdir()] == ["big" + PART]
+    assert list((into / "d").iterdir()) == []
+    assert list((into / PARTS).iterdir()) == [part(into, "d/big")]
     assert Pulling(host, into, "d").finish().bytes < 2.2 * MB
     assert seen(into / "d") == seen(host / "d")
 
 
 def test_what_was_begun_of_another_content_is_begun_anew(host: Path, into: Path) -> None:
     (host / "big").write_bytes(random.Random(1).randbytes(3 * MB))
-    into.mkdir()
-    (into / ("big" + PART)).write_bytes(random.Random(2).randbytes(2 * MB))
+    part(into, "big").parent.mkdir(parents=True)
+    part(into, "big").write_bytes(random.Random(2).randbytes(2 * MB))
     assert Pulling(host, into, ".").finish().bytes == 3 * MB
     assert seen(into)["big"] == seen(host)["big"]
-    assert not (into / ("big" + PART)).exists()
+    assert not (into / PARTS).exists()
 
 
 def test_a_log_that_grows_meanwhile_is_a_beginning_of_it(host: Path, into: Path) -> None:
@@ -214,7 +220,7 @@ def test_a_log_that_grows_meanwhile_is_a_beginning_of_it(host: Path, into: Path)
 
 def test_a_file_that_is_changed_once_is_read_again(host: Path, into: Path) -> None:
     file = host / "f"
-    file.write_bytes(bytes(5 * MB))
+    file.write_bytes(b"x" * 5 * MB)
     pull = Pulling(host, into, "f")
     pull.until(lambda: pull.came > MB)
     with file.open("r+b") as changed:
@@ -226,7 +232,7 @@ def test_a_file_that_is_changed_once_is_read_again(host: Path, into: Path) -> No
 
 def test_a_file_that_is_changed_all_the_time_is_named(host: Path, into: Path) -> None:
     file = host / "f"
-    file.write_bytes(bytes(5 * MB))
+    file.write_bytes(b"x" * 5 * MB)
     pull = Pulling(host, into, "f")
     for number in range(1, 30):
         pull.until(lambda number=number: pull.came > number * MB)  # type: ignore[misc]
@@ -238,7 +244,7 @@ def test_a_file_that_is_changed_all_the_time_is_named(host: Path, into: Path) ->
 
 
 def test_a_file_that_vanishes_or_cannot_be_read_is_named(host: Path, into: Path) -> None:
-    (host / "a").write_bytes(bytes(3 * MB))
+    (host / "a").write_bytes(b"x" * 3 * MB)
     (host / "b").write_text("b")
     (host / "c").write_text("c")
     pull = Pulling(host, into, "a", "b", "c")
@@ -327,7 +333,8 @@ def test_what_is_in_the_way_is_named_and_stays(host: Path, into: Path, tmp_path:
     os.mkfifo(into / "c")
     (into / "d").mkdir()
     (into / "e").symlink_to(outside / "f")
-    os.link(outside / "f", into / ("g" + PART))
+    part(into, "g").parent.mkdir()
+    os.link(outside / "f", part(into, "g"))
     pull = Pulling(host, into, ".")
     assert pull.finish().files == 2
     assert [path for path, _ in pull.missing] == ["a", "b", "c", "d"]  # and not what is in them as well
@@ -338,7 +345,7 @@ def test_what_is_in_the_way_is_named_and_stays(host: Path, into: Path, tmp_path:
 
 
 def test_two_pulls_into_one_directory(host: Path, into: Path) -> None:
-    (host / "f").write_bytes(bytes(5 * MB))
+    (host / "f").write_bytes(b"x" * 5 * MB)
     first = Pulling(host, into, "f")
     first.until(lambda: first.came > MB)
     second = Pulling(host, into, "f")
@@ -364,7 +371,7 @@ def test_a_full_disk_here(host: Path, tmp_path: Path) -> None:
         pull.break_off()
         (failed,) = [event for event in pull.events if isinstance(event, PrepareFailed)]
         assert failed.message == "cannot be written here: No space left on device"
-        assert [path.name for path in (into / "rank-0000").iterdir()] == ["big" + PART]
+        assert [path.name for path in (into / "rank-0000").iterdir()] == [PARTS]
         subprocess.run(["mount", "-o", "remount,size=20m", str(into)], check=True)
         assert Pulling(host, into / "rank-0000", "big").finish().bytes < 4 * MB
         assert seen(into / "rank-0000")["big"] == seen(host)["big"]
@@ -374,7 +381,7 @@ def test_a_full_disk_here(host: Path, tmp_path: Path) -> None:
 
 # ---- hosts that lie
 
-NAMES = st.sampled_from(["..", ".", "", "a", "b", "evil", "out", "f" + PART, "x" * 300, "\xff"])
+NAMES = st.sampled_from(["..", ".", "", "a", "b", "evil", "out", PARTS, "f.mesh-part", "x" * 300, "\xff"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join) | st.sampled_from(["/etc/x", "../out/canary", "/"])
 TARGETS = st.sampled_from(["..", "../..", "/", "../../out", "a", ".", "/etc/passwd"])
 NUMBERS = st.sampled_from([0, 0o644, 0o7777, 3, 10**15])
@@ -494,6 +501,74 @@ def test_an_offset_that_was_not_offered(into: Path) -> None:
     landing.close()
 
 
-def test_the_name_of_an_unfinished_file_is_not_too_long() -> None:
-    assert len(part_of(b"x" * 255)) <= 255
-    assert part_of(b"x" * 255) != part_of(b"x" * 254 + b"y")
+def test_files_of_the_users_that_are_called_mesh_part_are_pulled(host: Path, into: Path) -> None:
+    """Also where the file whose unfinished name that could be comes at the same time, and is broken off."""
+    for name in ("big", "big.mesh-part", "big.mesh-part.mesh-part"):
+        (host / name).write_bytes(name.encode() + random.Random(name).randbytes(2 * MB))
+    pull = Pulling(host, into, ".")
+    pull.until(lambda: pull.came > 3 * MB)
+    pull.break_off()
+    pull = Pulling(host, into, ".")
+    assert pull.finish().bytes < 4 * MB
+    assert pull.missing == []
+    assert timeless(into) == timeless(host)
+    assert Pulling(host, into, ".").finish().unchanged == 3
+
+
+def test_the_directory_of_unfinished_files_is_not_a_hosts(host: Path, into: Path) -> None:
+    (host / PARTS).mkdir()
+    (host / PARTS / "f").write_text("theirs")
+    (host / "d").mkdir()
+    (host / "d" / PARTS).write_text("a file")
+    pull = Pulling(host, into, ".")
+    pull.finish()
+    assert pull.missing == [(PARTS, f"has a name that is kept for unfinished files ({PARTS})")]
+    assert seen(into / "d") == seen(host / "d")
+
+
+def test_a_directory_that_cannot_be_written_has_room_for_unfinished_files(host: Path, into: Path) -> None:
+    (host / "f").write_text("1")
+    host.chmod(0o555)
+    for text in ("1", "22"):
+        (host / "f").write_text(text)
+        Pulling(host, into, ".").finish()
+        assert timeless(into) == timeless(host)
+
+
+def test_sparse_files_stay_sparse(host: Path, into: Path) -> None:
+    size = 64 * MB
+    for name, places in {"middle": [32 * MB], "end": [size - MB], "start": [0], "none": []}.items():
+        with (host / name).open("wb") as file:
+            file.truncate(size)
+            for place in places:
+                file.seek(place)
+                file.write(random.Random(1).randbytes(MB))
+    pull = Pulling(host, into, ".")
+    pull.until(lambda: pull.came > MB)
+    pull.break_off()
+    pull = Pulling(host, into, ".")
+    assert pull.finish().bytes <= 4 * size
+    assert pull.came < 10 * MB
+    for path in host.iterdir():
+        assert subprocess.run(["cmp", path, into / path.name], check=False).returncode == 0
+        assert (into / path.name).stat().st_blocks * 512 < 3 * MB
+
+
+def test_special_mode_bits_are_counted(host: Path, into: Path) -> None:
+    for name, mode in {"setuid": 0o4755, "setgid": 0o2755, "plain": 0o755}.items():
+        (host / name).write_text("")
+        (host / name).chmod(mode)
+    (host / "sticky").mkdir()
+    (host / "sticky").chmod(0o1777)
+    (host / "link").symlink_to("setuid")
+    assert Pulling(host, into, ".").finish().special_modes == 3
+    assert not any(path.lstat().st_mode & 0o7000 for path in into.rglob("*"))
+
+
+def test_a_workspace_that_is_a_link_is_the_directory_behind_it(host: Path, into: Path, tmp_path: Path) -> None:
+    (host / "f").write_text("1")
+    (tmp_path / "workspace").symlink_to(host)
+    pull = Pulling(tmp_path / "workspace", into, ".")
+    pull.finish()
+    assert pull.missing == []
+    assert timeless(into) == timeless(host)

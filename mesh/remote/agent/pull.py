@@ -145,7 +145,9 @@ class Reader:
         roots: dict[bytes, bool] = {}  # whether a link is to be followed
         for path in paths:
             for found in self._find(path):
-                roots[os.path.normpath(found)] = found.endswith(b"/")
+                root = os.path.normpath(found)
+                # The workspace itself may be a link, if cluster.yaml allows that.
+                roots[root] = found.endswith(b"/") or root == self._workspace
         for root, follow in sorted(roots.items()):
             if not any(above in roots and (roots[above] or not os.path.islink(above)) for above in _above(root)):
                 yield from self._walk(root, follow)
@@ -274,6 +276,9 @@ class Reader:
     def _say_data(self, piece: bytes) -> None:
         """Compressed where the client says that the link is slower than that, and only where it pays."""
         if not piece:
+            return
+        if not piece[0] and not piece.strip(b"\0"):  # of a sparse file
+            self._say({"type": "data", "packed": True}, zlib.compress(piece, 1))
             return
         if self._as_they_are:
             self._as_they_are -= 1

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
 PIECE = 1 << 18  # bytes read and written at a time
+HOLE_BYTES = 1 << 16  # so many zeros, and more, are not written: the file has a hole there, which reads as zeros
+ZEROS = bytes(HOLE_BYTES)
 HASH = 20  # bytes of BLAKE2b
 LIMIT = 2 * 10**9  # bytes in the store
 SHARE = 10  # and not more than the disk's size divided by this
@@ -72,7 +74,7 @@ def hash_file(path: str | bytes) -> str:
 
 def write(path: str | bytes, pieces: Iterable[bytes], size: int, name: str) -> bool:
     """Write a new file; False, and no file, unless it has ``size`` bytes with the hash ``name``. Raises OSError."""
-    digest = _blake2b()
+    digest, length = _blake2b(), size
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
         for piece in pieces:
@@ -80,15 +82,32 @@ def write(path: str | bytes, pieces: Iterable[bytes], size: int, name: str) -> b
             if size < 0:  # whatever a pack unpacks to, no more than this reaches the disk
                 break
             digest.update(piece)
-            written = os.write(descriptor, piece)
-            while written < len(piece):
-                written += os.write(descriptor, piece[written:])
+            _write_sparse(descriptor, piece)
+        if not size:
+            os.ftruncate(descriptor, length)  # it may end with a hole
     finally:
         os.close(descriptor)
     if not size and digest.hexdigest() == name:
         return True
     os.unlink(path)
     return False
+
+
+def _write_sparse(descriptor: int, data: bytes) -> None:
+    """Write at the end of a new file; blocks of zeros become holes."""
+    start = 0
+    for place in range(0, len(data) - HOLE_BYTES + 1, HOLE_BYTES):
+        if not data[place] and data[place : place + HOLE_BYTES] == ZEROS:
+            _write_all(descriptor, data[start:place])
+            os.lseek(descriptor, HOLE_BYTES, os.SEEK_CUR)
+            start = place + HOLE_BYTES
+    _write_all(descriptor, data[start:])
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = 0
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
 
 
 def copy(source: str | bytes, to_path: str | bytes, name: str) -> bool:
