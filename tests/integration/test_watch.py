@@ -136,6 +136,30 @@ def test_ignored_files_start_no_sync(home: Home) -> None:
         watcher.until("synced 2 files")
 
 
+def test_files_that_git_begins_to_track_follow(home: Home) -> None:
+    home.files(a="one", __gitignore="build/\n")
+    (home.project / "build/deep").mkdir(parents=True)
+    for name in ("kept", "other"):
+        (home.project / "build/deep" / name).write_text("1")
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=home.project, env=home.environ, check=True)
+
+    git("init", "-q")
+    git("add", "a")
+    with watching(home, "local") as watcher:
+        there = copies(home)
+        git("add", "-f", "build/deep/kept")
+        watcher.until("synced 3 files")
+        (home.project / "build/deep/kept").write_text("2")
+        watcher.until("synced 3 files")
+        assert [(copy / "build/deep/kept").read_text() for copy in there] == ["2", "2"]
+        assert [[path.name for path in (copy / "build/deep").iterdir()] for copy in there] == [["kept"]] * 2
+        git("rm", "-qf", "--cached", "build/deep/kept")
+        watcher.until("synced 2 files")
+        assert not any((copy / "build").exists() for copy in there)
+
+
 def test_changes_during_a_sync_start_another_one(home: Home) -> None:
     home.files(a="0")
     with watching(home, "local") as watcher:
