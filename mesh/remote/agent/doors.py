@@ -11,12 +11,11 @@ from . import cgroups
 from .containers import Containers
 from .frames import encode
 from .lean import Socket, dumps, loads, signal, socket
-from .processes import Process, all_processes, look_at, send_signal, variable_of
+from .processes import Process, all_processes, is_agent, look_at, send_signal, variable_of
 from .state import machine_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 DESCRIPTOR = struct.calcsize("i")  # bytes of one that travels
@@ -145,11 +144,6 @@ def is_open(path: str) -> bool:
     return True
 
 
-def is_on(run: str) -> bool:
-    """Whether any agent of a run is on this machine."""
-    return any(is_open(path) for path in _paths() if os.path.basename(path).rpartition("-")[0] == run)
-
-
 def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
@@ -232,7 +226,7 @@ def containers_of(remote_dir: str, run: str, node: int) -> Containers:
 def sweep(run: str, cgroup: str = "") -> list[Process]:
     """Kill what carries the run's id, what came of it, and what is in a control group; return what is left.
 
-    run: "" for none; cgroup: "" for none, and ours is taken for none
+    run: "" for none, and processes of an agent that lives are spared; cgroup: "" for none, and ours is taken for none
     """
     deadline = time.monotonic() + PATIENCE
     ours = cgroup if os.path.basename(cgroup).startswith("mesh-") else ""
@@ -256,18 +250,33 @@ def sweep(run: str, cgroup: str = "") -> list[Process]:
 
 
 def _of_run(run: str) -> list[Process]:
-    wanted = run.encode()
-    marked = {process.pid for process in all_processes() if variable_of(process.pid, b"MESH_RUN_ID") == wanted}
-    return below(marked, lambda process: process.pid != os.getpid())
+    """Return the processes of a run that have lost their agent.
+
+    Another host of the run may be this machine, or share its process IDs (containers, several sshd): the processes
+    of its agent carry the same id. Only the process table shows those, as each container may have a /tmp of its own.
+    """
+    found = _without_agent(run)
+    # A look at all processes takes time: one whose parent ended meanwhile seems to be below no agent.
+    again = {(process.pid, process.start) for process in _without_agent(run)} if found else set()
+    return [process for process in found if (process.pid, process.start) in again]
 
 
-def below(roots: set[int], counts: Callable[[Process], bool]) -> list[Process]:
-    """These processes and all that descend from them."""
-    every = all_processes()
+def _without_agent(run: str) -> list[Process]:
+    wanted, every = run.encode(), all_processes()
+    marked = {process.pid for process in every if variable_of(process.pid, b"MESH_RUN_ID") == wanted}
+    if not marked:
+        return []
+    agents = {process.pid for process in every if process.pid not in marked and is_agent(process.pid)}
+    kept = {process.pid for process in below(agents, every)} | {os.getpid()}
+    return [process for process in below(marked - kept, every) if process.pid not in kept]
+
+
+def below(roots: set[int], every: list[Process]) -> list[Process]:
+    """Return these processes and all that descend from them, out of every process of the machine."""
     family = set(roots)
     grows = True
     while grows:
         more = {process.pid for process in every if process.parent in family} - family
         family |= more
         grows = bool(more)
-    return [process for process in every if process.pid in family and counts(process)]
+    return [process for process in every if process.pid in family]

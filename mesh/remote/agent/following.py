@@ -12,7 +12,7 @@ import select
 import socket
 import time
 
-from .doors import containers_of, door_of, is_on, knock, remove_door, sweep
+from .doors import containers_of, door_of, knock, remove_door, sweep
 from .frames import Decoder, FrameError
 from .messages import order, request
 from .outbox import Outbox
@@ -211,9 +211,7 @@ class _Following:
     def _sweep(self) -> list[str]:
         """End what is left of the run here; return what stays."""
         request = self._request
-        # Other agents of the run may be on this machine: theirs carries the same id.
-        run = "" if is_on(request["run"]) else request["run"]
-        left = [process.told() for process in sweep(run, self._about.get("cgroup", ""))]
+        left = [process.told() for process in sweep(request["run"], self._about.get("cgroup", ""))]
         remove_door(request["run"], request["node"])
         return left + containers_of(request["remote_dir"], request["run"], request["node"]).stop(0.0)
 

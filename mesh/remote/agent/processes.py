@@ -128,6 +128,15 @@ def variable_of(pid: int, name: bytes) -> bytes:
         return b""
 
 
+def is_agent(pid: int) -> bool:
+    """Return True for an agent and for a guardian. The ranks of an agent stay below it, whatever they do."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"\0-I\0-S\0-c\0" + BOOT.encode() in file.read(STAT_BYTES)
+    except OSError:
+        return False
+
+
 def run_of(pid: int) -> str:
     """The run that a process of this machine was started for; "" if for none, or in a container of its own."""
     try:

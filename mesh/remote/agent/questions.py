@@ -11,7 +11,7 @@ from . import cgroups, doors, stacks
 from .checks import facts
 from .doors import below
 from .gpus import count_gpus
-from .processes import BOOT, all_processes, run_of, send_signal, variable_of
+from .processes import all_processes, is_agent, run_of, send_signal, variable_of
 from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
 from .tape import tapes
@@ -93,8 +93,7 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
 def _orphans() -> list[tuple[str, Process]]:
     """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose."""
     every = all_processes()
-    cared_for = below({process.pid for process in every if _is_agent(process.pid)}, lambda process: True)
-    kept = {process.pid for process in cared_for}
+    kept = {process.pid for process in below({process.pid for process in every if is_agent(process.pid)}, every)}
     live = {told["run"] for told in doors.runs()} | {run_of(pid) for pid in kept}
     found = []
     for process in every:
@@ -102,15 +101,6 @@ def _orphans() -> list[tuple[str, Process]]:
         if run and run not in live and _is_ours(process.pid) and not variable_of(process.pid, b"MESH_SETUP"):
             found.append((run, process))
     return found
-
-
-def _is_agent(pid: int) -> bool:
-    """Whether a process is an agent or a guardian: their ranks stay below them, whatever these do."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"\0-I\0-S\0-c\0" + BOOT.encode() in file.read(4096)
-    except OSError:
-        return False
 
 
 def _is_ours(pid: int) -> bool:
@@ -122,8 +112,9 @@ def _is_ours(pid: int) -> bool:
 
 def _live() -> tuple[set[tuple[str, str]], set[str]]:
     """The runs that live: by run and node, and those that are known by a process only."""
-    agents = {process.pid for process in all_processes() if _is_agent(process.pid)}
-    known = {run_of(process.pid) for process in below(agents, lambda process: True)}
+    every = all_processes()
+    agents = {process.pid for process in every if is_agent(process.pid)}
+    known = {run_of(process.pid) for process in below(agents, every)}
     return {(told["run"], str(told["node"])) for told in doors.runs()}, known
 
 
