@@ -12,14 +12,13 @@ from benchmarks.figures import table
 from benchmarks.kill import SLEEP, START
 from benchmarks.rows import Chosen
 from benchmarks.stage import TICKS, BenchmarkError, Contestant, Stage
-from tests.lab import eventually, processes_in
+from tests.lab import eventually, is_agent, processes_in
 
 QUIET = 30.0  # seconds
 BEATS = 10_000
 LINES = 1_000_000  # of all hosts
 LOOKS = 4
 FEW = 4  # hosts
-AGENT = "-I -S -c"  # in the command line of agents and guardians
 HEAD = """\
 ## Hours of a run
 """
@@ -56,7 +55,7 @@ def agents(stage: Stage) -> list[Look]:
     for host in stage.lab.hosts:
         namespace = (Path(f"/proc/{host.pid}/ns/pid")).readlink()
         for pid, command in processes_in(str(namespace)):
-            if AGENT in command and "sshd" not in command:
+            if is_agent(command):
                 with contextlib.suppress(OSError):
                     found.append(Look.at(pid))
     return found

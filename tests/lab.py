@@ -150,6 +150,11 @@ def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
+def is_agent(command: str) -> bool:
+    """Return True for the command line of an agent or a guardian, also before it has taken its name."""
+    return command.startswith(("mesh-agent", "mesh-guardian")) or " -I -S -c " in command
+
+
 class TestHost:
     """One machine of a Lab."""
 

@@ -180,6 +180,7 @@ class PrepareFailed(HostEvent):
     step: str
     message: str
     hint: str = ""
+    killed_by: str = ""  # "signal 15" if the agent was killed, or ended by that
 
 
 @frozen
@@ -305,6 +306,7 @@ class Lost(HostEvent):
     reason: str
     is_clear: bool = False  # the host has told that no process of the run is left there
     is_known: bool = False  # the host itself has told that the run's agent is no more
+    killed_by: str = ""  # "signal 9" if a signal ended the agent, "a signal" if it left no word; "": another reason
 
 
 @frozen

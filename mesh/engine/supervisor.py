@@ -167,7 +167,8 @@ class Supervisor:
                     self._deadlines["finish"] = max(self._deadlines["finish"], self._now + seconds + PATIENCE)
             case PrepareFailed():
                 if self._started and event.step != "start":  # the agent itself was told to end
-                    return self._lose(Lost(time=event.time, node=event.node, reason=event.message), Phase.RUNNING)
+                    lost = Lost(time=event.time, node=event.node, reason=event.message, killed_by=event.killed_by)
+                    return self._lose(lost, Phase.RUNNING)
                 return self._fail(event, Cause.PREPARE)
             case WorkspaceFailed(time=time, message=message, hint=hint):
                 failure = PrepareFailed(time=time, node=0, step="workspace", message=message, hint=hint)
@@ -484,7 +485,9 @@ class Supervisor:
             self._not_seen.pop(node, None)
         if phase is not Phase.FINISHING and not self._started:
             step = phase.name.lower()
-            return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
+            by = event.killed_by
+            failed = PrepareFailed(time=event.time, node=node, step=step, message=event.reason, killed_by=by)
+            return self._fail(failed, Cause.PREPARE)
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_ends[node]:
             if not event.is_clear and node not in self._cleared:
                 self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"

@@ -97,8 +97,8 @@ class Following(Session):
                 reason = header.get("why") or "its agent was killed"
                 if left:
                     reason += f", and left there {left}"
-                lost = {"is_clear": not left, "is_known": True}
-                yield Lost(time=header["time"] - self._offset, node=node, reason=reason, **lost)
+                lost_at = header["time"] - self._offset
+                yield Lost(time=lost_at, node=node, reason=reason, is_clear=not left, is_known=True)
             case "beat":
                 yield from super()._event(header, data)
             case _:

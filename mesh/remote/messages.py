@@ -167,7 +167,7 @@ ANSWERS: dict[str, Message] = {
     "synced": Message({"files": COUNT, "seconds": SPAN, "tree": hexadecimal, "attempt": INDEX}),
     "decided": Message({"entry": INDEX, "why": shown, "missing": LINES}),
     "ready": Message({"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}),
-    "failed": Message({"step": word(*STEPS), "message": shown, "hint": shown, "time": TIME}),
+    "failed": Message({"step": word(*STEPS), "message": shown, "hint": shown, "time": TIME}, {"signal": SIGNAL}),
     "started": Message({"rank": INDEX, "pid": PID, "time": TIME}),
     "output": Message(
         {"rank": integer(-1, RANK_MAX), "stream": word(*STREAMS, "prerun", "setup")}, {"at": COUNT}, OUTPUT_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.core.text import one_line
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
-from mesh.remote.agent.guardian import SWEPT
+from mesh.remote.agent.guardian import KILLED, SWEPT
 from mesh.remote.asked import Asked
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON, blob, lacking, opening
 from mesh.remote.telling import event_of, told_owner
@@ -546,7 +547,7 @@ class Session:
             self._over = True
             farewell = self._channel.farewell()
             if greeted:
-                yield Lost(time=now, node=self.node, reason=_last_words(farewell))
+                yield Lost(time=now, node=self.node, reason=_last_words(farewell), killed_by=_killed_by(farewell))
             else:
                 yield self._no_agent(farewell, banner)
         elif greeted and self._attached:
@@ -554,8 +555,8 @@ class Session:
             self._why = self._why_hung_up or "the connection ended"
             if farewell.status is not None and farewell.status >= 0:  # the guardian's own: the agent is no more
                 self._over = True
-                clear = farewell.status == SWEPT
-                yield Lost(time=now, node=self.node, reason=_last_words(farewell), is_clear=clear)
+                clear, by = farewell.status == SWEPT, _killed_by(farewell)
+                yield Lost(time=now, node=self.node, reason=_last_words(farewell), is_clear=clear, killed_by=by)
 
     def _receive(self) -> bytes:
         # While nobody was reading, nothing could be heard.
@@ -600,7 +601,8 @@ class Session:
                 self._over = True
                 left = "; ".join(header["left"])
                 reason = "its agent is gone" + (f", and left there {left}" if left else "")
-                yield Lost(time=time.time(), node=self.node, reason=reason, is_clear=not left)
+                now, clear = time.time(), not left
+                yield Lost(time=now, node=self.node, reason=reason, is_clear=clear, killed_by="a signal")
             case "piece":
                 yield from self._receive_piece(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
@@ -730,6 +732,12 @@ def _last_words(farewell: Farewell) -> str:
     if farewell.status is not None:
         return f"its agent ended (exit {farewell.status})"
     return "the connection ended"
+
+
+def _killed_by(farewell: Farewell) -> str:
+    """Return the signal that has killed the agent, by the last words of its guardian; "" if they name none."""
+    found = re.search(re.escape(KILLED) + r"(\d+)", farewell.stderr.decode("utf-8", "replace"))
+    return f"signal {found.group(1)}" if found else ""
 
 
 def _tail(text: bytes) -> str:

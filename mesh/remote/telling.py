@@ -99,7 +99,10 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
         case "failed":
             step, message, hint = header["step"], header["message"], header["hint"]
             # Its own time: what it ends because of it comes after.
-            return PrepareFailed(time=header["time"] - offset, node=node, step=step, message=message, hint=hint)
+            number = header.get("signal")
+            killed_by = "" if number is None else f"signal {number}" if number else "a signal"
+            at = header["time"] - offset
+            return PrepareFailed(time=at, node=node, step=step, message=message, hint=hint, killed_by=killed_by)
         case "asks-password":
             return AsksPassword(time=now, node=node, user=header["user"])
         case "answer":

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Event, Exited, LeftOut, Output, PrepareFailed, PrerunDecided, Started, Stream
+from mesh.core.events import (
+    Event,
+    Exited,
+    HostEvent,
+    LeftOut,
+    Lost,
+    Output,
+    PrepareFailed,
+    PrerunDecided,
+    Started,
+    Stream,
+)
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.sinks import encoding
@@ -123,9 +134,10 @@ class StoreSink:
             self._output(event)
             return
         if isinstance(event, PrerunDecided):
-            told = f"==> {self._prerun[event.entry].told} {event.told()}\n".encode("utf-8", "replace")
-            first = self._placement.ranks(event.node)[0]
-            self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=told))
+            self._log_prerun(event, f"==> {self._prerun[event.entry].told} {event.told()}\n")
+        if isinstance(event, Lost | PrepareFailed) and event.killed_by and self._prerun and not self._started:
+            # The output of prerun may be lost with its agent; the log says at least why.
+            self._log_prerun(event, f"==> {event.reason if isinstance(event, Lost) else event.message}\n")
         if isinstance(event, Started):
             self._started.append(event)
         if isinstance(event, Started | Exited):
@@ -142,6 +154,11 @@ class StoreSink:
             self._events += json.dumps(item).encode() + b"\n"
         if isinstance(event, Exited | PrepareFailed):
             self._flush()  # whoever looks now wants to see why
+
+    def _log_prerun(self, event: HostEvent, text: str) -> None:
+        """Append a line of ours to the log of a host's prerun."""
+        first, data = self._placement.ranks(event.node)[0], text.encode("utf-8", "replace")
+        self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=data))
 
     def idle(self) -> None:
         self._flush()

@@ -11,7 +11,7 @@ from mesh.core.events import Lost, NotPulled, PrepareFailed, Pulled
 from mesh.core.outcome import Cause, Outcome
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.ranks import counted, told_ranks
-from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
+from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
 MOST_LINES = 25
 WIDTH = 200  # characters of a line that is quoted
@@ -28,7 +28,7 @@ def run_summary(
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
     lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared)
-    return [*_fitted(lines, outcome), f"logs: {logs}"]
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
 def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
@@ -52,7 +52,7 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
         lines = _ending(outcome, placement, said, what="setup")
-    return [*_fitted(lines, outcome), f"logs: {logs}"]
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
 def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
@@ -63,7 +63,7 @@ def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
         lines = [f"ended by {signal.Signals(outcome.exit_code - 128).name}"]
     else:
         lines = _failures(outcome, placement, lambda node: [], "sync")
-    return _fitted(lines, outcome)
+    return _fitted(lines, outcome, placement)
 
 
 def pull_summary(
@@ -118,8 +118,9 @@ def _of_last_command(said: Sequence[str]) -> Sequence[str]:
     return said[begins[-1] + 1 :] if begins else said
 
 
-def _fitted(lines: list[str], outcome: Outcome) -> list[str]:
+def _fitted(lines: list[str], outcome: Outcome, placement: Placement) -> list[str]:
     """With what was not verified, and room for one more line."""
+    lines += [likely] if (likely := agents_killed_together(outcome, placement)) else []
     lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
     room = MOST_LINES - 1
     if len(lines) > room:

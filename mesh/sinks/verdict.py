@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Exited, Lost
+from mesh.core.events import Exited, Lost, PrepareFailed
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.sinks.words import Raised, raised
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mesh.sinks.facts import Fact
 
 LAST_LINES = 10  # of what the first one said
+SAME_MOMENT_S = 5.0  # a client learns within this time that an agent was killed: it may have to connect again
+KILLERS = "Likely cause: the command or prerun runs pkill, killall, kill -1 or reboot."
 
 Tail = Callable[[int], Sequence[str]]
 
@@ -104,6 +106,20 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
         suspects = (failure for failure in map(examine, own) if failure.exception or failure.event.rank not in stopped)
         root = next(suspects, None)
     return Verdict(first=examine(outcome.first), root=root, others=others, lost=lost, stopped=outcome.stopped)
+
+
+def agents_killed_together(outcome: Outcome, placement: Placement) -> str:
+    """Return a sentence if a signal has ended the agents of all hosts at the same moment, else ""."""
+    told: tuple[Lost | PrepareFailed, ...] = (*outcome.lost, *outcome.failures)
+    ends = [event for event in told if event.killed_by]
+    times = [event.time for event in ends]
+    if {event.node for event in ends} != set(range(len(placement.hosts))) or max(times) - min(times) > SAME_MOMENT_S:
+        return ""
+    signals = {event.killed_by for event in ends}
+    by = f" by {signals.pop()}" if len(signals) == 1 else ""
+    who = "every agent was" if len(ends) > 1 else "the agent was"
+    within = f" within {max(0.1, max(times) - min(times)):.1f} s" if len(ends) > 1 else ""
+    return f"{who} killed{by}{within}. {KILLERS}"
 
 
 def _examine(placement: Placement, started: float, said: Tail, event: Exited) -> Failure:

@@ -12,7 +12,18 @@ from mesh.core.events import Lost
 from mesh.remote.agent.visits import _held
 from tests.conftest import REPOSITORY
 
-from .conftest import Run, damage_a_tape
+from .conftest import Open, Run, damage_a_tape
+
+SHOW = "for pid in $PPID $(cut -d' ' -f4 /proc/$PPID/stat); do cat /proc/$pid/comm /proc/$pid/cmdline; echo; done"
+
+
+def test_agent_and_guardian_have_names_of_their_own(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.prepare()
+    run.start("sh", "-c", SHOW)
+    assert run.result().code == 0
+    names = run.printed().decode().replace("\0", "").split("\n")
+    assert names == ["mesh-agent", "mesh-agent", "mesh-guardian", "mesh-guardian", ""]
 
 
 def test_it_tells_what_its_agent_has_failed_of(agent: Run, remote_dir: Path) -> None:

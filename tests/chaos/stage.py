@@ -18,7 +18,7 @@ from types import TracebackType
 
 from tests.chaos.rank import DEVICE, LINE, lines
 from tests.conftest import Home, Terminal, new_home
-from tests.lab import Lab, TestHost, eventually, wait_for_sshd
+from tests.lab import Lab, TestHost, eventually, is_agent, wait_for_sshd
 
 PROGRAM = Path(__file__).parent / "rank.py"
 GRACE = 1.0  # seconds, --grace of every run here
@@ -207,7 +207,7 @@ class Stage:
 
     def agents(self, node: int) -> tuple[list[int], list[int]]:
         """(agents, guardians) of a host, as pids here."""
-        ours = {pid: _parent(pid) for pid, command in self.hosts[node].processes() if " -I -S -c " in command}
+        ours = {pid: _parent(pid) for pid, command in self.hosts[node].processes() if is_agent(command)}
         agents = [pid for pid, parent in ours.items() if parent in ours]
         return agents, [ours[pid] for pid in agents]
 
@@ -232,7 +232,7 @@ class Stage:
             for host in self.hosts
             if not (reachable and host.index in self.unreachable)
             for pid, command in host.processes()
-            if with_agents or (command and " -I -S -c " not in command)
+            if with_agents or (command and not is_agent(command))
         ]
 
     def devices_are_free(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, Home
-from tests.lab import Lab, eventually
+from tests.lab import Lab, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -103,7 +103,7 @@ def test_the_dead_keep_nobody_waiting(pod: Home, lab: Lab, how: str) -> None:
     else:
         for host in lab.hosts:
             for pid, command in host.processes():
-                if " -I -S -c " in command:
+                if is_agent(command):
                     os.kill(pid, signal.SIGSTOP)
         assert process.stderr is not None
         for said in (b"stopping 4 ranks", b"killing"):
@@ -114,7 +114,7 @@ def test_the_dead_keep_nobody_waiting(pod: Home, lab: Lab, how: str) -> None:
         process.wait(20)
         for host in lab.hosts:
             for pid, command in host.processes():
-                if " -I -S -c " in command:
+                if is_agent(command):
                     os.kill(pid, signal.SIGCONT)
     done = pod.mesh("run", "pod", "sh", "-c", "echo mine")
     process.communicate()
@@ -218,7 +218,7 @@ def test_clean_touches_no_run_that_lives(pod: Home, lab: Lab) -> None:
     process = start(pod, "run", "--host-grace", "60", "pod", "sh", "-c", "echo up; exec sleep 1000")
     first, second, third = lab.hosts[:3]
     third.script("MESH_RUN_ID=x setpriv --reuid 65534 --clear-groups setsid sleep 4996 >/dev/null 2>&1 </dev/null &")
-    stopped = [pid for pid, command in first.processes() if " -I -S -c " in command]
+    stopped = [pid for pid, command in first.processes() if is_agent(command)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     second.script("rm -r /tmp/mesh-0")

@@ -18,7 +18,7 @@ import pytest
 from mesh.workspace.landing import part_of
 from tests.agent.conftest import PYTHONS
 from tests.conftest import Home
-from tests.lab import Lab, TestHost, eventually
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 MB = 1_000_000
 
@@ -185,7 +185,7 @@ def test_an_agent_that_is_killed_is_a_lost_host(made: Home, lab: Lab) -> None:
         part = unfinished(made, 2)
         assert eventually(part.exists, 30.0)
         for pid, command in lab.hosts[2].processes():
-            if " -I -S -c " in command:
+            if is_agent(command):
                 with contextlib.suppress(ProcessLookupError):  # it ends when another of them has ended
                     os.kill(pid, signal.SIGKILL)
         _, err = pull.communicate(timeout=60)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually
+from tests.lab import Lab, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -244,7 +244,7 @@ def test_what_ranks_leave_behind_is_gone(pod: Home, lab: Lab) -> None:
     done = pod.mesh("run", "--grace", "0.5", "pod", "bash", "-c", script)
     assert done.status == 0
     # At once nothing of the run, and the agents within 2 s.
-    assert not [command for host in lab.hosts for _, command in host.processes() if "python3 -I -S" not in command]
+    assert not [command for host in lab.hosts for _, command in host.processes() if not is_agent(command)]
     assert eventually(lambda: not any(host.processes() for host in lab.hosts), 10.0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, TestHost, eventually
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -36,7 +36,7 @@ def start(pod: Home, *words: str) -> subprocess.Popen[bytes]:
 
 def find(host: TestHost, *, agent: bool) -> int:
     """The pid of a host's agent or guardian, seen from here."""
-    ours = {pid: int(_stat(pid)[1]) for pid, command in host.processes() if " -I -S -c " in command}
+    ours = {pid: int(_stat(pid)[1]) for pid, command in host.processes() if is_agent(command)}
     (found,) = [pid for pid, parent in ours.items() if (parent in ours) is agent]
     return found
 
@@ -145,7 +145,7 @@ def test_a_client_that_ends_leaves_nothing(pod: Home, lab: Lab, number: int) -> 
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:  # agents may be on their way out, but nothing of the run
         commands = [command for host in lab.hosts for _, command in host.processes()]
-        assert all(command.startswith("python3 -I ") for command in commands), commands
+        assert all(map(is_agent, commands)), commands
     # 5 s to come back, for who was not heard to leave; grace, and some time for 4 hosts on two cores.
     assert gone(*lab.hosts, within=10.0 if number == signal.SIGKILL else 4.0)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
+from tests.lab import Lab
 
 pytestmark = [pytest.mark.sshd]
 
@@ -53,3 +54,59 @@ def test_lost_agent_leaves_ranks_of_another_host_on_the_same_machine(plain_pod: 
     assert "host 127.0.0.3" in told
     assert "(rank 1) was lost first" in told
     assert "rank 0 stopped by mesh" in told
+
+
+EVERY_PYTHON = [("pkill", "python"), ("pkill", "-f", "python"), ("killall", "python3")]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("words", EVERY_PYTHON, ids=" ".join)
+def test_command_that_kills_every_python_spares_agents(pod: Home, words: tuple[str, ...]) -> None:
+    pod.files(mesh__yaml=f"prerun: ['{' '.join(words)}; true']\n")
+    done = pod.mesh("run", "pod", *words)
+    assert done.status == 1, done.err  # no process matched
+
+
+KILL_AGENTS = (
+    "for pid in /proc/[0-9]*; do read -r name <$pid/comm; case $name in {}) kill -{} ${{pid#/proc/}};; esac; done"
+)
+DEATHS = {
+    "SIGTERM for all": ("mesh-*", 15, "by signal 15"),
+    "SIGKILL for agents": ("mesh-agent", 9, "by signal 9"),
+    "SIGKILL for all": ("mesh-*", 9, "by a signal"),
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", DEATHS)
+def test_verdict_names_likely_cause_of_death_of_every_agent(pod: Home, how: str) -> None:
+    name, number, by = DEATHS[how]
+    done = pod.mesh(
+        "run", "--grace", "1", "pod", "-c", f"sleep 0.5; {KILL_AGENTS.format(name, number)} 2>&1; sleep 4567"
+    )
+    assert done.status == 76, done.err
+    assert f"every agent was killed {by} within" in done.err
+    assert "Likely cause: the command or prerun runs pkill, killall" in done.err
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", ["SIGTERM for all", "SIGKILL for agents"])
+def test_likely_cause_is_named_for_prerun_whose_log_exists(pod: Home, lab: Lab, how: str) -> None:
+    name, number, by = DEATHS[how]
+    (pod.project / "kill.sh").write_text(f"sleep 0.5; {KILL_AGENTS.format(name, number)}; sleep 4567\n")
+    pod.files(mesh__yaml="prerun: [sh kill.sh]\n")
+    done = pod.mesh("run", "--grace", "1", "pod", "true")
+    assert done.status == 125, done.err
+    assert f"every agent was killed {by} within" in done.err
+    (logs,) = (pod.path / ".local/state/mesh/runs").glob("*/logs")
+    for host in lab.hosts:
+        assert "agent" in (logs / f"prerun-{host.address}.log").read_text()
+
+
+@pytest.mark.root
+def test_likely_cause_is_not_named_for_one_host_of_several(pod: Home, lab: Lab) -> None:
+    kill = KILL_AGENTS.format("mesh-agent", 9)
+    done = pod.mesh("run", "--grace", "1", "pod", "-c", f"sleep 0.5; [ $RANK != 2 ] || {kill}; sleep 4567")
+    assert done.status == 76, done.err
+    assert f"host {lab.hosts[2].address} (rank 2) was lost first" in done.err
+    assert "Likely cause" not in done.err

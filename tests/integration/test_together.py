@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Home
 from tests.integration.test_attach import left
-from tests.lab import Lab, TestHost, eventually
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -87,7 +87,7 @@ def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab, how: str) -> None
     run = started(home, eight)
     third = eight.hosts[3]
     if "told" in how:
-        for pid in [pid for pid, command in third.processes() if " -I -S -c " in command]:
+        for pid in [pid for pid, command in third.processes() if is_agent(command)]:
             with contextlib.suppress(ProcessLookupError):  # it ends when another of them has ended
                 os.kill(pid, signal.SIGTERM)
     else:

@@ -9,7 +9,17 @@ import os
 import time
 
 from .lean import dumps, loads, signal, socketpair
-from .processes import UNSEEN, become_subreaper, descendants, has_children, hear_of_parents_end, send_signal
+from .processes import (
+    AGENT,
+    GUARDIAN,
+    UNSEEN,
+    become_subreaper,
+    descendants,
+    has_children,
+    hear_of_parents_end,
+    send_signal,
+    take_name,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
 
 SWEPT = 95  # exit status: the agent was killed, and everything that it had started is gone
 NOT_SWEPT = 94  # the same, but something is left
+KILLED = "killed by signal "  # with its number: what the last words of a guardian say of such an agent
 PATIENCE = 5.0  # seconds for SIGKILL to take effect
 MOST_SAID = 200  # bytes of what the agent says of its own error
 
@@ -58,6 +69,7 @@ def guard(serve: Callable[[Guardian], None]) -> None:
     except OSError:  # the login shell made us one already
         pass
     become_subreaper()
+    take_name(GUARDIAN)
     guardian = os.getpid()
     ours, theirs = socketpair()
     heard, words = os.pipe()
@@ -68,6 +80,7 @@ def guard(serve: Callable[[Guardian], None]) -> None:
         try:
             ours.close()
             become_subreaper()
+            take_name(AGENT)
             hear_of_parents_end(guardian)
             serve(link)
             status = 0
@@ -85,7 +98,7 @@ def guard(serve: Callable[[Guardian], None]) -> None:
         _end_spare()
     if status == 0 or not begun:  # it has looked itself, and what is still there is there on purpose or was named
         _end_like(status)
-    how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
+    how = f"{KILLED}{os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "it failed"
     left = [*end_all(), *_end_orphans(begun)]
     done = f"it left there {'; '.join(left)}" if left else "its processes were ended"
     os.write(2, f"the agent is gone ({how}{': ' * bool(why)}{why}); {done}\n".encode())

@@ -274,10 +274,13 @@ class Agent:
         held = self.begin["owner"] or self.share or self.outfit.has_claimed or self.containers.used()
         return not (held or self.is_over() or self.client.is_detached) and self.ending.is_empty()
 
-    def fail(self, step: str, message: str, hint: str = "") -> None:
+    def fail(self, step: str, message: str, hint: str = "", killed_by: int | None = None) -> None:
+        """Send the first failure. killed_by: the signal that ends this agent, 0 for one that its guardian got"""
         if not self.failed:
             self.failed = True
             told = {"step": step, "message": message, "hint": hint, "time": time.time()}
+            if killed_by is not None:
+                told["signal"] = killed_by
             self.out.send({"type": "failed", **told})
 
     # ---- before the ranks
@@ -445,7 +448,7 @@ class Agent:
             orphaned = os.getppid() != self.parent
             reason = "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)"
             self.detachment.lose(reason)
-            self.fail("agent", reason)
+            self.fail("agent", reason, killed_by=0 if orphaned else int(signal.SIGTERM))
             self.finish(signal.SIGTERM, self.begin["grace"])
         self.detachment.decide()
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():

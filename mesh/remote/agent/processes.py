@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import os
 
-from .lean import prctl, signal
+from .lean import call, contents, prctl, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 STAT_BYTES = 4096  # more than /proc/PID/stat ever has: 52 numbers and a name of 64 bytes
 
 # What the program of every agent and guardian begins with, after -c: blob.py has the rest of it.
 BOOT = "import os,sys;sys.version_info<(3,8)and "
+AGENT, GUARDIAN = "mesh-agent", "mesh-guardian"  # the names that they take, at most 15 bytes
+ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat after the process's name, proc(5)
+
+
+def take_name(name: str) -> None:
+    """Have ``ps``, ``pkill`` and ``killall`` see this process under a name of its own, also in its argv.
+
+    A pattern like "python" in a user's command is meant for the user's processes, and must not match ours. Python
+    has copied its argv, so nothing reads the old one any more. Where a kernel forbids to write there, it stays.
+    """
+    call("prctl", PR_SET_NAME, name.encode() + b"\0", 0, 0, 0)
+    try:
+        fields = contents("/proc/self/stat").rpartition(")")[2].split()
+        start, size = int(fields[ARG_START]), int(fields[ARG_END]) - int(fields[ARG_START])
+        memory = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(memory, name.encode()[: max(0, size - 1)].ljust(size, b"\0"), start)
+        finally:
+            os.close(memory)
+    except (OSError, ValueError, IndexError):
+        pass
 
 
 def become_subreaper() -> None:
@@ -132,9 +154,11 @@ def is_agent(pid: int) -> bool:
     """Return True for an agent and for a guardian. The ranks of an agent stay below it, whatever they do."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"\0-I\0-S\0-c\0" + BOOT.encode() in file.read(STAT_BYTES)
+            words = file.read(STAT_BYTES)
     except OSError:
         return False
+    first = words.partition(b"\0")[0]
+    return first in (AGENT.encode(), GUARDIAN.encode()) or b"\0-I\0-S\0-c\0" + BOOT.encode() in words
 
 
 def run_of(pid: int) -> str:
