@@ -30,6 +30,7 @@ def test(context: Context) -> None:
         "seed": "the first seed; each round has the next one",
         "rounds": "how many runs with random faults",
         "minutes": "begin no other run after so many",
+        "user": "who logs in to the hosts: root, or plain",
         "write": "write the section of docs/reliability.md",
     }
 )
@@ -39,12 +40,13 @@ def chaos(
     seed: int = 1,
     rounds: int = 100,
     minutes: int = 60,
+    user: str = "root",
     write: bool = False,
 ) -> None:
     """What dies, and what ranks do meanwhile: nothing may be left, and no line lost. Needs root."""
     what = "--all" if all else f"--seed {seed} --rounds {rounds}"
     more = " --write" if write else ""
-    context.run(f"{executable} -m tests.chaos {what} --minutes {minutes}{more}", pty=False)
+    context.run(f"{executable} -m tests.chaos {what} --minutes {minutes} --user {user}{more}", pty=False)
 
 
 @task(

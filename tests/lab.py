@@ -24,11 +24,12 @@ from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 START = 20.0  # seconds that a host may take to start
+PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 # What begins empty on a host, so that a file found there was really sent.
 EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
 
 # PID 1 of a host. $1: its directory here, $2: its name, $3: what begins empty, $4: a file with paths to show
-# read-only, one a line, $5: a home directory to share, or nothing.
+# read-only, one a line, $5: a home directory to share, or nothing, $6: who logs in, $7: the user ID if not root.
 INIT = r"""
 set -e
 cd "$1"
@@ -42,6 +43,13 @@ for d in $3; do [ -d fs/root$d ] && mount -t tmpfs -o mode=1777 tmpfs fs/root$d;
 chmod 755 fs/root/home fs/root/run fs/root/srv fs/root/mnt
 [ -z "$5" ] || mount --bind "$5" fs/root/root
 chmod 700 fs/root/root
+if [ "$6" != root ]; then
+    echo "$6:x:$7:$7::/home/$6:/bin/bash" >>fs/root/etc/passwd
+    echo "$6:x:$7:" >>fs/root/etc/group
+    echo "$6:*:19000:0:99999:7:::" >>fs/root/etc/shadow
+    mkdir -m 700 "fs/root/home/$6"
+    chown "$7:$7" "fs/root/home/$6"
+fi
 while read -r path; do
     mkdir -p "fs/root$path"
     mount --bind "fs/shown$path" "fs/root$path"
@@ -162,7 +170,8 @@ class TestHost:
 
     def __init__(self, lab: Lab, index: int, name: str, address: str) -> None:
         self.lab, self.index, self.name, self.address = lab, index, name, address
-        self.port, self.user = 22, "root"
+        self.port, self.user = 22, lab.user
+        self.home = "/root" if lab.user == "root" else f"/home/{lab.user}"
         self.directory = lab.directory / name
         self.pid = 0  # of its init, here
 
@@ -172,9 +181,9 @@ class TestHost:
         return sh(*enter, text=text, check=check)
 
     def script(self, text: str) -> str:
-        """Run shell text there, in root's home."""
+        """Run shell text there as root, in the home directory of the user who logs in."""
         path = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-        return self.run("env", "-i", "HOME=/root", path, "sh", "-ec", f"cd; {text}")
+        return self.run("env", "-i", f"HOME={self.home}", path, "sh", "-ec", f"cd; {text}")
 
     def processes(self, *, with_sshd: bool = False) -> list[tuple[int, str]]:
         """What runs there beyond init and sshd."""
@@ -227,11 +236,16 @@ class Lab:
         sshd: Sequence[str] = (),
         visible: Sequence[Path] = (),
         shared_home: bool = False,
+        user: str = "root",
     ) -> None:
-        """sshd: lines for sshd_config; visible: what hosts see read-only though it lies where they begin empty."""
+        """sshd: lines for sshd_config; visible: what hosts see read-only though it lies where they begin empty.
+
+        user: who logs in; anybody but root is a plain user, who may make no control group
+        """
         if os.geteuid():
             raise LabError("needs root")
         self._count, self._sshd, self._visible, self._shared_home = count, sshd, visible, shared_home
+        self.user = user
         self.directory = Path(tempfile.mkdtemp(prefix="mesh-lab-"))
         self.identity = self.directory / "id"
         self.known_hosts = self.directory / "known_hosts"
@@ -259,7 +273,7 @@ class Lab:
         """A cluster of all hosts (or some), with more lines of settings."""
         listed = "".join(f"    - {host.address}\n" for host in (self.hosts if hosts is None else hosts))
         settings = "".join(f"  {line}\n" for line in more)
-        return f"{name}:\n  user: root\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
+        return f"{name}:\n  user: {self.user}\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
 
     def reset(self) -> None:
         """Mend all cables, end what runs, and empty the places that began so."""
@@ -268,7 +282,7 @@ class Lab:
             self.end_all(host)
             host.set_shell("/bin/bash")
             # -xdev: what is mounted there belongs to this machine.
-            host.script("find /root /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
+            host.script(f"find {host.home} /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
 
     def end_all(self, host: TestHost) -> None:
         """Kill everything on a host but init and the sshd that listens."""
@@ -313,6 +327,7 @@ class Lab:
         options = "".join(f"{line}\n" for line in self._sshd)  # sshd takes the first value that it reads
         options += SSHD_CONFIG + "HostKey /etc/ssh/host_key\nAuthorizedKeysFile /etc/ssh/authorized_keys\nUsePAM yes\n"
         spawned = []
+        login = (self.user, str(PLAIN_USER_ID))
         for host in self.hosts:
             (host.directory / "fs").mkdir(parents=True)
             make_key(host.directory / "host_key", host.name)
@@ -322,7 +337,7 @@ class Lab:
             enter = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
             shared = str(home) if self._shared_home else ""
             arguments = [str(self.directory / "init"), str(host.directory), host.name, EMPTY]
-            spawned.append(self._spawn(*enter, *arguments, str(self.directory / "visible"), shared))
+            spawned.append(self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login))
         for host, process in zip(self.hosts, spawned, strict=True):
             host.pid = self._child_of(process)
         self._connect_all(net)

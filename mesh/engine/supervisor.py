@@ -495,7 +495,8 @@ class Supervisor:
             return self._settle()
         self._lost.append(event)
         if not event.is_clear:
-            self._not_seen[node] = f"{name}: lost; its agent ends the run there as soon as it notices"
+            ends = "lost; its agent ends the run there as soon as it notices"
+            self._not_seen[node] = f"{name}: {event.reason if event.killed_by else ends}"
         self._running.pop(node, None)
         suspected = self._suspect(event)
         return [*suspected, *self._have_started(self._placement.ranks(node)), *self._introduce(), *self._settle()]

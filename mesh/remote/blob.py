@@ -37,6 +37,7 @@ MODULES = (
     "place",
     "workspace",
     "doors",
+    "notes",
     "spare",
     "spool",
     "tape",

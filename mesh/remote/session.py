@@ -174,6 +174,7 @@ class Session:
         preparation, finds: as in prepare
         """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
+        self._begun = time.monotonic()
         self._is_locking = begin.lock
         self._marker = os.urandom(16).hex()
         request = {
@@ -493,6 +494,7 @@ class Session:
             "have": self.place,
             "remote_dir": self._remote_dir,
             "cgroup": self._cgroup,
+            "age": time.monotonic() - self._begun,
         }
 
     def _read(self) -> Iterator[Event]:

@@ -33,7 +33,7 @@ from mesh.core.events import (
 from mesh.core.interfaces import Channel
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import cgroups
-from mesh.remote.agent.spare import group_of
+from mesh.remote.agent.doors import group_of
 from mesh.remote.agent.state import machine_directory
 from mesh.remote.blob import opening, start_command
 from mesh.remote.session import Begin, Finds, Preparation, Rank, Session

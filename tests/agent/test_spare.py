@@ -11,6 +11,7 @@ import pytest
 
 from mesh.backends.local import LocalBackend, LocalChannel
 from mesh.core.events import Exited, Ready, Stream
+from mesh.remote.agent import cgroups
 from mesh.remote.agent.frames import encode
 from mesh.remote.blob import opening, start_command
 from tests.lab import eventually
@@ -123,6 +124,44 @@ def test_nothing_stays_where_none_is_wanted(opener: Open, known: str, how: str) 
     else:
         run.session.close()
     assert eventually(lambda: not is_running(spare) and not is_running(agent), 20.0)
+
+
+def kill_both_while_it_waits(backend: LocalBackend, python: str) -> LocalChannel:
+    """Have an agent wait, and kill it and its guardian so that neither sees the end of the other."""
+    (opened,) = backend.open([HOST], start_command(python))
+    channel = opened.result
+    assert isinstance(channel, LocalChannel)
+    spare = wait_for_spare(channel)
+    agent = parent_of(spare)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (parent_of(agent), agent):
+            os.kill(pid, number)
+    assert eventually(lambda: not is_running(spare))
+    return channel
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", ["an agent that waits", "a sweep"])
+def test_group_of_agent_and_guardian_killed_together_is_removed_by_the_next(known: str, how: str) -> None:
+    backend = LocalBackend()
+    try:
+        killed = kill_both_while_it_waits(backend, known)
+        if not cgroups.own():
+            pytest.skip("no control group is ours")
+        assert kept_groups(killed)
+        (opened,) = backend.open([HOST], start_command(known))
+        channel = opened.result
+        assert isinstance(channel, LocalChannel)
+        if how == "a sweep":
+            about = {"run": "none", "node": 0, "have": 0, "remote_dir": "/nowhere", "cgroup": ""}
+            channel.send(opening() + encode({"type": "channel", "marker": "m", **about}))
+        else:
+            wait_for_spare(channel)
+        assert eventually(lambda: not kept_groups(killed), 20.0)
+        channel.close()
+        assert eventually(lambda: not kept_groups(channel), 20.0)
+    finally:
+        backend.close()
 
 
 @pytest.mark.parametrize("how", ["hang up", "kill", "kill its guardian", "tell it to end", "bring a channel"])

@@ -22,8 +22,9 @@ FORK = multiprocessing.get_context("fork")
 class Crew(Generic[Job, Answer]):
     """Workers, each with four hosts of its own."""
 
-    def __init__(self, workers: int, work: Callable[[Lab, Job], Answer]) -> None:
-        self._workers, self._work = workers, work
+    def __init__(self, workers: int, work: Callable[[Lab, Job], Answer], user: str = "root") -> None:
+        """user: who logs in to the hosts"""
+        self._workers, self._work, self._user = workers, work, user
 
     def do(self, jobs: Sequence[Job], until: float = float("inf")) -> Iterator[tuple[Job, Answer]]:
         """The answers as they come; until: monotonic, when no other job is begun."""
@@ -37,7 +38,7 @@ class Crew(Generic[Job, Answer]):
             try:
                 making.acquire()  # two labs must not choose the same network
                 try:
-                    lab = Lab(HOSTS).__enter__()
+                    lab = Lab(HOSTS, user=self._user).__enter__()
                 finally:
                     making.release()
                 try:

@@ -34,12 +34,20 @@ Two clients that start at once on the same 8 hosts (`tests/integration/test_lock
 2026-11-21): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
 another order, both may have given way.
 """
-PAGE = Page(DOCS / "reliability.md", INTRODUCTION, ("matrix", "schedules", "orphans"))
+PAGE = Page(
+    DOCS / "reliability.md", INTRODUCTION, ("matrix", "matrix-plain", "schedules", "schedules-plain", "orphans")
+)
+# Who logs in to the hosts, in a heading, and what that means there.
+USERS = {
+    "root": ("as root", "mesh logs in as root: each run has a control group"),
+    "plain": ("as a plain user", "mesh logs in as a plain user, who may make no control group"),
+}
 
 
-def matrix(results: Mapping[Cell, Result], seconds: float) -> str:
-    """The table of all cells, and what was wrong with any of them."""
-    head = ["what dies", "status", "output in the log files", "gone after, s (allowed)", *BEHAVIOURS]
+def matrix(results: Mapping[Cell, Result], seconds: float, user: str = "root") -> str:
+    """Return the table of all cells, and what was wrong with any of them. user: who logs in to the hosts"""
+    heading, means = USERS[user]
+    head = ["what dies", "user", "status", "output in the log files", "gone after, s (allowed)", *BEHAVIOURS]
     rows = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     wrong = []
     for name, fault in FAULTS.items():
@@ -50,16 +58,16 @@ def matrix(results: Mapping[Cell, Result], seconds: float) -> str:
         gone = "the run goes on" if fault.goes_on else f"{slowest:.1f} ({fault.allowed - 5:g} + 5)"
         cells = [_cell(found.get(ranks)) for ranks in BEHAVIOURS]
         told = [_counted(result.status for result in found.values()), _counted(r.output for r in found.values())]
-        rows.append(f"| {' | '.join([name, *told, gone, *cells])} |")
+        rows.append(f"| {' | '.join([name, user, *told, gone, *cells])} |")
         for ranks, result in found.items():
             wrong += [f"* {name}, {ranks}: {_short(problem)}" for problem in result.problems]
     good = sum(not result.problems for result in results.values())
     failed = "\n".join(["", "What was not as promised:", "", *wrong]) if wrong else ""
     return f"""\
-## What dies, and what ranks do
+## What dies, and what ranks do, {heading}
 
-Written by `inv dev.chaos --all --write` on {today()}: {len(results)} runs on 4 hosts each, {seconds / 60:.0f} minutes,
-{good} as promised. Machine: {machine()}, shared with other work.
+Written by `inv dev.chaos --all{_option(user)} --write` on {today()}: {len(results)} runs on 4 hosts each,
+{seconds / 60:.0f} minutes, {good} as promised. Here {means}. Machine: {machine()}, shared with other work.
 
 The last columns say what ranks do, and count the processes that were left on all hosts once the time that the rule
 gives was over, with 1 s of grace and 2 s for the agents to leave (+ 5 s, for two busy cores and four hosts on them).
@@ -72,6 +80,10 @@ connections itself. A number in bold: not all was as promised.
 
 {chr(10).join(rows)}
 {failed}"""
+
+
+def _option(user: str) -> str:
+    return "" if user == "root" else f" --user {user}"
 
 
 def _cell(result: Result | None) -> str:
@@ -92,8 +104,10 @@ def _counted(values: object) -> str:
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{value} ({n})" for value, n in counts.items())
 
 
-def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds: float) -> str:
-    """What became of random schedules."""
+def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds: float, user: str = "root") -> str:
+    """Return what became of random schedules. user: who logs in to the hosts"""
+    heading, means = USERS[user]
+    command = f"inv dev.chaos --seed {first} --rounds {len(verdicts)}{_option(user)} --write"
     survivors = sum(verdict.survivors for _, verdict in verdicts)
     lost = sum(verdict.lost for _, verdict in verdicts)
     hung = sum(verdict.hung for _, verdict in verdicts)
@@ -103,13 +117,13 @@ def schedules(first: int, verdicts: Sequence[tuple[Schedule, Verdict]], seconds:
     wrong = [f"* {plan.told()}: {_short(verdict.problems[0])}" for plan, verdict in verdicts if verdict.problems]
     failed = "\n".join(["", "Not as promised:", "", *wrong]) if wrong else ""
     return f"""\
-## Random faults at random moments
+## Random faults at random moments, {heading}
 
-Written by `inv dev.chaos --seed {first} --rounds {len(verdicts)} --write` on {today()}: {len(verdicts)} runs on 4 hosts
+Written by `{command}` on {today()}: {len(verdicts)} runs on 4 hosts
 each, {seconds / 60:.0f} minutes, with the seeds {first} to {first + len(verdicts) - 1}. What each rank does is chosen
 at random, and so are one to three faults, their moments and their targets: {strikes} faults, less those that a run that
 had ended before did not meet. {ended} of the runs meet one that ends them, the others are only disturbed. Agent and
-guardian are not killed together here. Machine: {machine()}, shared with other work.
+guardian are not killed together here. Here {means}. Machine: {machine()}, shared with other work.
 
 | | |
 | --- | --- |

@@ -198,7 +198,9 @@ class Stage:
     def give_small_disk(self, megabytes: int) -> None:
         """A file system of its own for ~/.mesh on every host, until the stage ends."""
         for host in self.hosts:
-            host.script(f"mkdir -p .mesh; mount -t tmpfs -o size={megabytes}m tmpfs .mesh")
+            host.script(
+                f"mkdir -p .mesh; mount -t tmpfs -o size={megabytes}m,mode=700 tmpfs .mesh; chown {host.user}: .mesh"
+            )
             self._undo.append((host, "umount -l .mesh"))
 
     def fill_disk(self) -> None:

@@ -6,6 +6,7 @@ MESH_CHAOS=all runs all of it; ``inv dev.chaos --all`` also writes its table.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,6 +28,11 @@ SAMPLE = [
     )
 ]
 SAMPLE.append(Cell(fault="sshd times out a stopped client", ranks="print nothing"))  # sshd counts only silence
+AS_PLAIN_USER = [
+    Cell(fault="agent and guardian killed", ranks="cleared environment"),
+    Cell(fault="agent and guardian killed", ranks=WORST),
+    Cell(fault="client: SIGKILL", ranks=WORST),
+]
 EVERY = [Cell(fault=fault, ranks=ranks) for fault in FAULTS for ranks in BEHAVIOURS]
 
 
@@ -35,4 +41,20 @@ EVERY = [Cell(fault=fault, ranks=ranks) for fault in FAULTS for ranks in BEHAVIO
 )
 def test_what_dies_and_what_ranks_do(lab: Lab, cell: Cell) -> None:
     result = attempt(lab, cell)
+    assert not result.problems
+
+
+@pytest.fixture(scope="module")
+def plain_user_lab() -> Iterator[Lab]:
+    with Lab(4, user="plain") as lab:
+        yield lab
+
+
+@pytest.mark.parametrize(
+    "cell",
+    EVERY if os.environ.get("MESH_CHAOS") == "all" else AS_PLAIN_USER,
+    ids=lambda cell: f"{cell.fault}-{cell.ranks}",
+)
+def test_matrix_as_plain_user(plain_user_lab: Lab, cell: Cell) -> None:
+    result = attempt(plain_user_lab, cell)
     assert not result.problems

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab
+from tests.lab import Lab, eventually, is_agent
 
 pytestmark = [pytest.mark.sshd]
 
@@ -110,3 +111,87 @@ def test_likely_cause_is_not_named_for_one_host_of_several(pod: Home, lab: Lab) 
     assert done.status == 76, done.err
     assert f"host {lab.hosts[2].address} (rank 2) was lost first" in done.err
     assert "Likely cause" not in done.err
+
+
+@pytest.fixture(scope="module")
+def session_plain_user_lab() -> Iterator[Lab]:
+    with Lab(2, user="plain") as lab:
+        yield lab
+
+
+@pytest.fixture
+def plain_user_pod(home: Home, session_plain_user_lab: Lab) -> Iterator[Home]:
+    """A user who logs in as a plain user to two hosts, and may make no control group there."""
+    home.clusters(session_plain_user_lab.cluster_yaml())
+    home.trust(session_plain_user_lab)
+    yield home
+    session_plain_user_lab.reset()
+
+
+CLOSED = "</dev/null >/dev/null 2>&1"
+HIDDEN = {
+    "holds the output": "cd /; env -i setsid -f sleep 4567",
+    "holds stderr only": "cd /; env -i setsid -f sleep 4567 </dev/null >/dev/null",
+    "is in the session": f"cd /; env -i sleep 4567 {CLOSED} &",
+    "is below one that holds the output": f"cd /; env -i setsid -f sh -c 'sleep 4567 {CLOSED}; true'",
+    "is in the session of one that is marked": f"setsid -f sh -c '(cd /; env -i sleep 4567 & sleep 4568 &) {CLOSED}'",
+}
+INVISIBLE = f"cd /; env -i setsid -f sleep 4567 {CLOSED}"
+
+
+def end_by_killing_an_agent(home: Home, lab: Lab, script: str) -> str:
+    """Run a script as each rank, kill agent and guardian of rank 1, and return what mesh wrote at the end."""
+    process = home.popen("run", "--grace", "1", "pod", "sh", "-c", f"{script}\necho up; sleep 4569")
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline().endswith(b"up\n")
+    kill_together(*(pid for pid, command in lab.hosts[1].processes() if is_agent(command)))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 76, err.decode()
+    return err.decode()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", HIDDEN)
+def test_hidden_process_of_killed_agent_is_ended_for_a_plain_user(
+    plain_user_pod: Home, session_plain_user_lab: Lab, how: str
+) -> None:
+    told = end_by_killing_an_agent(plain_user_pod, session_plain_user_lab, HIDDEN[how])
+    assert "not verified" not in told
+    for host in session_plain_user_lab.hosts:
+        assert eventually(lambda host=host: not host.processes(), 20.0), host.processes()
+
+
+@pytest.mark.root
+def test_process_that_cannot_be_told_from_others_is_named(plain_user_pod: Home, session_plain_user_lab: Lab) -> None:
+    host = session_plain_user_lab.hosts[1]
+    earlier = ["setpriv", "--reuid", "plain", "--clear-groups", "setsid", "-f", "sleep", "4566"]
+    host.run("sh", "-c", f"{' '.join(earlier)} {CLOSED}")
+    told = end_by_killing_an_agent(plain_user_pod, session_plain_user_lab, INVISIBLE)
+    assert f"not verified: {host.address}: its agent is gone, and left there perhaps pid" in told
+    assert "(sleep 4567), user 34567, started since the run began" in told
+    assert "sleep 4566" not in told
+    assert sorted(command.strip() for _, command in host.processes()) == ["sleep 4566", "sleep 4567"]
+
+
+@pytest.mark.root
+def test_stop_ends_hidden_process_whose_client_and_agent_were_killed(
+    plain_user_pod: Home, session_plain_user_lab: Lab
+) -> None:
+    host = session_plain_user_lab.hosts[1]
+    words = ["--ranks", "1", "--lease", "1", "--grace", "1", "pod", "sh", "-c"]
+    process = plain_user_pod.popen("run", *words, f"{HIDDEN['holds the output']}\necho up; sleep 4569")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b"up\n")
+    process.kill()
+    process.communicate()
+    kill_together(*(pid for pid, command in host.processes() if is_agent(command)))
+    assert eventually(lambda: not any(is_agent(command) for _, command in host.processes()), 20.0)
+    assert any("sleep 4567" in command for _, command in host.processes())
+    listed = plain_user_pod.mesh("ps", "pod")
+    assert b"orphaned" in listed.out
+    (run,) = (plain_user_pod.path / ".local/state/mesh/runs").iterdir()
+    stopped = plain_user_pod.mesh("stop", run.name)
+    assert stopped.status == 0, stopped.err
+    assert not [command for _, command in host.processes() if not is_agent(command)]
+    assert not list(host.path("/tmp").glob("mesh-*/.note-*"))

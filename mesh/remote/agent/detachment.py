@@ -81,7 +81,8 @@ class Detachment:
     def _make_tape(self) -> Tape:
         """The tape of this run, in place of what old ones take. Raises OSError."""
         if self._tape is None:
-            from .tape import Tape, boot_id, prune, tape_of
+            from .state import boot_id
+            from .tape import Tape, prune, tape_of
 
             agent, begin = self._agent, self._agent.begin
             prune(agent.state.machine, begin["spool"])

@@ -12,7 +12,7 @@ from .containers import Containers
 from .frames import encode
 from .lean import Socket, dumps, loads, signal, socket
 from .processes import Process, all_processes, is_agent, look_at, send_signal, variable_of
-from .state import machine_directory
+from .state import machine_directory, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ DESCRIPTOR = struct.calcsize("i")  # bytes of one that travels
 MAX_REQUEST = 65536  # bytes; a request is sent in one piece
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
 NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
+KEPT_GROUP = "mesh-kept-by-agent-"  # the beginning of a name in ``group_of``
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
 
 
@@ -47,7 +48,7 @@ def directory() -> str:
     raise problem
 
 
-def _directories() -> list[str]:
+def directories() -> list[str]:
     """Where there may be doors of this user's agents."""
     paths = [f"{place}/mesh-{os.geteuid()}" for place in PLACES]
     return [path for path in paths if os.path.isdir(path) and _is_ours(path)]
@@ -61,7 +62,7 @@ def _is_ours(path: str) -> bool:
 def door_of(run: str, node: int) -> str:
     """The socket of an agent; several hosts of a run may be one machine."""
     name = f"{run}-{node}"
-    paths = [os.path.join(place, name) for place in _directories()]
+    paths = [os.path.join(place, name) for place in directories()]
     return next((path for path in paths if os.path.exists(path)), "/nowhere")
 
 
@@ -73,10 +74,13 @@ def _unlink(path: str) -> None:
 
 
 def remove_door(run: str, node: int) -> None:
-    """Remove the socket of an agent that was killed."""
+    """Remove the socket of an agent that was killed, and its notes."""
+    from .notes import remove_notes
+
     path = door_of(run, node)
     if not is_open(path):
         _unlink(path)
+    remove_notes(run, node)
 
 
 class Door:
@@ -148,16 +152,14 @@ def bring_channel(begin: dict[str, Any]) -> None:
     """Give our stdin and stdout, a new channel, to the agent of a run, and stay as long as it needs them.
 
     begin: "run", "node", and "have": how much of the agent's stream the client has; for the case that there is no
-    agent any more also "remote_dir", and "cgroup": where its processes were
+    agent any more also "remote_dir", "cgroup": where its processes were, and "age": of the run, in seconds
     If there is no agent any more, what is left of its run is ended, and the client is told.
     """
     try:
         visitor = knock(door_of(begin["run"], begin["node"]), {"type": "channel", "have": begin["have"]}, [0, 1])
     except OSError:
-        left = [process.told() for process in sweep(begin["run"], begin["cgroup"])]
-        left += containers_of(begin["remote_dir"], begin["run"], begin["node"]).stop(0.0)
-        remove_door(begin["run"], begin["node"])
-        os.write(1, encode({"type": "no-agent", "left": left}))
+        was_restarted = time.clock_gettime(time.CLOCK_BOOTTIME) < begin.get("age", 0.0)
+        os.write(1, encode({"type": "no-agent", "left": end_rest(begin, begin["cgroup"], was_restarted)}))
         return
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -188,7 +190,7 @@ def _paths() -> list[str]:
     """All doors; the loader has files there whose names begin with a dot."""
     return [
         os.path.join(place, name)
-        for place in _directories()
+        for place in directories()
         for name in sorted(os.listdir(place))
         if not name.startswith(".")
     ]
@@ -223,16 +225,53 @@ def containers_of(remote_dir: str, run: str, node: int) -> Containers:
     return Containers(os.path.join(machine_directory(remote_dir), f"bin-{run}-{node}"), run)
 
 
+def end_rest(about: dict[str, Any], cgroup: str, was_restarted: bool) -> list[str]:
+    """End what is left of a run whose agent was killed; return what stays and what cannot be verified, in lines.
+
+    about: "run", "node" and "remote_dir"; was_restarted: the machine, since the run began
+    """
+    run, node = about["run"], about["node"]
+    left = [process.told() for process in sweep(run, cgroup)]
+    left += containers_of(about["remote_dir"], run, node).stop(0.0)
+    if not cgroup and not was_restarted:
+        from .notes import unverified
+
+        left += unverified(run, node)
+    remove_door(run, node)
+    remove_kept_groups()
+    return left
+
+
+def group_of(guardian: int) -> str:
+    """Return the name of the control group that a waiting agent makes, by its guardian's pid: it knows no run yet."""
+    return f"{KEPT_GROUP}{guardian}-{machine_id()}"
+
+
+def remove_kept_groups() -> None:
+    """Remove the empty control groups of agents that were killed together with their guardians while they waited."""
+    place = cgroups.own()
+    for name in os.listdir(place) if place else ():
+        guardian = name[len(KEPT_GROUP) :].partition("-")[0]
+        if guardian.isdigit() and name == group_of(int(guardian)) and not is_agent(int(guardian)):
+            path = os.path.join(place, name)
+            if not cgroups.is_populated(path):
+                cgroups.remove(path)
+
+
 def sweep(run: str, cgroup: str = "") -> list[Process]:
     """Kill what carries the run's id, what came of it, and what is in a control group; return what is left.
 
     run: "" for none, and processes of an agent that lives are spared; cgroup: "" for none, and ours is taken for none
     """
+    from .notes import left_notes, strays
+
     deadline = time.monotonic() + PATIENCE
+    notes = left_notes(run) if run else []
     ours = cgroup if os.path.basename(cgroup).startswith("mesh-") else ""
     seen: dict[int, Process] = {}  # those that are exiting are in no list of a group, but may still hold a device
     while True:
-        found = _of_run(run) if run else []
+        marked = {process.pid: process for process in (_of_run(run) if run else [])}
+        found = list({**marked, **{process.pid: process for note in notes for process in strays(note)}}.values())
         if cgroup != cgroups.own():
             others = look_at(cgroups.members(cgroup) - {process.pid for process in found})
             # In a login's scope there are those of its connection: they end with it, and one of them is root's.

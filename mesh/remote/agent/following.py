@@ -12,13 +12,13 @@ import select
 import socket
 import time
 
-from .doors import containers_of, door_of, knock, remove_door, sweep
+from .doors import door_of, end_rest, knock
 from .frames import Decoder, FrameError
 from .messages import order, request
 from .outbox import Outbox
 from .playback import Nothing, Playback
-from .state import machine_id
-from .tape import ABOUT, FACTS, FETCHED, boot_id, tape_of
+from .state import boot_id, machine_id
+from .tape import ABOUT, FACTS, FETCHED, tape_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,10 +210,7 @@ class _Following:
 
     def _sweep(self) -> list[str]:
         """End what is left of the run here; return what stays."""
-        request = self._request
-        left = [process.told() for process in sweep(request["run"], self._about.get("cgroup", ""))]
-        remove_door(request["run"], request["node"])
-        return left + containers_of(request["remote_dir"], request["run"], request["node"]).stop(0.0)
+        return end_rest(self._request, self._about.get("cgroup", ""), self._about.get("boot") != boot_id())
 
     def _last_piece(self) -> list[str]:
         numbers = sorted(int(name) for name in os.listdir(self._directory) if name.isdigit())

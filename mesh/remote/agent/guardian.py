@@ -123,7 +123,7 @@ def _end_spare() -> None:
     """After an agent that was killed while it waited."""
     try:
         from . import cgroups
-        from .spare import group_of
+        from .doors import group_of
 
         end_all()
         cgroups.remove(os.path.join(cgroups.own(), group_of(os.getpid())))

@@ -12,11 +12,14 @@ from .state import Busy, known_tree, machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from .guardian import Guardian
     from .main import Agent
     from .network import Ports
+    from .notes import Notes
+    from .ranks import Source
 
 TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
 
@@ -29,6 +32,7 @@ class Locking:
         self._guardian_has_it = False
         self._until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
         self._ports: Ports | None = None
+        self._notes: Notes | None = None
         self.is_held = False  # or none is needed
 
     @property
@@ -112,8 +116,35 @@ class Locking:
                 agent.fail("port", str(error), hint)
                 return
         where = agent.ending.cgroup or cgroups.scope_of(cgroups.own())
+        if not where:
+            self._begin_notes()
         found = {"tree": known_tree(agent.state.beside("record")), "bare": agent.state.is_bare()}
         agent.out.send({"type": "locked", **found, "cgroup": where, "ports": ports})
+
+    def _begin_notes(self) -> None:
+        """Have the run's processes found where agent and guardian are killed and no control group shows them."""
+        from .notes import Notes
+
+        begin, state = self._agent.begin, self._agent.state
+        places = [os.path.join(state.machine, f"{kind}-{begin['run']}-{begin['node']}") for kind in ("bin", "share")]
+        try:
+            if self._notes is None:
+                self._notes = Notes(begin["run"], begin["node"], places)
+        except OSError:  # the client is told then that it cannot be verified
+            pass
+
+    def note(self, session: int, sources: Sequence[Source]) -> None:
+        """Note a process that was started, by its pid and the pipes that it prints into."""
+        try:
+            if self._notes is not None:
+                self._notes.add(session, [source.descriptor for source in sources])
+        except OSError:  # the disk is full
+            pass
+
+    def close(self) -> None:
+        """The run has ended here."""
+        if self._notes is not None:
+            self._notes.remove()
 
 
 def cgroup_of(begin: dict[str, Any]) -> str:

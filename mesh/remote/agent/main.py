@@ -123,6 +123,7 @@ class Agent:
                 self.serve(self.poll())
         finally:
             self.visits.close()
+            self.locking.close()
             self.out.close()
             self.detachment.close()
 

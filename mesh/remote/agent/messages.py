@@ -257,7 +257,7 @@ FIRST = {
             "plan": mapping(anything),
         }
     ),
-    "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": PATH}),
+    "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": PATH}, {"age": SECONDS}),
     "follow": Message({**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "place": PLACE}),
 }
 

@@ -49,7 +49,9 @@ class Preparation:
             agent.fail("prerun", why(error))
             return
         self._once = Once(self._state, entries, force)
-        agent.work.add_source(Source(self._session.output, -1, "prerun"))
+        source = Source(self._session.output, -1, "prerun")
+        agent.locking.note(self._session.pid, [source])
+        agent.work.add_source(source)
 
     def listen(self) -> None:
         """The session has said something."""

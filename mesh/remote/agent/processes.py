@@ -64,8 +64,11 @@ def hear_of_parents_end(parent: int) -> None:
 class Process:
     """What /proc tells about one process."""
 
-    def __init__(self, pid: int, parent: int, state: str, name: str, threads: int, start: int) -> None:
+    def __init__(
+        self, pid: int, parent: int, state: str, name: str, threads: int, start: int, session: int = 0
+    ) -> None:
         self.pid, self.parent, self.state, self.name = pid, parent, state, name
+        self.session = session  # the pid of its leader, which may have ended
         self.threads = threads
         self.start = start  # clock ticks since boot: with the pid, it names a process once and for all
 
@@ -188,7 +191,7 @@ def _look_at(pid: str) -> Process | None:
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return Process(int(pid), int(fields[1]), fields[0], name, int(fields[17]), int(fields[19]))
+    return Process(int(pid), int(fields[1]), fields[0], name, int(fields[17]), int(fields[19]), int(fields[3]))
 
 
 def send_signal(processes: Sequence[Process], number: int) -> list[Process]:

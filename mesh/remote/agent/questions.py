@@ -11,6 +11,7 @@ from . import cgroups, doors, stacks
 from .checks import facts
 from .doors import below
 from .gpus import count_gpus
+from .notes import left_notes, strays
 from .processes import all_processes, is_agent, run_of, send_signal, variable_of
 from .reach import close_ports, open_ports, try_all
 from .state import machine_directory, machine_id
@@ -87,6 +88,9 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
         stopped.append({"run": orphan, "node": -1})
         if doors.sweep(orphan):
             left.add((orphan, -1))
+        else:
+            for note in left_notes(orphan):
+                doors.remove_door(note.run, note.node)
     return {"stopped": stopped, "left": sorted({run for run, _ in left})}
 
 
@@ -100,7 +104,9 @@ def _orphans() -> list[tuple[str, Process]]:
         run = run_of(process.pid) if process.pid not in kept else ""
         if run and run not in live and _is_ours(process.pid) and not variable_of(process.pid, b"MESH_SETUP"):
             found.append((run, process))
-    return found
+    known = {process.pid for _, process in found}
+    hidden = [(note.run, process) for note in left_notes() for process in strays(note)]
+    return found + [(run, process) for run, process in hidden if process.pid not in known]
 
 
 def _is_ours(pid: int) -> bool:
@@ -132,8 +138,9 @@ def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
             cgroups.remove(path)
             found[-1]["stays"] = os.path.exists(path)
     workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
+    notes = [note.path for note in left_notes()]
     read = [tape["path"] for tape in tapes(machine) if tape["is_fetched"] and not tape["is_on"]]
-    for path in [*_leftovers(machine, live), *_stagings(workspaces), *read]:
+    for path in [*_leftovers(machine, live), *_stagings(workspaces), *notes, *read]:
         found.append({"what": path, "bytes": _size(path)})
         if not dry_run:
             _remove(path)

@@ -11,10 +11,9 @@ import os
 import struct
 
 from . import cgroups
-from .doors import rights_of
+from .doors import group_of, remove_kept_groups, rights_of
 from .lean import call, contents, pointer, signal, socket, socketpair
 from .spawning import NOT_EXECUTABLE, Setting, become, begin_anew, changed_signals, in_child
-from .state import machine_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class Spare:
         agent, changed = os.getpid(), changed_signals()
         self._way, theirs = socketpair(socket.SOCK_SEQPACKET)
         self._way.setblocking(False)
+        remove_kept_groups()
         self.cgroup = cgroups.make(group_of(guardian))
         try:
             self.pid = cgroups.fork(self.cgroup)  # 0 once it serves, or is gone
@@ -68,11 +68,6 @@ class Spare:
         if pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def group_of(guardian: int) -> str:
-    """The name of the control group that a waiting agent makes, by the pid of its guardian: it knows of no run yet."""
-    return f"mesh-kept-by-agent-{guardian}-{machine_id()}"
 
 
 def _wait(theirs: Socket, agent: int, changed: Sequence[int]) -> None:

@@ -38,6 +38,15 @@ def machine_id() -> str:
 _machine_ids: dict[str, str] = {}  # of a name that this machine has had
 
 
+def boot_id() -> str:
+    """Changes with each start of the machine; "" where it is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def known_tree(record_path: str) -> str:
     """The tree hash of the last complete sync; "" if there is none, or one was interrupted. Quick."""
     try:

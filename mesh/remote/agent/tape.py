@@ -34,15 +34,6 @@ def tape_of(remote_dir: str, run: str, node: int) -> str:
     return os.path.join(machine_directory(remote_dir), f"tape-{run}-{node}")
 
 
-def boot_id() -> str:
-    """Changes with each start of the machine; "" where it is not told."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 class Tape:
     """Being written. Nothing of it ever fails: what the disk has no room for is missing, and readers see that."""
 

@@ -126,6 +126,7 @@ class Work:
 
     def _add_rank(self, rank: Rank) -> None:
         self.ranks[rank.pid] = rank
+        self._agent.locking.note(rank.pid, rank.sources)
         for source in rank.sources:
             self.add_source(source)
         self._agent.out.send({"type": "started", "rank": rank.rank, "pid": rank.pid, "time": time.time()})
