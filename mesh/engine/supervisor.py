@@ -481,9 +481,13 @@ class Supervisor:
     def _lose(self, event: Lost, phase: Phase) -> list[Order]:
         """A host is lost, or its agent has given it up; phase is how far it was."""
         node, name = event.node, self._name(event.node)
+        ends = "lost; its agent ends the run there as soon as it notices"
+        not_seen = f"{name}: {event.reason if event.killed_by else ends}"
         if event.is_clear:
             self._not_seen.pop(node, None)
         if phase is not Phase.FINISHING and not self._started:
+            if phase is Phase.PREPARING and self._spec.prerun and not event.is_clear:
+                self._not_seen[node] = not_seen
             step = phase.name.lower()
             by = event.killed_by
             failed = PrepareFailed(time=event.time, node=node, step=step, message=event.reason, killed_by=by)
@@ -495,8 +499,7 @@ class Supervisor:
             return self._settle()
         self._lost.append(event)
         if not event.is_clear:
-            ends = "lost; its agent ends the run there as soon as it notices"
-            self._not_seen[node] = f"{name}: {event.reason if event.killed_by else ends}"
+            self._not_seen[node] = not_seen
         self._running.pop(node, None)
         suspected = self._suspect(event)
         return [*suspected, *self._have_started(self._placement.ranks(node)), *self._introduce(), *self._settle()]

@@ -549,7 +549,8 @@ class Session:
             self._over = True
             farewell = self._channel.farewell()
             if greeted:
-                yield Lost(time=now, node=self.node, reason=_last_words(farewell), killed_by=_killed_by(farewell))
+                clear, by = farewell.status == SWEPT, _killed_by(farewell)
+                yield Lost(time=now, node=self.node, reason=_last_words(farewell), is_clear=clear, killed_by=by)
             else:
                 yield self._no_agent(farewell, banner)
         elif greeted and self._attached:

@@ -22,6 +22,7 @@ on, no line of its output gets lost or comes twice. Whatever dies, a rule says w
 | the client falls silent (stopped, asleep, network) | the hosts keep the run for `--lease`, then the same |
 | a host falls silent | lost after `--host-grace`, status 76; it ends its part when its lease runs out |
 | an agent or its guardian is killed | the other one ends the ranks; the host is lost, status 76 |
+| both are killed | the client's next connection ends what a control group or notes show, and names the rest |
 | a rank fails | the others may speak for 2 s, then SIGTERM, `--grace`, SIGKILL; the rank decides the status |
 | a connection ends, and its host answers | mesh connects again and goes on where the output stopped |
 
@@ -31,7 +32,7 @@ and not by asking mesh. Every rank prints lines that anybody can compute, and no
 that what the client's log files hold is compared to the byte.
 
 Two clients that start at once on the same 8 hosts (`tests/integration/test_lock.py`, with MESH_LOCK_ROUNDS=50, on
-2026-11-21): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
+2026-11-22): 50 times, one of them had all hosts and the other one ended with 75; where one of the two had the hosts in
 another order, both may have given way.
 """
 PAGE = Page(

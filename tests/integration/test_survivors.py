@@ -99,9 +99,21 @@ def test_likely_cause_is_named_for_prerun_whose_log_exists(pod: Home, lab: Lab, 
     done = pod.mesh("run", "--grace", "1", "pod", "true")
     assert done.status == 125, done.err
     assert f"every agent was killed {by} within" in done.err
+    assert "not verified" not in done.err
     (logs,) = (pod.path / ".local/state/mesh/runs").glob("*/logs")
     for host in lab.hosts:
         assert "agent" in (logs / f"prerun-{host.address}.log").read_text()
+
+
+@pytest.mark.root
+def test_host_is_not_verified_where_agent_and_guardian_are_killed_in_prerun(pod: Home, lab: Lab) -> None:
+    kill = KILL_AGENTS.format("mesh-*", 9)
+    (pod.project / "kill.sh").write_text(f"sleep 0.5; [ $RANK != 2 ] || {{ {kill}; }}; sleep 4567\n")
+    pod.files(mesh__yaml="prerun: [sh kill.sh]\n")
+    done = pod.mesh("run", "--grace", "1", "pod", "true")
+    assert done.status == 125, done.err
+    assert f"not verified: {lab.hosts[2].address}: " in done.err
+    lab.end_all(lab.hosts[2])
 
 
 @pytest.mark.root
