@@ -107,8 +107,10 @@ def loose(fields: Mapping[str, Kind]) -> Kind:
     """
 
     def check(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Wrong(f"expected an object, found {described(value)}")
         found = {}
-        for name, kind in fields.items() if isinstance(value, dict) else ():
+        for name, kind in fields.items():
             try:
                 found[name] = kind(value[name])
             except (KeyError, Wrong):
