@@ -9,7 +9,7 @@ from typing import Any
 
 from mesh.core.events import Stream
 from mesh.core.run import SetupCommand
-from mesh.remote import messages
+from mesh.remote import answers, messages
 from mesh.remote.agent.frames import FrameError
 
 
@@ -182,7 +182,7 @@ class Asked:
         if not self._questions:
             raise FrameError("answer: nothing was asked")
         question, has_enclosed = self._questions.popleft()
-        header["answer"] = messages.answer(question, header["answer"], has_enclosed=has_enclosed)
+        header["answer"] = answers.answer(question, header["answer"], has_enclosed=has_enclosed)
 
     def _answered(self, kind: str, request: str) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
 from mesh.engine.fetching import Fetching
 from mesh.engine.orders import Say
-from mesh.remote import messages
+from mesh.remote import answers
 from tests.unit.test_attachment import anew, ordered, started
 from tests.unit.test_supervisor import exited
 
@@ -110,7 +110,7 @@ PLAN = {
 
 def test_what_a_host_tells_of_a_run_is_looked_at() -> None:
     def is_plan(plan: object) -> bool:
-        (tape,) = messages.answer({"question": "tapes"}, {"tapes": [{"run": "r", "plan": plan}]})["tapes"]
+        (tape,) = answers.answer({"question": "tapes"}, {"tapes": [{"run": "r", "plan": plan}]})["tapes"]
         return tape["plan"] is not None
 
     assert is_plan(PLAN)

@@ -23,7 +23,7 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.core.text import one_line
 from mesh.engine.launcher import Launcher, Local
-from mesh.remote import messages
+from mesh.remote import answers, messages
 from mesh.remote.agent import messages as requests
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
@@ -319,10 +319,10 @@ def test_what_nobody_has_asked_for_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=[question["question"] for question, _ in ANSWERS])
 def test_answers(question: dict[str, Any], answer: Any) -> None:
-    assert messages.answer(question, answer) is not None
+    assert answers.answer(question, answer) is not None
     for changed in mutations(answer):
         with contextlib.suppress(FrameError):
-            assert _is_plain(messages.answer(question, changed))
+            assert _is_plain(answers.answer(question, changed))
 
 
 @pytest.mark.parametrize("spoof", SPOOFS)
@@ -332,7 +332,7 @@ def test_texts_of_a_host_are_one_plain_line(spoof: str) -> None:
         assert _is_plain(found), found
     for question, answer in ANSWERS:
         with contextlib.suppress(FrameError):  # a text of which only a few can be
-            assert _is_plain(messages.answer(question, _with_texts(answer, spoof)))
+            assert _is_plain(answers.answer(question, _with_texts(answer, spoof)))
 
 
 SHOWN = ("hello", "busy", "unfetched", "decided", "notice", "clear", "gone", "no-door", "no-agent", "asks-password")
