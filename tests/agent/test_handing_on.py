@@ -111,7 +111,7 @@ def test_a_pack_that_grows_while_it_is_handed_on(tmp_path: Path) -> None:
     pack.write_bytes(os.urandom(SIZE // 2))
 
     def serve(visitor: socket.socket) -> None:
-        fanout._hand_on(visitor, fanout.credentialed(CREDENTIALS, server=True), str(pack), SIZE)
+        attend(visitor, pack, SIZE)
 
     with parent(serve) as port:
         threading.Timer(0.1, os.truncate, (pack, SIZE)).start()
@@ -158,15 +158,51 @@ def test_who_sends_a_byte_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
         assert "it takes too long" in fetched(port, tmp_path / "fetched")
 
 
-def test_a_stranger_is_heard_no_longer_than_one_who_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "STALLED", 0.5)
+def attend(visitor: socket.socket, path: Path, size: int, transfers: int = 1) -> None:
     context = fanout.credentialed(CREDENTIALS, server=True)
+    slots = threading.Semaphore(1), threading.Semaphore(transfers)
+    slots[0].acquire()
+    fanout._attend(visitor, context, str(path), size, *slots)
+    assert slots[0].acquire(blocking=False)
+    assert slots[1]._value == transfers
+
+
+def test_slow_handshake_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "HANDSHAKE_LIMIT_S", 0.5)
     with (
-        parent(lambda visitor: fanout._hand_on(visitor, context, os.devnull, 5)) as port,
+        parent(lambda visitor: attend(visitor, Path(os.devnull), 5)) as port,
         socket.create_connection(("127.0.0.1", port)) as stranger,
         contextlib.suppress(OSError),
     ):
         trickle(stranger, bytes([22, 3, 1, 64, 0]) + bytes(10_000))
+
+
+def test_connection_beyond_the_limit_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pack").write_bytes(bytes(SIZE))
+    with parent(lambda visitor: attend(visitor, tmp_path / "pack", SIZE, transfers=0)) as port:
+        assert fetched(port, tmp_path / "fetched") == f"it ended after 0 of {SIZE} bytes"
+
+
+def test_silent_peers_cost_few_threads_and_stop_no_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "HANDSHAKE_LIMIT_S", 0.5)
+    state = State(str(tmp_path), "project")
+    state.make()
+    sync = Sync(state, "run", fresh=False)
+    before = own_children()
+    port = sync.serve(SIZE, CREDENTIALS)
+    (server,) = own_children() - before
+    sync.add(bytes(SIZE))
+    with contextlib.ExitStack() as strangers:
+        for _ in range(30):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert eventually(lambda: len(os.listdir(f"/proc/{server}/task")) == 1 + fanout.MAX_HANDSHAKES)
+        assert not fetched(port, tmp_path / "fetched")
+        assert len(os.listdir(f"/proc/{server}/task")) <= 2 + fanout.MAX_HANDSHAKES
+    assert (tmp_path / "fetched").stat().st_size == SIZE
+    os.kill(int(server), signal.SIGKILL)
+    os.waitpid(int(server), 0)
+    sync.has_ended(int(server))
+    sync.drop()
 
 
 def test_without_ssl_there_is_no_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,16 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+    import threading
 
 PIECE = 1 << 17  # bytes that are read and sent together
 RECORD = 1 << 14  # bytes of a TLS record, at most (RFC 8446, 5.1)
 LOOK = 0.01  # seconds between two looks at a file that grows
 REACH = 3.0  # seconds to reach another host; a firewall may drop packets without a word
 STALLED = 10.0  # seconds without a byte after which the client is asked instead
+HANDSHAKE_LIMIT_S = 5.0  # a peer that has not shown our certificate by then is disconnected
+MAX_HANDSHAKES = 8  # peers at a time that have not shown it yet; more wait in the kernel, and cost us no thread
+MAX_TRANSFERS = 8  # connections at a time that get the pack; a host has at most two below it
 
 
 class Unreachable(Exception):
@@ -41,25 +45,51 @@ def serve(listener: socket.socket, path: str, size: int, credentials: str) -> No
     import threading
 
     context = credentialed(credentials, server=True)
+    handshakes, transfers = threading.Semaphore(MAX_HANDSHAKES), threading.Semaphore(MAX_TRANSFERS)
     while True:
+        handshakes.acquire()
         visitor, _ = listener.accept()
-        threading.Thread(target=_hand_on, args=(visitor, context, path, size), daemon=True).start()
+        arguments = (visitor, context, path, size, handshakes, transfers)
+        threading.Thread(target=_attend, args=arguments, daemon=True).start()
 
 
-def _hand_on(visitor: socket.socket, context: ssl.SSLContext, path: str, size: int) -> None:
+def _attend(
+    visitor: socket.socket,
+    context: ssl.SSLContext,
+    path: str,
+    size: int,
+    handshakes: threading.Semaphore,
+    transfers: threading.Semaphore,
+) -> None:
+    """Serve one peer, if it shows our certificate in time and not too many are served.
+
+    handshakes: is released once the peer is known, or gone; transfers: is held while it is served
+    """
     try:
-        with visitor, open(path, "rb", buffering=0) as file:
-            channel = _Channel(visitor, context, server=True)
-            sent, heard = 0, time.monotonic()
-            while sent < size and time.monotonic() - heard < STALLED:
-                piece = file.read(min(PIECE, size - sent))
-                if piece:
-                    channel.send(piece)
-                    sent, heard = sent + len(piece), time.monotonic()
-                else:
-                    time.sleep(LOOK)
+        with visitor:
+            try:
+                channel = _Channel(visitor, context, server=True, limit_s=HANDSHAKE_LIMIT_S)
+            finally:
+                handshakes.release()
+            if transfers.acquire(blocking=False):
+                try:
+                    _hand_on(channel, path, size)
+                finally:
+                    transfers.release()
     except (OSError, ValueError):  # it has gone, or was none of ours
         pass
+
+
+def _hand_on(channel: _Channel, path: str, size: int) -> None:
+    with open(path, "rb", buffering=0) as file:
+        sent, heard = 0, time.monotonic()
+        while sent < size and time.monotonic() - heard < STALLED:
+            piece = file.read(min(PIECE, size - sent))
+            if piece:
+                channel.send(piece)
+                sent, heard = sent + len(piece), time.monotonic()
+            else:
+                time.sleep(LOOK)
 
 
 def fetch(address: str, port: int, path: str, size: int, credentials: str) -> None:
@@ -93,11 +123,14 @@ class _Channel:
     Python's own sockets ask the system for each record of 16 KB, and for its head: twice the CPU of a hop.
     """
 
-    def __init__(self, link: socket.socket, context: ssl.SSLContext, server: bool) -> None:
-        """Shakes hands. Raises OSError, as its methods do: none waits for twice STALLED."""
+    def __init__(self, link: socket.socket, context: ssl.SSLContext, server: bool, limit_s: float = 0.0) -> None:
+        """Shakes hands. Raises OSError, as its methods do: none waits for twice STALLED.
+
+        limit_s: seconds for the handshake; 0: STALLED without a byte
+        """
         import ssl
 
-        link.settimeout(STALLED)
+        link.settimeout(limit_s or STALLED)
         self._link, self._want = link, ssl.SSLWantReadError
         self._coming, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._leaving, server_side=server)
@@ -109,11 +142,18 @@ class _Channel:
                 break
             except self._want:
                 self._flush()
-                _check(began)
+                if limit_s:
+                    left = began + limit_s - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(errno.ETIMEDOUT, "the handshake takes too long") from None
+                    link.settimeout(left)
+                else:
+                    _check(began)
                 sealed = link.recv(RECORD)
                 if not sealed:
                     raise ConnectionResetError("it hung up") from None
                 self._coming.write(sealed)
+        link.settimeout(STALLED)
         self._flush()
 
     def send(self, data: bytes) -> None:
