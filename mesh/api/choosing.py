@@ -59,7 +59,9 @@ def project_here() -> Project:
 def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     """A new run, as it would be for ``mesh run``."""
     # Off a terminal, a script that is gone is gone.
-    lease = LEASE_ON_A_TERMINAL if sys.stderr and sys.stderr.isatty() else DEFAULT_LEASE
+    # It may be None, or what a program has put in its place.
+    is_terminal = getattr(sys.stderr, "isatty", bool)()
+    lease = LEASE_ON_A_TERMINAL if is_terminal else DEFAULT_LEASE
     return run_spec(project, options, command, new_run_id(), os.environ, user_name(), _place(), lease)
 
 

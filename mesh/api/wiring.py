@@ -72,7 +72,11 @@ class Showing:
     @property
     def mode(self) -> str:
         """One of OUTPUTS."""
-        return self.output or ("fold" if _is_terminal(1) else "all")
+        if self.output:
+            return self.output
+        from mesh.sinks.descriptor import replaced
+
+        return "fold" if _is_terminal(1) and replaced(1) is None else "all"
 
 
 @frozen

@@ -1,12 +1,16 @@
-"""Writing to a descriptor of ours: all of it, whatever is at its other end."""
+"""Writing to standard output and error: all of it, whatever is at the other end."""
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import select
 import stat
+import sys
 import threading
+from typing import TextIO
 
 from mesh.core.errors import OutputClosed
 from mesh.sinks.foreground import is_in_front
@@ -84,3 +88,50 @@ class Descriptor:
         else:  # the run goes on without: every byte is in the run directory
             self._gone = True
             self.problem = error.strerror or str(error)
+
+
+class ReplacedStream(Descriptor):
+    """A stream that a program has put in the place of sys.stdout or sys.stderr: a notebook's, or pytest's capsys."""
+
+    def __init__(self, stream: TextIO, *, required: bool) -> None:
+        """required: as Descriptor has it"""
+        super().__init__(-1, required=required)
+        self._gone = False
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> None:
+        with self._writing:
+            if self._gone:
+                return
+            try:
+                if isinstance(self._stream, io.TextIOWrapper):
+                    self._stream.flush()
+                    self._stream.buffer.write(data)
+                else:
+                    self._stream.write(self._decoder.decode(data))
+                self._stream.flush()
+            except OSError as error:
+                self._failed(error)
+            except ValueError as error:  # the program has closed it
+                self._gone, self.problem = True, str(error)
+
+
+def replaced(number: int) -> TextIO | None:
+    """Return what the program has put in the place of sys.stdout (1) or sys.stderr (2), or None."""
+    stream, own = (sys.stdout, sys.__stdout__) if number == 1 else (sys.stderr, sys.__stderr__)
+    if stream is None or stream is own:
+        return None
+    try:
+        is_own = isinstance(stream, io.TextIOWrapper) and stream.fileno() == number  # with another encoding, say
+    except (OSError, ValueError):
+        is_own = False
+    return None if is_own else stream
+
+
+def standard(number: int, *, required: bool, beside: Descriptor | None = None) -> Descriptor:
+    """Return our standard output (1) or error (2), wherever the program has it go; the rest as Descriptor has it."""
+    stream = replaced(number)
+    if stream is not None:
+        return ReplacedStream(stream, required=required)
+    return Descriptor(number, required=required, beside=beside)

@@ -9,16 +9,17 @@ from typing import Any
 from mesh.core.cluster import Placement
 from mesh.core.events import Event, Exited, Finished, Gone, Lost, Output, Stream
 from mesh.sinks import encoding
-from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.descriptor import Descriptor, standard
 from mesh.sinks.lines import LineCutter, Lines
 
 
 class JsonSink:
     """Writes events as they come. A line of any length is written in bounded memory."""
 
-    def __init__(self, *, placement: Placement, stdout_fd: int = 1) -> None:
+    def __init__(self, *, placement: Placement, stdout_fd: int | None = None) -> None:
+        """stdout_fd: None: sys.stdout"""
         self._placement = placement
-        self._out = Descriptor(stdout_fd, required=True)
+        self._out = standard(1, required=True) if stdout_fd is None else Descriptor(stdout_fd, required=True)
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
         self._last: dict[tuple[int, Stream], Output] = {}
 

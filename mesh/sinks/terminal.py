@@ -28,7 +28,7 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.sinks.amounts import told_bytes
-from mesh.sinks.descriptor import Descriptor
+from mesh.sinks.descriptor import Descriptor, standard
 from mesh.sinks.enter import EnterKey
 from mesh.sinks.escapes import clean
 from mesh.sinks.github import Fence, Groups, error, is_job
@@ -62,8 +62,8 @@ class TerminalSink:
         typed_for_ranks: bool = False,
         noun: str = "rank",
         run: str = "",
-        stdout_fd: int = 1,
-        stderr_fd: int = 2,
+        stdout_fd: int | None = None,
+        stderr_fd: int | None = None,
         environ: Mapping[str, str],
         progress: bool = False,
         stacks: bool = False,
@@ -76,13 +76,17 @@ class TerminalSink:
         unsent: notice for stdin_fd that has data, shown once; "": none
         typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
         noun, run: as Status has them
+        stdout_fd, stderr_fd: None: sys.stdout and sys.stderr
         stacks: tell those that are taken before the end
         title: what the ranks run, for the log of a GitHub job; "": it is no run
         """
         self._clock = clock  # seconds
         self._placement = placement
-        self._out = Descriptor(stdout_fd, required=True)
-        self._err = Descriptor(stderr_fd, required=False, beside=self._out)
+        self._out = standard(1, required=True) if stdout_fd is None else Descriptor(stdout_fd, required=True)
+        if stderr_fd is None:
+            self._err = standard(2, required=False, beside=self._out)
+        else:
+            self._err = Descriptor(stderr_fd, required=False, beside=self._out)
         self._live = LiveLines(self._err, environ, EnterKey(stdin_fd if progress else -1))
         self._voice = Voice(self._err, self._live, environ)
         to = {

@@ -136,6 +136,59 @@ def test_a_run_that_is_checked_first(home: Home) -> None:
     assert done.stdout.splitlines() == ["0 []", f"125 ['{in_use}']"], done.stderr
 
 
+WRITES = ["sh", "-c", "printf 'out \\303\\244\\n'; echo err >&2"]
+
+
+def test_output_goes_where_the_program_has_put_its_streams(home: Home) -> None:
+    """As in a notebook, where sys.stdout is an object without a descriptor."""
+    program = (
+        "import sys\nfrom mesh import api\n"
+        "class Cell:\n"
+        "    text = ''\n"
+        "    def write(self, text):\n        self.text += text\n"
+        "    def flush(self): pass\n"
+        "own = sys.stdout, sys.stderr\n"
+        "sys.stdout, sys.stderr = cells = Cell(), Cell()\n"
+        f"api.exec({WRITES!r}, cluster='local:1')\n"
+        f"api.exec({WRITES!r}, cluster='local:1', output='')\n"
+        "api.logs('last')\n"
+        f"api.exec({WRITES!r}, cluster='local:1', json=True)\n"
+        "sys.stdout, sys.stderr = own\n"
+        "print(cells[0].text.replace('\\n', '|'), 'finished' in cells[0].text)\n"
+        "print([line for line in cells[1].text.splitlines() if line.startswith('[')], flush=True)\n"
+        f"api.exec({WRITES!r}, cluster='local:1')\n"
+    )
+    done = ended(home, program)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith('[0] out ä|[0] out ä|[0] out ä|{"event"')
+    assert first.endswith("True")
+    assert second == "['[0] err', '[0] err', '[0] err']"
+    assert third == "[0] out ä"
+    assert done.stderr.startswith("[0] err\n")
+
+
+def test_output_is_captured_by_pytest(home: Home) -> None:
+    (home.project / "test_it.py").write_text(
+        "import sys\nfrom mesh import api\n"
+        f"command = {WRITES!r}\n"
+        "def test_text(capsys):\n"
+        "    api.exec(command, cluster='local:1')\n"
+        "    out, err = capsys.readouterr()\n"
+        "    assert (out, err.split('\\n')[0]) == ('[0] out ä\\n', '[0] err')\n"
+        "def test_bytes(capsysbinary):\n"
+        "    api.exec(['printf', '\\\\377'], cluster='local:1', output='rank0')\n"
+        "    assert capsysbinary.readouterr().out == b'\\xff'\n"
+        "def test_descriptors(capfd):\n"
+        "    api.exec(command, cluster='local:1')\n"
+        "    assert capfd.readouterr().out == '[0] out ä\\n'\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    for options in ([], ["-s"], ["--capture=sys"]):
+        done = subprocess.run([*argv, *options], cwd=home.project, env=home.environ, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout.decode()
+
+
 def test_jobs_of_a_repository_share_a_workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def name() -> str:
         return make_spec(Project(workspace=tmp_path, named=True), api.Options(), ["true"]).project
