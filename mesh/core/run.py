@@ -118,6 +118,11 @@ class RunSpec:
     stacks_on_timeout: bool = False  # show all stacks before a timeout ends the run
 
     @property
+    def needs_home(self) -> bool:
+        """True unless the ranks find nothing on a host and leave nothing there, as with ``mesh exec``."""
+        return not self.command or self.sync or self.lock or self.existing or self.share
+
+    @property
     def ranks_per_host(self) -> int:
         """How many processes mesh starts on each host."""
         return self.nproc if self.launcher is Launch.NONE else 1

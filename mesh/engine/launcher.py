@@ -500,6 +500,7 @@ class Launcher:
             share=self._spec.share,
             existing=self._spec.existing,
             workspace_links=self._cluster.workspace_links,
+            needs_home=self._spec.needs_home,
             devices=self._cluster.devices,
             device_patience=DEVICES_FREE,
             spool=self._spec.spool,

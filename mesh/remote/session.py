@@ -59,6 +59,7 @@ class Begin:
     share: bool  # work in a copy of the workspace, and remove it afterwards
     existing: bool = False  # fail unless the workspace is there
     workspace_links: bool = False  # the workspace may be a symbolic link
+    needs_home: bool = True  # fail where HOME is read-only; False: work in /tmp there
     devices: Sequence[str]  # shell patterns of device files
     device_patience: float  # seconds in which they must be free again after the run
     spool: int  # bytes of output that may wait on the host's disk
@@ -186,6 +187,7 @@ class Session:
             "share": begin.share,
             "existing": begin.existing,
             "workspace_links": begin.workspace_links,
+            "needs_home": begin.needs_home,
             "devices": list(begin.devices),
             "device_patience": begin.device_patience,
             "spool": begin.spool,

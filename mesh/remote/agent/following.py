@@ -17,7 +17,7 @@ from .frames import Decoder, FrameError
 from .messages import order, request
 from .outbox import Outbox
 from .playback import Nothing, Playback
-from .state import boot_id, machine_id
+from .state import boot_id, machine_id, places_of
 from .tape import ABOUT, FACTS, FETCHED, tape_of
 
 TYPE_CHECKING = False
@@ -39,10 +39,16 @@ def follow(request: dict[str, Any], decoder: Decoder, rest: list[Frame]) -> None
     _Following(request, decoder).serve(rest)
 
 
+def _place_of(request: dict[str, Any]) -> str:
+    """Return the remote_dir that has the run's tape: the one in /tmp if the run found its HOME read-only."""
+    places = places_of(request["remote_dir"])
+    return next((p for p in places if os.path.isdir(tape_of(p, request["run"], request["node"]))), places[0])
+
+
 class _Following:
     def __init__(self, request: dict[str, Any], decoder: Decoder) -> None:
-        self._request, self._decoder = request, decoder
-        self._directory = tape_of(request["remote_dir"], request["run"], request["node"])
+        self._request, self._decoder = {**request, "remote_dir": _place_of(request)}, decoder
+        self._directory = tape_of(self._request["remote_dir"], request["run"], request["node"])
         self._obeyed = 0
         self._link: socket.socket | None = None  # to the run's agent
         self._tape: Playback | None = None

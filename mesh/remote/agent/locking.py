@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
 from . import cgroups
 from .doors import stop_runs
 from .errand import hint, why
-from .state import Busy, known_tree, machine_id
+from .state import Busy, is_home_read_only, known_tree, machine_id, stand_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +60,18 @@ class Locking:
                 self._until = time.monotonic() + TAKE_OVER
                 stop_runs(header["take_over"])
         except OSError as error:
-            agent.fail("home", why(error), hint(error))
+            remote_dir = agent.begin["remote_dir"]
+            # A server may refuse what a mount allows.
+            is_refused = error.errno == errno.EROFS and error.filename == os.path.expanduser(remote_dir)
+            if is_home_read_only(remote_dir) or (is_refused and remote_dir.startswith("~/")):
+                told = f"add to the cluster in cluster.yaml: remote_dir: {stand_in(remote_dir)}"
+                agent.fail("home", f"HOME is read-only: {os.path.expanduser(remote_dir)}", told)
+            else:
+                agent.fail("home", why(error), hint(error))
         else:
+            if agent.is_moved:
+                told = f"HOME is read-only: this command works in {stand_in()}"
+                agent.out.send({"type": "notice", "text": told, "seconds": 0})
             self._try()
 
     def try_again(self) -> None:

@@ -27,7 +27,7 @@ from .outfit import Outfit
 from .processes import Process, descendants, look_at
 from .spawning import close_inherited, first_environment
 from .spool import Spool
-from .state import State, machine_directory, machine_id
+from .state import State, is_home_read_only, machine_directory, machine_id, stand_in
 from .visits import Visits
 from .work import GATHER, Work
 
@@ -94,6 +94,7 @@ class Agent:
         self.spare = spare
         if spare is not None:
             self.ending.cgroup, self.ending.ours = spare.cgroup, spare.pid
+        self.is_moved = False  # HOME is read-only, and what we keep is in /tmp
         self.is_clear = False  # every process of the run is gone, or named
         self.gather_until = 0.0  # monotonic: what is sent before may wait for more that goes with it
 
@@ -588,8 +589,13 @@ def main(before: bytes, guardian: Guardian) -> None:
     marker = b"\n%s\n" % begin["marker"].encode()
     if begin["type"] == "begin":
         group = os.path.basename(spare.cgroup) if spare is not None else ""
+        is_moved = not begin["needs_home"] and is_home_read_only(begin["remote_dir"])
+        if is_moved:
+            begin["remote_dir"] = stand_in(begin["remote_dir"])
         guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], group or cgroup_of(begin))
-        Agent(Client(decoder, begin["lease"]), begin, others, guardian, spare).run(marker)
+        agent = Agent(Client(decoder, begin["lease"]), begin, others, guardian, spare)
+        agent.is_moved = is_moved
+        agent.run(marker)
         return
     _forget(spare)
     os.write(1, marker)

@@ -14,7 +14,7 @@ from .gpus import count_gpus
 from .notes import left_notes, strays
 from .processes import all_processes, is_agent, run_of, send_signal, variable_of
 from .reach import close_ports, open_ports, try_all
-from .state import machine_directory, machine_id
+from .state import is_home_read_only, machine_directory, machine_id, places_of
 from .tape import tapes
 
 TYPE_CHECKING = False
@@ -58,16 +58,18 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
         orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
         return {"runs": doors.runs(), "orphans": orphans}
     if question["question"] == "tapes":
-        return {"tapes": tapes(machine_directory(remote_dir))}
+        return {"tapes": [tape for place in places_of(remote_dir) for tape in tapes(machine_directory(place))]}
     if question["question"] == "detach":
         return {"told": doors.tell_runs(question["run"], {"type": "detach"})}
     if question["question"] == "pass":
         request = {"type": "pass", **{name: question[name] for name in ("signal", "ranks", "id")}}
         return {"told": doors.tell_runs(question["run"], request)}
     if question["question"] == "clean":
-        return {"found": _clean(machine_directory(remote_dir), question["dry_run"])}
+        return {"found": _clean([machine_directory(place) for place in places_of(remote_dir)], question["dry_run"])}
     if question["question"] == "stacks":
-        return stacks.tell(doors.runs(question["run"]), remote_dir, question["tool"], given)
+        # Not one in /tmp that nobody has looked at: what is kept there is executed.
+        place = places_of(remote_dir)[-1] if is_home_read_only(remote_dir) else remote_dir
+        return stacks.tell(doors.runs(question["run"]), place, question["tool"], given)
     return _stop(question["run"], question["grace"])
 
 
@@ -124,7 +126,7 @@ def _live() -> tuple[set[tuple[str, str]], set[str]]:
     return {(told["run"], str(told["node"])) for told in doors.runs()}, known
 
 
-def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
+def _clean(machines: list[str], dry_run: bool) -> list[dict[str, Any]]:
     """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run."""
     found: list[dict[str, Any]] = []
     for run, process in _orphans():
@@ -137,15 +139,19 @@ def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
         if not dry_run:
             cgroups.remove(path)
             found[-1]["stays"] = os.path.exists(path)
-    workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
     notes = [note.path for note in left_notes()]
-    read = [tape["path"] for tape in tapes(machine) if tape["is_fetched"] and not tape["is_on"]]
-    for path in [*_leftovers(machine, live), *_stagings(workspaces), *notes, *read]:
+    for path in [*notes, *(path for machine in machines for path in _files_of(machine, live))]:
         found.append({"what": path, "bytes": _size(path)})
         if not dry_run:
             _remove(path)
             found[-1]["stays"] = os.path.lexists(path)
     return found
+
+
+def _files_of(machine: str, live: tuple[set[tuple[str, str]], set[str]]) -> list[str]:
+    workspaces = os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")
+    read = [tape["path"] for tape in tapes(machine) if tape["is_fetched"] and not tape["is_on"]]
+    return [*_leftovers(machine, live), *_stagings(workspaces), *read]
 
 
 def _lives(live: tuple[set[tuple[str, str]], set[str]], run: str, node: str) -> bool:

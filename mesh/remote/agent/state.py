@@ -70,6 +70,36 @@ def machine_directory(remote_dir: str) -> str:
     return os.path.join(os.path.expanduser(remote_dir), "machines", machine_id())
 
 
+def stand_in(remote_dir: str = "~") -> str:
+    """Return the path in /tmp that stands for one below HOME where HOME is read-only."""
+    return f"/tmp/mesh-home-{os.geteuid()}" + remote_dir[1:]
+
+
+def is_home_read_only(remote_dir: str) -> bool:
+    """True if remote_dir is below HOME, on a file system that is mounted read-only."""
+    place = os.path.expanduser(remote_dir)
+    while not os.path.isdir(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    try:
+        return remote_dir[:2] in ("~", "~/") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def places_of(remote_dir: str) -> list[str]:
+    """Return remote_dir, and with it what stands for it in /tmp if that is there."""
+    has_stand_in = remote_dir[:2] in ("~", "~/") and _is_private(stand_in())
+    return [remote_dir, stand_in(remote_dir)] if has_stand_in else [remote_dir]
+
+
+def _is_private(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid()  # a directory, for nobody else
+
+
 class State:
     """The directories below remote_dir, and the lock of the machine."""
 
@@ -90,6 +120,12 @@ class State:
 
     def make(self) -> None:
         """Make the directories. Raises OSError where they cannot be made or written, and LinkRefused."""
+        if self._root.startswith(stand_in() + "/"):
+            try:
+                os.mkdir(stand_in(), 0o700)
+            except FileExistsError:  # another user may have made it
+                if not _is_private(stand_in()):
+                    raise PermissionError(errno.EPERM, "not a directory of this user alone", stand_in()) from None
         places = {"the directory of workspaces": self.workspaces, "the workspace": self.workspace}
         for what, path in places.items() if not self._links else ():
             if os.path.islink(path):
