@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import subprocess
 import sys
@@ -97,6 +98,9 @@ class LocalBackend:
             raise HostUnreachable(f"cannot start an agent here: {error}") from error
         self._channels.append(channel)
         return channel
+
+    def user(self, node: int) -> str:
+        return getpass.getuser()
 
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         for node, _ in enumerate(hosts):

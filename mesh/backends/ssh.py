@@ -245,6 +245,9 @@ class SshBackend:
         except GivenUp as error:
             raise HostUnreachable("given up") from error
 
+    def user(self, node: int) -> str:
+        return str(self._connections[node].user)
+
     def close(self) -> None:
         self._given_up.set()
         if self._stock:

@@ -192,10 +192,15 @@ class WorkspaceFailed(Event):
 
 
 @frozen
+class WantsPassword(HostEvent):
+    """sudo on the host will want the user's password in a later command of the setup; the host does not wait."""
+
+
+@frozen
 class AsksPassword(HostEvent):
     """sudo on the host wants the user's password; its setup waits."""
 
-    user: str  # as the host knows the user
+    step: int  # the number of the setup's command that needs it
 
 
 @frozen

@@ -65,6 +65,9 @@ class Backend(Protocol):
     def reopen(self, node: int, argv: Sequence[str]) -> Channel:
         """Start argv on a host that was opened before, through a new connection; one try. Raises HostUnreachable."""
 
+    def user(self, node: int) -> str:
+        """Return the name that the login on a host used, as the client knows it."""
+
     def close(self) -> None:
         """Give up what is still opening, end every channel and connection. From any thread; may be called twice."""
 

@@ -48,6 +48,7 @@ from mesh.core.events import (
     Synced,
     Tick,
     Unfetched,
+    WantsPassword,
     WorkspaceFailed,
 )
 from mesh.core.frozen import frozen
@@ -266,6 +267,8 @@ class Launcher:
                 return  # a file has changed meanwhile: it is synced once more
             self._courier.handle(event)
             event = self._checked(event)
+        elif isinstance(event, WantsPassword):  # the user is asked now, and the host gets it when its command runs
+            self._spawn(f"mesh-password-{event.node}", partial(self._expect_password, event))
         elif isinstance(event, AsksPassword):
             self._spawn(f"mesh-password-{event.node}", partial(self._give_password, event))
         self._decide(event)
@@ -556,8 +559,15 @@ class Launcher:
     def _ask_user(self) -> None:
         self._urgent.append(Chosen(time=time.time(), answer=self._local.choose(self._over.is_set)))
 
+    def _expect_password(self, event: WantsPassword) -> None:
+        self._ask_password(event.node)
+
     def _give_password(self, event: AsksPassword) -> None:
-        self._sessions[event.node].password(self._local.password(event.user))
+        self._sessions[event.node].password(event.step, self._ask_password(event.node))
+
+    def _ask_password(self, node: int) -> str:
+        """Return the password of the user whom we logged in as, whatever the host calls that user."""
+        return self._local.password(self._backend.user(node))
 
     def _list_workspace(self) -> None:
         try:

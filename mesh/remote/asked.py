@@ -11,6 +11,7 @@ from mesh.core.events import Stream
 from mesh.core.run import SetupCommand
 from mesh.remote import answers, messages
 from mesh.remote.agent.frames import FrameError
+from mesh.remote.sudo import SetupSteps
 
 
 class Asked:
@@ -30,6 +31,7 @@ class Asked:
         self._ranks: Container[int] = ()  # of this host
         self._running: set[int] = set()  # ranks whose end was not received
         self._commands: Sequence[SetupCommand] = ()
+        self._steps = SetupSteps()
         self._streams: Mapping[str, Stream] = {}  # of the ranks
         self._given: Counter[int] = Counter()  # bytes of stdin that a rank has not taken
         self._questions: deque[tuple[Mapping[str, Any], bool]] = deque()  # and whether they came with bytes
@@ -69,6 +71,11 @@ class Asked:
     def setup(self, rank: int, commands: Sequence[SetupCommand]) -> None:
         self._ranks, self._running, self._commands = frozenset((rank,)), {rank}, commands
         self._streams = {Stream.SETUP.value: Stream.SETUP}
+        self._steps = SetupSteps(commands)
+
+    def may_have_password(self, step: int) -> bool:
+        """Return True if the command of a setup that asked for the password still waits for it; for one answer."""
+        return self._steps.may_have(step)
 
     def follow(self, ranks: Sequence[int]) -> None:
         """Note that the journal of a run is read; its ranks may have ended."""
@@ -162,14 +169,18 @@ class Asked:
                     if header["rank"] not in self._running:
                         raise FrameError(f"exited: rank: {header['rank']} had ended before")
                     self._running.discard(header["rank"])
+                    self._steps.end()
             case "taken":
                 with self._lock:
                     if header["bytes"] > self._given[header["rank"]]:
                         raise FrameError("taken: bytes: more than were sent")
                     self._given[header["rank"]] -= header["bytes"]
+            case "step":
+                self._steps.begin(header["number"])
+            case "wants-password":
+                self._steps.expect_question()
             case "asks-password":
-                if not any(command.sudo for command in self._commands):
-                    raise FrameError("asks-password: no command needs one")
+                header["step"] = self._steps.ask()
             case "detached" | "stays-attached":
                 if not self._streams:
                     raise FrameError(f"{kind}: no rank was started")

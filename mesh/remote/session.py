@@ -338,9 +338,10 @@ class Session:
         self._asked.setup(rank, commands)
         self._order({"type": "setup", "rank": rank, "commands": listed, "force": force})
 
-    def password(self, password: str) -> None:
-        """Answer AsksPassword; "" if there is none."""
-        self._order({"type": "password"}, password.encode("utf-8", "surrogateescape"))
+    def password(self, step: int, password: str) -> None:
+        """Answer AsksPassword, unless the command that asked has ended; "" if there is no password."""
+        if self._asked.may_have_password(step):
+            self._order({"type": "password"}, password.encode("utf-8", "surrogateescape"))
 
     def ask(self, question: Mapping[str, Any], *, lasting: bool = False) -> None:
         """Ask the agent; it answers with Answered.
@@ -613,6 +614,8 @@ class Session:
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case "taken":
                 self._taken(header["rank"], header["bytes"])
+            case "step":
+                pass  # what it allows is noted
             case "hello":
                 yield self._connected(header)
             case kind:

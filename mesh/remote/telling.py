@@ -32,6 +32,7 @@ from mesh.core.events import (
     Stopped,
     Synced,
     Unfetched,
+    WantsPassword,
 )
 from mesh.remote import messages
 from mesh.remote.agent.frames import FrameError
@@ -103,8 +104,10 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
             killed_by = "" if number is None else f"signal {number}" if number else "a signal"
             at = header["time"] - offset
             return PrepareFailed(time=at, node=node, step=step, message=message, hint=hint, killed_by=killed_by)
+        case "wants-password":
+            return WantsPassword(time=now, node=node)
         case "asks-password":
-            return AsksPassword(time=now, node=node, user=header["user"])
+            return AsksPassword(time=now, node=node, step=header["step"])
         case "answer":
             return Answered(time=now, node=node, answer=header["answer"], clock=offset)
         case "clear":

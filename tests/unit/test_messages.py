@@ -101,6 +101,7 @@ ANSWERS: list[tuple[dict[str, Any], Any]] = [
 ]
 END = {"rank": RANK, "time": NOW, "signal": 9, "oom": False, "last": False, "printed": {"stdout": 3}}
 LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "ab", "head": ["ab"], "tail": ["ab"]}]
+OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
     "hello": {"time": NOW, "machine": MACHINE, "pid": 12},
@@ -120,7 +121,9 @@ TOLD: dict[str, dict[str, Any]] = {
     "taken": {"rank": RANK, "bytes": 1},
     "exited": END,
     "ended": END,
-    "asks-password": {"user": "me"},
+    "step": {"number": 0},
+    "wants-password": {},
+    "asks-password": {},
     "notice": {"text": "waiting for /dev/x", "seconds": 3},
     "stopped": {"time": NOW},
     "clear": {"left": [], "stays": []},
@@ -294,9 +297,7 @@ def asked(*told: bytes) -> Any:
     return channel, talk
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in TOLD if kind not in ("attached", "no-agent", "piece", "asks-password")]
-)
+@pytest.mark.parametrize("kind", [kind for kind in TOLD if kind not in ("attached", "no-agent", "piece", *OF_SETUP)])
 def test_what_agents_send_is_in_the_table(kind: str) -> None:
     _, talk = asked(encode({"type": kind, **TOLD[kind]}, DATA.get(kind, b"")))
     assert not [event for event in talk.events() if isinstance(event, Lost) and "protocol" in event.reason]
@@ -335,7 +336,7 @@ def test_texts_of_a_host_are_one_plain_line(spoof: str) -> None:
             assert _is_plain(answers.answer(question, _with_texts(answer, spoof)))
 
 
-SHOWN = ("hello", "busy", "unfetched", "decided", "notice", "clear", "gone", "no-door", "no-agent", "asks-password")
+SHOWN = ("hello", "busy", "unfetched", "decided", "notice", "clear", "gone", "no-door", "no-agent")
 
 
 def _with_texts(value: Any, text: str) -> Any:

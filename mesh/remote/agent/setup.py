@@ -24,7 +24,7 @@ class Setup(Rank):
         """Start it. commands: each with "run", "unless" and "sudo". Raises OSError if there is no way to."""
         self._commands = commands
         self._heard = b""
-        self._current = 0  # the command that is being run
+        self.number = 0  # of the command that runs
         self._status: int | None = None  # how it failed, if it did
         words, words_end = os.pipe()
         answers_end, self._answers = os.pipe()
@@ -42,7 +42,11 @@ class Setup(Rank):
         Rank.__init__(self, rank, pid, [Source(out, rank, "setup")])
 
     def hear(self) -> list[str]:
-        """What it asks for now: "password" for sudo, or "show N", to have the N-th command shown before it is run."""
+        """Return the words that came from the process, each of them once.
+
+        "show": it waits to run the command ``number``, which is to be shown first. "password": it waits for the
+        password that sudo wants now. "wants": a later command will ask for that.
+        """
         try:
             self._heard += os.read(self.words, 65536)
         except BlockingIOError:
@@ -54,14 +58,14 @@ class Setup(Rank):
             if what == "failed":
                 self._status = int(number)
             elif what == "show":
-                self._current = int(number)
+                self.number = int(number)
             if what != "failed":
                 asked.append(what)
         return asked
 
     def shown(self) -> bytes:
         """The command that is to be shown."""
-        return b"$ %s\n" % to_bytes(self._commands[self._current]["run"])
+        return b"$ %s\n" % to_bytes(self._commands[self.number]["run"])
 
     def answer(self, line: bytes = b"") -> None:
         """Let it go on, with a line of text."""
@@ -80,7 +84,7 @@ class Setup(Rank):
         Rank.end(self, status if self._status is None else self._status, now)
 
     def about_its_end(self) -> dict[str, Any]:
-        return {"during": self._commands[self._current]["run"]} if self.status else {}
+        return {"during": self._commands[self.number]["run"]} if self.status else {}
 
 
 def _become(
@@ -112,14 +116,17 @@ class _Commands:
 
     def __init__(self, setting: Setting, words: int, answers: int) -> None:
         self._setting, self._words, self._answers = setting, words, answers
-        self._password: bytes | None = None  # None: sudo wants none
+        self._wants_password = False  # for sudo
+        self._password: bytes | None = None  # None: not asked for yet
 
     def run(self, commands: Sequence[dict[str, Any]], force: bool) -> bool:
         """Run them in order, up to the first that fails; True if one did."""
         is_root = os.geteuid() == 0
-        # Asked before the first command, so that nobody waits in the middle for somebody who went for a coffee.
+        # The user is asked before the first command, so that no host waits in the middle for a user who has left.
         if not is_root and any(command["sudo"] for command in commands):
-            self._learn_password()
+            self._wants_password = self._needs_password()
+            if self._wants_password:
+                self._tell("wants")
         for number, command in enumerate(commands):
             self._ask(f"show {number}")
             if command["unless"] and not force and self._is_done(command["unless"]):
@@ -138,10 +145,9 @@ class _Commands:
             self._print(f"(unless: exit {status >> 8 or 128 + status}: {unless})")
         return status == 0
 
-    def _learn_password(self) -> None:
+    def _needs_password(self) -> bool:
         # -k: what sudo remembers now may be forgotten before the last command.
-        if self._call(["sudo", "-k", "-n", "true"], quiet=True) != 0 and not self._is_missing("sudo"):
-            self._password = self._ask("password")
+        return self._call(["sudo", "-k", "-n", "true"], quiet=True) != 0 and not self._is_missing("sudo")
 
     def _ask(self, word: str) -> bytes:
         """Tell the agent a word, and wait for its answer."""
@@ -156,6 +162,8 @@ class _Commands:
 
     def _sudo(self, argv: list[str]) -> int:
         """Run argv as root. The password goes over stdin, of which the command itself sees nothing."""
+        if self._wants_password and self._password is None:  # the client gives it only while such a command runs
+            self._password = self._ask("password")
         if self._password == b"":
             self._print(NO_PASSWORD)
             return 1 << 8

@@ -156,14 +156,15 @@ class Work:
 
     def _listen_to_setup(self, setup: Setup) -> None:
         for word in setup.hear():
-            if word == "password":
-                from .logins import user_name
-
-                self._agent.out.send({"type": "asks-password", "user": user_name()})
+            if word == "wants":
+                self._agent.out.send({"type": "wants-password"})
+            elif word == "password":
+                self._agent.out.send({"type": "asks-password"})
             else:
                 (source,) = setup.sources
                 self.relay_all(source.descriptor)
                 shown = (b"" if source.ends_line else b"\n") + setup.shown()
+                self._agent.out.send({"type": "step", "number": setup.number})
                 self._agent.out.send({"type": "output", "rank": setup.rank, "stream": "setup"}, shown)
                 setup.answer()
 
