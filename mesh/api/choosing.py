@@ -12,7 +12,7 @@ from mesh.api.owner import user_name
 from mesh.api.wiring import new_run_id
 from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, load_clusters
 from mesh.config.project import Project, load_project
-from mesh.config.settings import Options, kept, run_spec, select_hosts
+from mesh.config.settings import Options, kept, patient, run_spec, select_hosts
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import DEFAULT_LEASE, RunSpec
@@ -26,7 +26,8 @@ def choose_cluster(name: str, options: Options, clusters_file: str, *, all_ready
 
     all_ready: refuse a TPU that is not READY; else take its hosts as far as it has any
     """
-    return select_hosts(hosted(named_cluster(name, clusters_file), all_ready=all_ready), options)
+    found = select_hosts(hosted(named_cluster(name, clusters_file), all_ready=all_ready), options)
+    return patient(found, options, os.environ)
 
 
 def named_cluster(name: str, clusters_file: str) -> Cluster:

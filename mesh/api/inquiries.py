@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from mesh.api.wiring import Showing, launch
 from mesh.config.clusters import LOCAL
 from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
-from mesh.config.settings import Options
+from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.frozen import frozen
@@ -249,7 +250,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
     for cluster in file.clusters.values():
         try:
-            yield hosted(cluster, all_ready=False)
+            yield patient(hosted(cluster, all_ready=False), options, os.environ)
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
 

@@ -167,7 +167,7 @@ class SshBackend:
         cluster: Cluster,
         *,
         environ: Mapping[str, str],
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float = 0.0,
         passwords: Passwords,
         tries: int = TRIES,
         parallel: int = PARALLEL,
@@ -175,7 +175,9 @@ class SshBackend:
         stock: Stock | None = None,
         begun: Begun | None = None,
     ) -> None:
-        """reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
+        """connect_timeout: seconds for each try; 0: as the cluster says, else CONNECT_TIMEOUT
+
+        reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
 
         stock: where there may be agents that wait already
         begun: connections that are on their way already
@@ -184,7 +186,8 @@ class SshBackend:
         self._stock = stock
         self._kept: dict[int, KeptChannel] = {}  # what it had, by node
         self._cluster, self._environ, self._reach = cluster, environ, reach
-        self._connect_timeout, self._tries, self._parallel = connect_timeout, tries, parallel
+        self._connect_timeout = connect_timeout or cluster.connect_timeout or CONNECT_TIMEOUT
+        self._tries, self._parallel = tries, parallel
         self._secrets = Secrets(passwords)
         self._connections: list[SshConnection] = []
         self._shared: Shared | None = None

@@ -47,6 +47,7 @@ PICK = {
     "hosts": "only these: names or ranges, as tpu-0,tpu-[4-7]",
     "ranks": "only the hosts with these numbers, as 0-3,6",
     "exclude": "not these: names, ranges or numbers",
+    "connect-timeout": "seconds for each try to connect (default: 10), then for the login to start mesh (default: 20)",
 }
 OPTIONS = {
     **PICK,
@@ -94,6 +95,7 @@ def _command(name: str, summary: str, function: Callable[[], Callable[..., api.R
         hosts: str = "",
         ranks: str = "",
         exclude: str = "",
+        connect_timeout: str = "",
         nproc: str = "",
         launcher: str = "",
         bind: bool = False,
@@ -127,6 +129,7 @@ def _command(name: str, summary: str, function: Callable[[], Callable[..., api.R
             hosts=hosts,
             ranks=ranks,
             exclude=exclude,
+            connect_timeout=connect_timeout,
             nproc=nproc,
             launcher=launcher,
             bind=bind,
@@ -195,6 +198,7 @@ def setup(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     force: bool = False,
     json: bool = False,
     grace: str = "",
@@ -202,7 +206,15 @@ def setup(
     wait: str | bool | None = None,
 ) -> None:
     """Run the `commands:` of mesh.yaml on every host."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, grace=grace, timeout=timeout, wait=wait)
+    options = read_options(
+        hosts=hosts,
+        ranks=ranks,
+        exclude=exclude,
+        connect_timeout=connect_timeout,
+        grace=grace,
+        timeout=timeout,
+        wait=wait,
+    )
     result = api.setup(cluster=cluster, options=options, force=force, clusters_file=clusters, json=json)
     raise Exit(code=result.exit_code)
 
@@ -225,6 +237,7 @@ def push(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     json: bool = False,
     wait: str | bool | None = None,
     fresh: bool = False,
@@ -234,7 +247,15 @@ def push(
     watch: bool = False,
 ) -> None:
     """Bring the working directory to every host, and start nothing."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, wait=wait, fresh=fresh, no_fanout=no_fanout)
+    options = read_options(
+        hosts=hosts,
+        ranks=ranks,
+        exclude=exclude,
+        connect_timeout=connect_timeout,
+        wait=wait,
+        fresh=fresh,
+        no_fanout=no_fanout,
+    )
     if (explain != "") + list + watch > 1:
         raise UsageError("--list, --explain and --watch are three things: name one of them")
     if explain:
@@ -270,11 +291,12 @@ def pull(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     into: str = "",
     json: bool = False,
 ) -> None:
     """Bring files back from every host: those of the workspace by their names in it; ~, / and * are the hosts'."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, connect_timeout=connect_timeout)
     paths = own_words(context)
     result = api.pull(paths, cluster=cluster, into=into, options=options, clusters_file=clusters, json=json)
     raise Exit(code=result.exit_code)
@@ -299,13 +321,16 @@ def check(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     path: list[str] | None = None,
     program: list[str] | None = None,
     master_port: str = "",
     json: bool = False,
 ) -> None:
     """See whether every host is fit for a run, and all together: login, disk, devices, versions, network."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, master_port=master_port)
+    options = read_options(
+        hosts=hosts, ranks=ranks, exclude=exclude, connect_timeout=connect_timeout, master_port=master_port
+    )
     reports = api.check(
         cluster=cluster, options=options, clusters_file=clusters, paths=path or (), programs=program or ()
     )
@@ -325,10 +350,11 @@ def ps(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     json: bool = False,
 ) -> None:
     """List the runs on a cluster's hosts, from whichever machine they were started; without CLUSTER: on all."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, connect_timeout=connect_timeout)
     answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
     show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
     if not json:
@@ -346,6 +372,7 @@ def ps(
         "cluster": "where it runs, if this machine does not know",
         "clusters": CLUSTERS,
         "grace": "seconds from SIGTERM to SIGKILL (default: what the run was started with)",
+        "connect-timeout": PICK["connect-timeout"],
     },
 )
 @telling
@@ -356,9 +383,10 @@ def stop(
     cluster: str = "",
     clusters: str = "",
     grace: str = "",
+    connect_timeout: str = "",
 ) -> None:
     """End a run on every host, from any machine; succeeds once nothing of it is left."""
-    options = read_options(grace=grace)
+    options = read_options(grace=grace, connect_timeout=connect_timeout)
     stopped = api.stop(run, every=all, cluster=cluster, options=options, clusters_file=clusters)
     show(
         [f"stopped {one}" for one in stopped]
@@ -491,11 +519,12 @@ def clean(
     hosts: str = "",
     ranks: str = "",
     exclude: str = "",
+    connect_timeout: str = "",
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
     """Remove what runs that were cut short have left on the hosts; workspaces stay."""
-    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
+    options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, connect_timeout=connect_timeout)
     found = api.clean(cluster=cluster, dry_run=dry_run, options=options, clusters_file=clusters)
     if json:
         show([dumps([asdict(item) for item in found])])

@@ -53,6 +53,8 @@ class Options:
     drain: float | None = None  # that the others may speak after the first failure (2)
     timeout: float | None = None  # from the start of the ranks; 0: none (0)
     host_grace: float | None = None  # that a host may be silent before it is lost, at least 1 (60)
+    # For each try to connect and log in (10), and then for the login to start mesh's agent (20).
+    connect_timeout: float | None = None
     lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
@@ -84,6 +86,7 @@ def read_options(
     timeout: str = "",
     host_grace: str = "",
     lease: str = "",
+    connect_timeout: str = "",
     keep_going: bool = False,
     interactive: bool = False,
     stdin: str = "",
@@ -126,6 +129,7 @@ def read_options(
         timeout=read_seconds("--timeout", timeout),
         host_grace=read_seconds("--host-grace", host_grace),
         lease=read_seconds("--lease", lease),
+        connect_timeout=read_seconds("--connect-timeout", connect_timeout),
         keep_going=keep_going,
         stdin=stdin or ("rank0" if interactive else "none"),
         stdin_notice=not stdin and not interactive,
@@ -350,7 +354,7 @@ def _check_types(options: Options) -> None:
     for field_ in fields(Options):
         value = getattr(options, field_.name)
         kinds: Any = {"nproc": int, "master_port": int, "env": Mapping}.get(field_.name, str)
-        if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "wait"):
+        if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "connect_timeout", "wait"):
             kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
         elif isinstance(field_.default, bool):
             kinds = bool
@@ -370,6 +374,13 @@ def _environment(project: Project, chosen: Mapping[str, str], environ: Mapping[s
         if VARIABLE.fullmatch(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in project.passed)
     }
     return {**passed, **project.env, **chosen}
+
+
+def patient(cluster: Cluster, options: Options, environ: Mapping[str, str]) -> Cluster:
+    """Return the cluster with --connect-timeout or MESH_CONNECT_TIMEOUT, where one is given. Raises UsageError."""
+    _check_types(options)
+    seconds = _seconds("connect-timeout", options.connect_timeout, environ, cluster.connect_timeout, least=0.1)
+    return replace(cluster, connect_timeout=seconds)
 
 
 def kept(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:

@@ -74,6 +74,8 @@ class Cluster:
     tpu: TpuName | None = None  # where its hosts come from; until the API has been asked there are none
     note: str = ""  # how its hosts were found, for people
     workspace_links: bool = False  # a workspace on a host may be a symbolic link
+    # Seconds for each try to connect and log in, and then for the login to start the agent; 0: the defaults of each.
+    connect_timeout: float = 0.0
     keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 

@@ -72,6 +72,7 @@ TICK = 0.1  # seconds between two looks at the clock and at signals when nothing
 SHORTEST = 0.01  # seconds between two looks at the clock while much happens
 PROGRESS = 0.2  # seconds between two Sending
 BEAT = 5.0  # seconds between two beats
+GREETING_LIMIT_S = 20.0  # for the login on a host to start the agent, where --connect-timeout does not say
 SILENT = 15.0  # seconds without a byte after which a host is called silent
 AGAIN = 1.0  # seconds between two attempts to reach a host again
 STDIN_AHEAD = 1 << 18  # bytes of our standard input that a rank may be behind
@@ -603,7 +604,10 @@ class Launcher:
                 beat_at = now + beat
                 for session in list(self._sessions.values()):
                     session.beat()
+            limit = self._cluster.connect_timeout or GREETING_LIMIT_S
             for node, session in list(self._sessions.items()):
+                if session.awaits_login and now - session.opened > limit:
+                    session.end_login(limit)
                 quiet = now - session.heard if session.waiting else 0.0
                 if quiet > self._spec.host_grace:
                     session.give_up(f"silent for {self._spec.host_grace:g} s")

@@ -166,6 +166,8 @@ class Session:
         self._why = ""  # the last channel ended
         self._why_hung_up = ""  # if we did, to try another one
         self.opened = time.monotonic()  # when the channel was
+        self.awaits_login = True  # the login on the host has not started our program
+        self._login_limit = 0.0  # seconds that it had for that, once they are over
 
     # ---- requests
 
@@ -415,6 +417,11 @@ class Session:
             self._why_hung_up = reason
             self._channel.close()
 
+    def end_login(self, limit: float) -> None:
+        """Close a channel whose login has not started our program. limit: the seconds that it had"""
+        self._login_limit, self.awaits_login = limit, False
+        self._channel.close()
+
     def give_up(self, reason: str) -> None:
         """Hang up on a host that has fallen silent: it is lost for that reason."""
         self._given_up = reason
@@ -481,6 +488,7 @@ class Session:
     def _bring(self, channel: Channel) -> None:
         """Offer the agent another channel; it goes on where its stream has reached us."""
         self._channel, self.opened = channel, time.monotonic()
+        self.awaits_login, self._login_limit = True, 0.0
         if self._given_up:
             channel.close()
         self._marker = os.urandom(16).hex()
@@ -509,11 +517,12 @@ class Session:
                 if not greeted:
                     banner += chunk
                     if not has_all and lacking() in banner:
-                        has_all = True
+                        has_all, self.awaits_login = True, False
                         with self._lock:
                             self._send_at_once(encode({"type": "agent"}, blob()))
                     _, found, chunk = banner.partition(b"\n%s\n" % self._marker.encode())
                     greeted = bool(found)
+                    self.awaits_login = self.awaits_login and not greeted
                     if not greeted and len(banner) > MAX_BANNER:
                         break
                     if not greeted:
@@ -539,6 +548,8 @@ class Session:
             self._over = True
             yield Lost(time=time.time(), node=self.node, reason=REFUSED + one_line(str(error)))
             return
+        finally:
+            self.awaits_login = False
         if not self._over:
             yield from self._channel_ended(greeted, banner)
 
@@ -554,6 +565,8 @@ class Session:
             if greeted:
                 clear, by = farewell.status == SWEPT, _killed_by(farewell)
                 yield Lost(time=now, node=self.node, reason=_last_words(farewell), is_clear=clear, killed_by=by)
+            elif self._login_limit:
+                yield self._no_greeting(farewell, banner)
             else:
                 yield self._no_agent(farewell, banner)
         elif greeted and self._attached:
@@ -570,7 +583,7 @@ class Session:
             self.heard = time.monotonic()
         self.waiting = True
         chunk = self._channel.receive()
-        if chunk:
+        if chunk and (self._attached or not self.awaits_login):  # a login that prints is no sign of the agent
             self.heard = time.monotonic()
         return chunk
 
@@ -678,6 +691,15 @@ class Session:
         if 0 <= round_trip < self.round_trip:
             self.round_trip = round_trip
             self._offset = there - (sent + round_trip / 2)
+
+    def _no_greeting(self, farewell: Farewell, banner: bytes) -> PrepareFailed:
+        """Return why a login whose time was over is given up."""
+        said = _tail(farewell.stderr or banner)
+        message = f"its login shell did not start mesh's agent within {self._login_limit:g} s"
+        message += f"; the last that it printed: {said}" if said else ", and printed nothing"
+        hint = "try `ssh HOST true`: does a start-up file there (.bashrc, .zshenv, config.fish) wait for input, or\n"
+        hint += "`exec` another program? Where it only needs longer: --connect-timeout SECONDS"
+        return PrepareFailed(time=time.time(), node=self.node, step="login", message=message, hint=hint)
 
     def _no_agent(self, farewell: Farewell, banner: bytes) -> PrepareFailed:
         """The channel ended before the agent greeted: say why."""

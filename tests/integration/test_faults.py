@@ -149,6 +149,63 @@ def test_a_login_shell_that_ends(pod: Home, lab: Lab) -> None:
     assert "this host is closed today" in done.err
 
 
+NEVER_GREETS = {
+    "prints without end": "while :; do printf x || exit; sleep 0.1; done\n",
+    "becomes another shell": "exec zsh\n",
+    "waits": "read line </dev/zero\n",
+}
+
+
+@pytest.mark.parametrize("startup", NEVER_GREETS.values(), ids=NEVER_GREETS)
+def test_a_login_that_never_greets(pod: Home, lab: Lab, startup: str) -> None:
+    host = lab.hosts[2]
+    host.path("/root/.bashrc").write_text(startup)
+    done = pod.mesh("run", "--connect-timeout", "5", "pod", "true")
+    lab.end_all(host)
+    assert done.status == 125
+    assert f"{host.address}: its login shell did not start mesh's agent within 5 s" in done.err
+    assert "ssh HOST true" in done.err
+    assert lab.hosts[0].address not in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", "pod", "true"],
+        ["setup", "pod"],
+        ["push", "pod"],
+        ["pull", "pod", "file"],
+        ["ps", "pod"],
+        ["check", "pod"],
+        ["clean", "pod"],
+        ["stop", "--all", "--cluster", "pod"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_login_that_never_greets_ends_each_command(pod: Home, lab: Lab, words: list[str]) -> None:
+    host = lab.hosts[2]
+    host.path("/root/.bashrc").write_text(NEVER_GREETS["prints without end"])
+    pod.files(mesh__yaml="commands: [echo hi]\n")
+    done = pod.mesh(words[0], "--connect-timeout", "5", *words[1:])
+    lab.end_all(host)
+    assert done.status not in (0, 2)
+    assert "did not start mesh's agent within 5 s" in done.err + done.out.decode()
+
+
+def test_the_time_for_a_greeting_by_a_variable(pod: Home, lab: Lab) -> None:
+    host = lab.hosts[2]
+    host.path("/root/.bashrc").write_text(NEVER_GREETS["prints without end"])
+    pod.environ["MESH_CONNECT_TIMEOUT"] = "5"
+    done = pod.mesh("attach", "--cluster", "pod", "20260101-120000-abcdef")
+    lab.end_all(host)
+    assert done.status != 0
+    assert "did not start mesh's agent within 5 s" in done.err
+    pod.environ["MESH_CONNECT_TIMEOUT"] = "soon"
+    done = pod.mesh("exec", "pod", "true")
+    assert done.status == 2
+    assert "MESH_CONNECT_TIMEOUT: expected seconds" in done.err
+
+
 def test_a_full_disk_while_unpacking(pod: Home, lab: Lab) -> None:
     host = lab.hosts[3]
     host.script("mkdir /root/.mesh && mount -t tmpfs -o size=1m tmpfs /root/.mesh")

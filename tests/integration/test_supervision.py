@@ -248,3 +248,18 @@ def test_out_of_memory_is_recognised(home: Home, tmp_path: Path) -> None:
     finally:
         assert eventually(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()
+
+
+def test_a_host_whose_login_prints_without_end_is_lost_when_it_must_be_reached_again(pod: Home, lab: Lab) -> None:
+    quick = ("--host-grace", "5", "--connect-timeout", "2", "--grace", "1")
+    process = start(pod, "run", *quick, "pod", "sh", "-c", "echo up; exec sleep 600")
+    host = lab.hosts[2]
+    host.path("/root/.bashrc").write_text("while :; do printf x || exit; sleep 0.1; done\n")
+    for pid in connections(host):
+        os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=50)
+    assert process.returncode == 76, err
+    assert host.address.encode() in err
+    host.path("/root/.bashrc").unlink()
+    assert gone(*[other for other in lab.hosts if other is not host])
+    lab.end_all(host)
