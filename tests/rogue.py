@@ -59,7 +59,7 @@ class Rogue:
         self._ask("hello")
 
     def _on_lock(self, header: dict[str, Any], data: bytes) -> None:
-        self._send("locked", tree="", bare=False, cgroup="", ports=self._ports)
+        self._send("locked", tree="", bare=False, cgroup="", others=[], ports=self._ports)
 
     def _on_prepare(self, header: dict[str, Any], data: bytes) -> None:
         self._send("ready", interfaces={})

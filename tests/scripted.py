@@ -109,7 +109,7 @@ class ScriptedChannel:
             self._on_lock(header)
 
     def _on_lock(self, header: Mapping[str, Any]) -> None:
-        self._tell("locked", tree="", bare=False, cgroup="", ports=[29500, 29501][: self._ports])
+        self._tell("locked", tree="", bare=False, cgroup="", others=[], ports=[29500, 29501][: self._ports])
 
     def _on_prepare(self, header: Mapping[str, Any]) -> None:
         self._tell("ready", interfaces={})

@@ -76,6 +76,7 @@ def exec(  # noqa: A001  (the command's name)
     Raises UsageError for options that are about those.
     """
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
+    given["exclusive"] = options.exclusive
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")

@@ -25,7 +25,7 @@ SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
 STARTS_RANKS = frozenset(("run", "exec"))  # those that start it on every rank; words for ssh are ssh's own options too
 # Options that a task refuses, as it is made like another one that has them: nobody is told of them.
-REFUSED = {"exec": frozenset(("--fresh", "--no-fanout", "--prerun", "--share"))}
+REFUSED = {"exec": frozenset(("--fresh", "--no-fanout", "--prerun", "--share", "--exclusive"))}
 TAKES_PATHS = frozenset(("pull",))  # those that take any number of words, and options between them
 SHELL_TEXT = "-c"  # after the cluster: the next word is text for a shell
 LAUNCHER = "--launcher"  # gets the words after the cluster, which may be options of its own

@@ -61,6 +61,7 @@ class Options:
     stdin_notice: bool = False  # say once if it has data and no rank gets it
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
+    exclusive: bool = False  # refuse hosts where another Unix user's run is
     evict: bool = False  # end other processes of our user that hold a device
     fresh: bool = False  # remove from the workspace what hosts have made in it
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
@@ -92,6 +93,7 @@ def read_options(
     stdin: str = "",
     wait: str | bool | None = None,
     share: bool = False,
+    exclusive: bool = False,
     evict: bool = False,
     fresh: bool = False,
     no_fanout: bool = False,
@@ -104,6 +106,8 @@ def read_options(
     """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
     if share and wait:
         raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
+    if share and exclusive:
+        raise UsageError("--share runs beside others, and --exclusive beside nobody", hint="leave one of them out")
     if stacks_on_timeout and not timeout:
         raise UsageError("--stacks-on-timeout needs --timeout", hint="mesh run --timeout 2h --stacks-on-timeout ...")
     if detach and stacks_on_timeout:
@@ -135,6 +139,7 @@ def read_options(
         stdin_notice=not stdin and not interactive,
         wait=math.inf if wait is True else read_seconds("--wait", wait or "") or 0.0,
         share=share,
+        exclusive=exclusive,
         evict=evict,
         fresh=fresh,
         fan_out=not no_fanout,
@@ -319,6 +324,7 @@ def run_spec(
         stdin=options.stdin,
         wait=options.wait,
         share=options.share,
+        exclusive=options.exclusive,
         evict=options.evict,
         fresh=options.fresh,
         fan_out=options.fan_out,

@@ -61,12 +61,22 @@ class Connected(HostEvent):
 
 
 @frozen
+class OtherRun:
+    """A run of another Unix user on a host."""
+
+    user: str
+    run: str
+    since: float  # seconds since the epoch, on our clock
+
+
+@frozen
 class Locked(HostEvent):
     """The host is ours until the agent leaves."""
 
     tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
     is_bare: bool = False  # nothing is there that a sync could use
     ports: tuple[int, ...] = ()  # TCP ports that are kept there for the ranks
+    others: tuple[OtherRun, ...] = ()  # which the lock does not keep out
 
 
 @frozen
@@ -75,6 +85,7 @@ class Busy(HostEvent):
 
     owner: str  # whose, since when, with what: one line for people
     is_brief: bool = False  # it is one sync of somebody who watches a workspace
+    is_other_user: bool = False  # it is another Unix user's, and has a lock of its own
 
 
 @frozen

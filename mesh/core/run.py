@@ -111,6 +111,7 @@ class RunSpec:
     lock: bool = True  # take the lock of every host
     wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
     share: bool = False  # work in a copy of the workspace that is removed afterwards
+    exclusive: bool = False  # refuse hosts where another Unix user's run is
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
     claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
     evict: bool = False  # end other processes of our user that hold one
@@ -121,6 +122,11 @@ class RunSpec:
     def needs_home(self) -> bool:
         """True unless the ranks find nothing on a host and leave nothing there, as with ``mesh exec``."""
         return not self.command or self.sync or self.lock or self.existing or self.share
+
+    @property
+    def is_announced(self) -> bool:
+        """Return True if other Unix users of a host are to know of this run there."""
+        return self.kind in (Kind.RUN, Kind.SETUP) and (self.lock or self.share)
 
     @property
     def ranks_per_host(self) -> int:

@@ -12,7 +12,7 @@ from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.engine.workers import Numbers
-from mesh.remote.telling import told_owner
+from mesh.remote.telling import other_run, told_other, told_owner
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
@@ -42,6 +42,7 @@ class Wanted:
             name
             for name, looks in (
                 ("lock", self.lock),
+                ("users", self.lock),
                 ("worker", False),  # of hosts of a TPU alone
                 ("versions", self.venv is not None),
                 ("path", self.paths),
@@ -138,7 +139,7 @@ def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any
         _logout(str(facts["ends_with"]), str(facts["user"])),
     ]
     if wanted.lock:
-        found.append(_lock(facts["lock"], is_dead))
+        found += [_lock(facts["lock"], is_dead), _users(facts, answered.clock)]
     return found + [_program(name, told, wanted.program_hint) for name, told in facts["programs"].items()]
 
 
@@ -206,6 +207,20 @@ def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]]
     stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""
     hint = f"{stop}`mesh run --wait` waits for it, `mesh run --share` runs beside it"
     return failed("lock", f"busy with {told}", hint)
+
+
+def _users(facts: Mapping[str, Any], ahead: float) -> Finding:
+    """Return which other Unix users run something there. ahead: seconds that the host's clock is ahead of ours"""
+    told = [told_other(other_run(other, ahead)) for other in facts["others"]]
+    if told:
+        hint = "mesh's lock counts for one Unix user alone: ask them, or `mesh run --exclusive` refuses such a host"
+        return warning("users", f"also used by {', '.join(told)}", hint)
+    if not facts["sees_others"]:
+        hint = "mesh's lock counts for one Unix user alone, and runs leave notes for others in /run/lock or /tmp"
+        return warning(
+            "users", "the runs of other users cannot be seen: no directory there may be written by all", hint
+        )
+    return ok("users", "no run of another user; mesh's lock counts for one Unix user alone")
 
 
 def _devices(told: Mapping[str, Any]) -> Finding:

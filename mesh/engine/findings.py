@@ -37,7 +37,7 @@ Findings = Mapping[int, list[Finding]]  # by node
 
 # In the order in which they are told; the last two only where they are asked for.
 NAMES = (
-    *("reachable", "host key", "login", "python3", "bash", "home", "disk", "memory", "clock", "name", "lock"),
+    *("reachable", "host key", "login", "python3", "bash", "home", "disk", "memory", "clock", "name", "lock", "users"),
     *("worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
 )
 

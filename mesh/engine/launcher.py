@@ -501,6 +501,8 @@ class Launcher:
             owner=self._local.owner if self._spec.lock else None,
             lock=self._supervisor.locks_at_once(node),
             node=node,
+            announce=self._spec.is_announced,
+            exclusive=self._spec.exclusive,
             share=self._spec.share,
             existing=self._spec.existing,
             workspace_links=self._cluster.workspace_links,

@@ -25,6 +25,7 @@ from mesh.core.events import (
     Introduced,
     Locked,
     Lost,
+    OtherRun,
     Output,
     PrepareFailed,
     PrerunDecided,
@@ -53,6 +54,7 @@ from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
+from mesh.remote.telling import told_other
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
@@ -111,6 +113,7 @@ class Supervisor:
         self._is_backing_off = False  # a host was busy, and we let go of the others for a while
         # Two who wait for each other's hosts must not try in step.
         self._pause = AGAIN * (1 + zlib.crc32(spec.run.encode()) % 100 / 100)
+        self._beside: dict[tuple[str, str], list[tuple[float, int]]] = {}  # runs of other users: since when, and where
         self._is_setup = spec.kind is Kind.SETUP
         self._has_ranks = bool(spec.command or spec.commands)
         self._skips = Skips(spec.prerun, placement)
@@ -153,7 +156,7 @@ class Supervisor:
                     self._phase[node] = Phase.LOCKING
                 return [*orders, *self._lock()]
             case Locked(node=node):
-                return self._locked(node)
+                return [*self._locked(node), *self._share_with(event)]
             case Synced(node=node):
                 return self._move(node, Phase.SYNCED)
             case PrerunDecided():
@@ -379,12 +382,29 @@ class Supervisor:
                     orders += self._move(other, Phase.SYNCED)
         return [*orders, *self._lock()]
 
+    def _share_with(self, event: Locked) -> list[Order]:
+        """Say which other users have runs on the hosts, once all hosts are locked."""
+        if self._phase[event.node] >= Phase.LOCKED:
+            for other in event.others:
+                self._beside.setdefault((other.user, other.run), []).append((other.since, event.node))
+        if not self._all(Phase.LOCKED):
+            return []
+        beside, self._beside = self._beside, {}
+        said: list[Order] = []
+        for (user, run), places in beside.items():
+            names = [self._name(node) for node in sorted({node for _, node in places})]
+            told = told_other(OtherRun(user=user, run=run, since=min(places)[0]))
+            said.append(Say(text=f"{few(names)} {'are' if names[1:] else 'is'} also used by {told}"))
+        return said
+
     def _busy(self, event: Busy) -> list[Order]:
         """Another run has a host: the end, or a time to wait without keeping any other host."""
         wait = self._spec.wait or (SYNC_PATIENCE if event.is_brief else 0.0)
         if self._cause is not None or not wait or self._passed("wait"):
             message = f"busy with {event.owner}"
             hint = "`mesh ps` lists what runs, `mesh stop RUN` ends it; --wait waits for its end"
+            if event.is_other_user:
+                hint = "it is another user's run, and only --exclusive refuses that; --wait waits for its end"
             failure = PrepareFailed(time=event.time, node=event.node, step="lock", message=message, hint=hint)
             self._is_backing_off = False
             return self._fail(failure, Cause.BUSY)

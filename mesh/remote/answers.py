@@ -23,7 +23,7 @@ from mesh.remote.agent.messages import (
     within,
     word,
 )
-from mesh.remote.messages import COUNT, INDEX, LINES, OWNER, PID, PORT, TIME, address, either, maybe, shown
+from mesh.remote.messages import COUNT, INDEX, LINES, OTHERS, OWNER, PID, PORT, TIME, address, either, maybe, shown
 
 Kind = Callable[[Any], Any]
 
@@ -78,6 +78,8 @@ _HOST = {
     "devices": either(_FAILURE, _NOTHING),
     "ends_with": word("", "login", "logins"),
     "name": record({"name": shown}, {"error": shown}),
+    "others": OTHERS,
+    "sees_others": truth,
 }
 _PYTHON = either(
     record({"missing": shown}),

@@ -72,6 +72,7 @@ MODULES = (
     "stacks",
     "questions",
     "pull",
+    "neighbours",
     "locking",
     "outfit",
     "visits",

@@ -145,11 +145,12 @@ OWNER = loose(
     {
         **dict.fromkeys(("run", "cluster", "user", "machine", "command"), shown),
         **dict.fromkeys(("boot", "start"), TEXT),
-        **dict.fromkeys(("watch", "detached"), truth),
+        **dict.fromkeys(("watch", "detached", "other_user"), truth),
         "since": TIME,
         "pid": COUNT,
     }
 )
+OTHERS = listed(record({"user": shown, "run": shown, "since": TIME}), 1024)  # runs of other Unix users
 _END = (
     {"rank": INDEX, "time": TIME},
     {"code": STATUS, "signal": SIGNAL, "during": text(), "oom": truth, "last": truth, "printed": mapping(COUNT, 2)},
@@ -159,7 +160,9 @@ _LEFT = {"left": LINES, "stays": LINES}
 # How a run goes on; "rank" is checked by the session, which knows the ranks of its host.
 ANSWERS: dict[str, Message] = {
     "hello": Message({"time": TIME, "machine": shown}, {"pid": PID}),
-    "locked": Message({"tree": hexadecimal, "bare": truth, "cgroup": TEXT, "ports": listed(PORT, 16)}),
+    "locked": Message(
+        {"tree": hexadecimal, "bare": truth, "cgroup": TEXT, "ports": listed(PORT, 16), "others": OTHERS}
+    ),
     "busy": Message({"owner": OWNER}),
     "lacks": Message({"attempt": INDEX}, data=LACKS_BYTES),
     "other-tree": Message({"tree": hexadecimal, "attempt": INDEX}),

@@ -56,6 +56,8 @@ class Begin:
     owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
     lock: bool = False  # do at once what ``Session.lock`` asks for
     node: int  # index of the host in the run
+    announce: bool = False  # name the run to other users of the machine, and look for their runs
+    exclusive: bool = False  # with announce: be busy where another user's run is
     share: bool  # work in a copy of the workspace, and remove it afterwards
     existing: bool = False  # fail unless the workspace is there
     workspace_links: bool = False  # the workspace may be a symbolic link
@@ -186,6 +188,8 @@ class Session:
             "run": begin.run,
             "node": begin.node,
             "lock": begin.lock,
+            "announce": begin.announce,
+            "exclusive": begin.exclusive,
             "share": begin.share,
             "existing": begin.existing,
             "workspace_links": begin.workspace_links,

@@ -21,6 +21,7 @@ from mesh.core.events import (
     Lacks,
     LeftOut,
     Locked,
+    OtherRun,
     OtherTree,
     PrepareFailed,
     PrerunDecided,
@@ -36,6 +37,8 @@ from mesh.core.events import (
 )
 from mesh.remote import messages
 from mesh.remote.agent.frames import FrameError
+
+RECENT_S = 43200.0  # a time within the last 12 hours is shown without its date
 
 
 def event_of(
@@ -81,14 +84,17 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
     match header["type"]:
         case "locked":
             tree, bare, ports = header["tree"], header["bare"], tuple(header["ports"])
-            return Locked(time=now, node=node, tree=tree, is_bare=bare, ports=ports)
+            others = tuple(other_run(told, offset) for told in header["others"])
+            return Locked(time=now, node=node, tree=tree, is_bare=bare, ports=ports, others=others)
         case "serving":
             return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
         case "unfetched":
             return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
         case "busy":
             owner = header["owner"]
-            return Busy(time=now, node=node, owner=told_owner(owner), is_brief=owner.get("watch") is True)
+            is_brief, is_other_user = owner.get("watch") is True, owner.get("other_user") is True
+            told = told_other(other_run(owner, offset)) if is_other_user else told_owner(owner)
+            return Busy(time=now, node=node, owner=told, is_brief=is_brief, is_other_user=is_other_user)
         case "synced":
             files, seconds, tree, attempt = header["files"], header["seconds"], header["tree"], header["attempt"]
             return Synced(time=now, node=node, files=files, bytes=sent, seconds=seconds, tree=tree, attempt=attempt)
@@ -130,6 +136,28 @@ def _end(header: Mapping[str, Any], node: int, offset: float) -> Exited | Ended:
         oom=header.get("oom", False),
         is_last=header.get("last", False),
     )
+
+
+def other_run(told: Mapping[str, Any], offset: float) -> OtherRun:
+    """Return a run of another Unix user, as a host names it. Raises FrameError.
+
+    offset: seconds that the host's clock is ahead of ours
+    """
+    for name in ("user", "run", "since"):
+        if name not in told:
+            raise FrameError(f"busy: owner: no {name}")
+    return OtherRun(user=told["user"], run=told["run"], since=told["since"] - offset)
+
+
+def told_other(other: OtherRun) -> str:
+    """Return a run of another Unix user in one line.
+
+    >>> told_other(OtherRun(user="alice", run="20260101-120000-abcdef", since=0.0)).startswith("alice since 19")
+    True
+    """
+    is_today = time.time() - other.since < RECENT_S
+    when = time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", time.localtime(max(0.0, other.since)))
+    return f"{other.user} since {when} (run {other.run})"
 
 
 def told_owner(owner: Mapping[str, object]) -> str:

@@ -49,6 +49,8 @@ HOST = {
     "lock": {"run": "r", "user": "me", "machine": "m", "since": NOW, "command": "true"},
     "devices": DEVICES,
     "ends_with": "",
+    "others": [{"user": "ana", "run": "r", "since": 0.0}],
+    "sees_others": True,
     "name": {"name": "h"},
     "worker": None,
     "versions": {"program": "/usr/bin/python3", "python": "3.11.2", "jax": "0.4"},
@@ -101,11 +103,12 @@ ANSWERS: list[tuple[dict[str, Any], Any]] = [
 ]
 END = {"rank": RANK, "time": NOW, "signal": 9, "oom": False, "last": False, "printed": {"stdout": 3}}
 LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "ab", "head": ["ab"], "tail": ["ab"]}]
+OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
     "hello": {"time": NOW, "machine": MACHINE, "pid": 12},
-    "locked": {"tree": "ab", "bare": False, "cgroup": "/sys/fs/cgroup/x", "ports": []},
+    "locked": {"tree": "ab", "bare": False, "cgroup": "/sys/fs/cgroup/x", "ports": [], "others": OTHERS},
     "busy": {"owner": {"run": "other", "user": "me", "machine": "m", "since": NOW, "command": "true"}},
     "lacks": {"attempt": 0},
     "other-tree": {"tree": "", "attempt": 0},

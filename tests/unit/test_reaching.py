@@ -154,6 +154,8 @@ FACTS = {
     "versions": None,
     "worker": None,
     "ends_with": "",
+    "others": [],
+    "sees_others": True,
     "driver": "",
     "paths": {},
     "programs": {},

@@ -11,6 +11,7 @@ from functools import partial
 from . import devices
 from .errand import side_by_side
 from .logins import ends_with, user_name
+from .neighbours import has_place, others
 from .paths import describe
 from .ranks import rank_environment
 from .reach import own_addresses
@@ -51,6 +52,8 @@ def facts(question: dict[str, Any], remote_dir: str) -> dict[str, Any]:
         **_memory(),
         "addresses": own_addresses(),
         "lock": lock_owner(remote_dir) if question["lock"] else None,
+        "others": others() if question["lock"] else [],
+        "sees_others": has_place(),
         "devices": devices.in_the_way(question["devices"]),
         "driver": driver(),
         "ends_with": ends_with(user_name()),

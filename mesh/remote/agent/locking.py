@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .guardian import Guardian
     from .main import Agent
+    from .neighbours import Announcement
     from .network import Ports
     from .notes import Notes
     from .ranks import Source
@@ -34,6 +35,7 @@ class Locking:
         self._until = 0.0  # when we give up waiting for the lock of a run that is ending; 0: not waiting
         self._ports: Ports | None = None
         self._notes: Notes | None = None
+        self._announcement: Announcement | None = None  # to other users of the machine
         self.is_held = False  # or none is needed
 
     @property
@@ -83,7 +85,14 @@ class Locking:
         """Another host is busy: whoever waits keeps nobody waiting."""
         self.is_held = False
         self.release_ports()
+        self.withdraw()
         self._agent.state.unlock()
+
+    def withdraw(self) -> None:
+        """Remove the file that names this run to other users."""
+        if self._announcement is not None:
+            self._announcement.remove()
+            self._announcement = None
 
     def release_ports(self) -> None:
         """They are for the ranks now."""
@@ -108,10 +117,34 @@ class Locking:
         else:
             self._until = 0.0
             self.is_held = True
-            self._locked()
+            try:
+                others = self._announce_and_look()
+            except OSError as error:
+                text = f"the runs of other users cannot be seen: {why(error)}"
+                agent.fail("lock", text, "leave out --exclusive where you know that no other user runs anything there")
+                return
+            if others and agent.begin["exclusive"]:
+                self.do_unlock({}, b"")
+                agent.out.send({"type": "busy", "owner": {**others[0], "other_user": True}})
+            else:
+                self._locked(others)
 
-    def _locked(self) -> None:
-        """Take what only one run may have, and tell."""
+    def _announce_and_look(self) -> list[dict[str, Any]]:
+        """Name this run to other users, and return their runs. Raises OSError for a run that is to be alone."""
+        if not self._agent.begin["announce"]:
+            return []
+        from .neighbours import Announcement, others
+
+        try:
+            # Written before we look: of two runs that begin together one at least sees the other.
+            self._announcement = self._announcement or Announcement(self._agent.begin["run"])
+        except OSError:
+            if self._agent.begin["exclusive"]:
+                raise
+        return others()
+
+    def _locked(self, others: list[dict[str, Any]]) -> None:
+        """Take what only one run may have, and tell. others: the runs of other users here"""
         agent = self._agent
         if not agent.ending.cgroup:
             agent.ending.cgroup = cgroups.make(cgroup_of(agent.begin))
@@ -130,7 +163,7 @@ class Locking:
         if not where:
             self._begin_notes()
         found = {"tree": known_tree(agent.state.beside("record")), "bare": agent.state.is_bare()}
-        agent.out.send({"type": "locked", **found, "cgroup": where, "ports": ports})
+        agent.out.send({"type": "locked", **found, "cgroup": where, "ports": ports, "others": others})
 
     def _begin_notes(self) -> None:
         """Have the run's processes found where agent and guardian are killed and no control group shows them."""
@@ -154,6 +187,7 @@ class Locking:
 
     def close(self) -> None:
         """The run has ended here."""
+        self.withdraw()
         if self._notes is not None:
             self._notes.remove()
 

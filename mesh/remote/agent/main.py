@@ -514,6 +514,7 @@ class Agent:
         self.delivery.drop()
         self.work.tell_all()
         self.detachment.done()
+        self.locking.withdraw()
         told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})

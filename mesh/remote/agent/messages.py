@@ -246,9 +246,8 @@ FIRST = {
     "begin": Message(
         {
             **_OF_RUN,
-            **dict.fromkeys(
-                ("lock", "share", "existing", "workspace_links", "needs_home", "stacks", "keep_going"), truth
-            ),
+            **dict.fromkeys(("lock", "announce", "exclusive", "share", "existing", "workspace_links"), truth),
+            **dict.fromkeys(("needs_home", "stacks", "keep_going"), truth),
             **dict.fromkeys(("device_patience", "lease", "grace", "drain", "timeout"), SECONDS),
             "devices": TEXTS,
             "spool": PLACE,
