@@ -33,6 +33,8 @@ GOOD = {
     "memory_total": 64_000_000_000,
     "name": {"name": "h00"},
     "lock": None,
+    "others": [],
+    "sees_others": True,
     "devices": {},
     "ends_with": "",
     "programs": {},
@@ -63,6 +65,7 @@ def test_a_good_host() -> None:
         "disk": "50.0 GB free",
         "memory": "20.0 GB free",
         "clock": "+0.2 s",
+        "users": "no run of another user; mesh's lock counts for one Unix user alone",
         "program": "/usr/bin/nvcc",
     }
 
@@ -125,6 +128,16 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
             Verdict.WARNING,
             "its workspace is being synced: me on laptop: train (run 20200101-000000-abcdef)",
         ),
+        (
+            finding("users", sees_others=False),
+            Verdict.WARNING,
+            "the runs of other users cannot be seen: no directory there may be written by all",
+        ),
+        (
+            finding("users", others=[{"user": "ana", "run": "\x1b", "since": 1}]),
+            Verdict.WARNING,
+            "no run of another user: {'user': 'ana', 'run': '\\x1b', 'since': 1}",
+        ),
     ],
 )
 def test_what_facts_mean(found: Finding, verdict: Verdict, told: str) -> None:
@@ -154,7 +167,7 @@ def test_a_healthy_cluster(pod: Home, lab: Lab) -> None:
     assert done.status == 0, done.err
     head, *rows, rest = done.out.decode().splitlines()
     assert head.split() == ["host", "login", "python3", "disk", "memory", "clock", "network"]
-    ordinary = "reachable, host key, bash, home, name, lock, devices, logout, versions, master port"
+    ordinary = "reachable, host key, bash, home, name, lock, users, devices, logout, versions, master port"
     assert rest == f"ok everywhere: {ordinary}"
     assert [row.split()[0] for row in rows] == [host.address for host in lab.hosts]
     assert all("FAILED" not in row and " root " in row for row in rows)
