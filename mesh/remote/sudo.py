@@ -1,4 +1,4 @@
-"""When a host may have the user's password: while a command with ``sudo: true`` runs there, once for each."""
+"""The rule for passwords: a host may have one while a command with ``sudo: true`` runs there, once for each."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mesh.core.events import Answered, PrepareFailed
+from mesh.core.events import Answered, OtherRun, PrepareFailed
 from mesh.engine.checkup import Wanted, failed_host, host
 from mesh.engine.findings import NAMES, Finding, Verdict
 from mesh.remote.agent.checks import find
+from mesh.remote.telling import told_other
 from tests.conftest import Home
 from tests.lab import Lab, TestHost, eventually
 
@@ -134,9 +135,9 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
             "the runs of other users cannot be seen: no directory there may be written by all",
         ),
         (
-            finding("users", others=[{"user": "ana", "run": "\x1b", "since": 1}]),
+            finding("users", clock=10.0, others=[{"user": "ana", "run": "r", "since": 1e9}]),
             Verdict.WARNING,
-            "no run of another user: {'user': 'ana', 'run': '\\x1b', 'since': 1}",
+            f"also used by {told_other(OtherRun(user='ana', run='r', since=1e9 - 10.0))}",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""When a host may have the user's password."""
+"""The rule for passwords: what a host must run to have the one of its user."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from mesh.core.events import (
     Locked,
     Lost,
     NotPulled,
+    OtherRun,
     Output,
     PrepareFailed,
     PrerunDecided,
@@ -38,6 +39,7 @@ from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
+from mesh.remote.telling import told_other
 
 GRACE, DRAIN = 10.0, 2.0
 
@@ -707,6 +709,26 @@ def test_waiting_has_an_end() -> None:
     outcome = replay.outcome()
     assert (outcome.exit_code, outcome.cause) == (75, Cause.BUSY)
     assert [failure.message for failure in outcome.failures] == ["busy with me: train"]
+
+
+def test_a_run_of_another_user_is_named_once_for_all_hosts() -> None:
+    ana, ben = (OtherRun(user=user, run=f"run of {user}", since=0.0) for user in ("ana", "ben"))
+    replay = Replay(hosts=3)
+    replay.tick(1.0)
+    replay.handle(connected(0), connected(1), connected(2))
+    replay.handle(Locked(time=1, node=0, others=(ana,)), Locked(time=1, node=2, others=(ana, ben)))
+    assert replay.said == []
+    replay.handle(Locked(time=1, node=1))
+    assert replay.said == [f"h0, h2 are also used by {told_other(ana)}", f"h2 is also used by {told_other(ben)}"]
+
+
+def test_a_host_that_another_user_has_ends_an_exclusive_run() -> None:
+    replay = Replay(hosts=1)
+    replay.tick(1.0)
+    replay.handle(connected(0), Busy(time=1, node=0, owner="ana", is_other_user=True), *gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause) == (75, Cause.BUSY)
+    assert "mesh stop" not in outcome.failures[0].hint
 
 
 def test_who_waits_may_be_interrupted() -> None:
