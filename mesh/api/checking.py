@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mesh.api.choosing import choose_cluster, make_spec, project_here
-from mesh.api.owner import is_dead
+from mesh.api.owner import Owners
 from mesh.api.wiring import placed
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
@@ -105,7 +105,7 @@ def vetted(
         program_hint=program_hint,
         master_port=spec.master_port,
     )
-    return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), is_dead), placement)
+    return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), Owners().is_dead), placement)
 
 
 def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
@@ -144,7 +144,7 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.api.inquiries import ask
     from mesh.engine.checkup import Checkup
 
-    checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), is_dead)
+    checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
     inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
     return [
         HostReport(host=host.name, findings=(*findings, *_key_file(host)))

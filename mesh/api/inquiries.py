@@ -138,7 +138,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file, all_ready=False)
-    inquiry = ask(found, {"question": "clean", "dry_run": dry_run})
+    inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_PATIENCE)
     troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mesh.api.records import runs_directory
 from mesh.core.cluster import Cluster
 from mesh.core.run import RunSpec
+from mesh.sinks.records import RUN_ID, State, read_record
 from mesh.sinks.resuming import rules_of
 
 
@@ -52,6 +54,36 @@ def plan_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "created": time.time(),
         "rules": rules_of(spec),
     }
+
+
+class Owners:
+    """Answers which runs have no client any more, for one command of mesh."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, bool] = {}  # by the ids of runs: a thousand hosts may name the same run
+
+    def is_dead(self, owner: Mapping[str, Any]) -> bool:
+        """Whether an owner is known to live no more, or its run to have ended. Other machines' are not known.
+
+        owner: what the lock of a host has, or only the "run"
+        """
+        if owner.get("detached"):
+            return False
+        run = str(owner.get("run", ""))
+        if run not in self._ended:
+            self._ended[run] = has_ended(run)
+        return self._ended[run] or is_dead(owner)
+
+
+def has_ended(run: str) -> bool:
+    """True if a run of this user has ended, as its directory on this machine records it.
+
+    A detached run is none of these: its hosts decide when it ends.
+    """
+    if not RUN_ID.fullmatch(run):  # it comes from a host, and names a directory here
+        return False
+    record = read_record(runs_directory(os.environ) / run)
+    return record.state is State.ENDED and not record.about.get("detached")
 
 
 def is_dead(owner: Mapping[str, Any]) -> bool:

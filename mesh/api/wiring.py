@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mesh.api.owner import is_dead, owner_of, plan_of
+from mesh.api.owner import Owners, owner_of, plan_of
 from mesh.api.records import runs_directory
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
@@ -154,7 +154,7 @@ def launch(
             _introduce(spec, cluster, terminal, showing)
         local = Local(
             owner=owner_of(spec, cluster),
-            is_dead=is_dead,
+            is_dead=Owners().is_dead,
             password=passwords.of,
             luggage=lambda tell: _luggage(spec, files, tell),
             landing=landing,

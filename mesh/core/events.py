@@ -323,6 +323,7 @@ class Lost(HostEvent):
     is_clear: bool = False  # the host has told that no process of the run is left there
     is_known: bool = False  # the host itself has told that the run's agent is no more
     killed_by: str = ""  # "signal 9" if a signal ended the agent, "a signal" if it left no word; "": another reason
+    is_cut: bool = False  # only the connection is gone: the agent may keep the ranks until its lease ends
 
 
 @frozen

@@ -201,7 +201,7 @@ def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]]
         return ok("lock")
     told = told_owner(owner)
     if is_dead(owner):
-        return warning("lock", f"a run whose client is dead: {told}", "the next run ends what is left of it")
+        return warning("lock", f"a run whose client is over: {told}", "the next run ends what is left of it")
     if owner.get("watch") is True:
         return warning("lock", f"its workspace is being synced: {told}", "a run waits until that is done")
     stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""

@@ -58,6 +58,7 @@ from mesh.core.pull import Landing
 from mesh.core.run import RunSpec
 from mesh.core.text import one_line
 from mesh.engine import orders
+from mesh.engine.beats import Beats
 from mesh.engine.courier import NEAR, Courier, Luggage, make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.receiver import Receiver
@@ -90,7 +91,7 @@ class Local:
     """What the launcher needs from this side."""
 
     owner: dict[str, object]  # what the lock, and the agent, tell others
-    is_dead: Callable[[Mapping[str, Any]], bool]  # whether an owner is known to live no more
+    is_dead: Callable[[Mapping[str, Any]], bool]  # whether an owner, or the run of an id, is known to live no more
     luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace, tells; raises MeshError or OSError
     password: Callable[[str], str]  # what sudo wants of a user on the hosts; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
@@ -598,14 +599,16 @@ class Launcher:
         # Several beats fit into what silence may cost, on either side.
         beat = min(BEAT, self._spec.host_grace / 4, self._spec.lease / 4)
         beat_at = time.monotonic() + beat
+        beats = Beats(partial(self._spawn, "mesh-beat"))
         while not self._over.wait(min(1.0, beat / 2)):
             # Before Python 3.13 a signal at the end of SimpleQueue.get's timeout has it wait for ever.
             self._arrived.put(None)
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + beat
-                for session in list(self._sessions.values()):
-                    session.beat()
+                beats.renew(self._sessions.copy())
+            else:
+                beats.advance()
             limit = self._cluster.connect_timeout or GREETING_LIMIT_S
             for node, session in list(self._sessions.items()):
                 if session.awaits_login and now - session.opened > limit:
@@ -621,6 +624,7 @@ class Launcher:
             if not threading.main_thread().is_alive():
                 for session in list(self._sessions.values()):
                     session.close()
+        beats.close()
 
     def _feed_stdin(self) -> None:
         """Give our standard input to the ranks that want it, as fast as the slowest takes it."""

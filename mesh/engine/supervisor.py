@@ -54,7 +54,7 @@ from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
-from mesh.remote.telling import told_other
+from mesh.remote.telling import clock_time, told_other
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
@@ -502,6 +502,8 @@ class Supervisor:
         """A host is lost, or its agent has given it up; phase is how far it was."""
         node, name = event.node, self._name(event.node)
         ends = "lost; its agent ends the run there as soon as it notices"
+        if event.is_cut:
+            ends = f"connection lost. {self._end_of_lease('Its ranks', 'end')}"
         not_seen = f"{name}: {event.reason if event.killed_by else ends}"
         if event.is_clear:
             self._not_seen.pop(node, None)
@@ -515,6 +517,7 @@ class Supervisor:
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_ends[node]:
             if not event.is_clear and node not in self._cleared:
                 self._not_seen[node] = f"{name}: lost before it could tell that all is gone there: {event.reason}"
+                self._not_seen[node] += f". {self._end_of_lease('Anything left there', 'ends')}" if event.is_cut else ""
             self._running.pop(node, None)
             return self._settle()
         self._lost.append(event)
@@ -523,6 +526,16 @@ class Supervisor:
         self._running.pop(node, None)
         suspected = self._suspect(event)
         return [*suspected, *self._have_started(self._placement.ranks(node)), *self._introduce(), *self._settle()]
+
+    def _end_of_lease(self, what: str, ends: str) -> str:
+        """Say when processes end on a host that does not answer from now on, and how to end them sooner.
+
+        what, ends: subject and verb of the sentence
+        """
+        lease = self._spec.lease
+        told = f"{lease / 60:g} min" if lease >= 60 and lease % 60 == 0 else f"{lease:g} s"
+        ends_by = clock_time(self._time + lease + self._spec.grace)
+        return f"{what} {ends} by {ends_by} (lease {told}); to end them sooner: mesh stop {self._spec.run}"
 
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
@@ -650,7 +663,8 @@ class Supervisor:
             for node in self._answering():
                 if node in self._cleared:  # what it has printed waits for a terminal that stands still
                     continue
-                self._unverified.append(f"{self._name(node)}: did not answer whether all is gone there")
+                told = f"{self._name(node)}: did not answer whether all is gone there"
+                self._unverified.append(f"{told}. {self._end_of_lease('Anything left there', 'ends')}")
                 self._phase[node] = Phase.OVER
         return orders
 

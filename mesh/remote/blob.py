@@ -74,6 +74,7 @@ MODULES = (
     "pull",
     "neighbours",
     "locking",
+    "takeover",
     "outfit",
     "visits",
     "work",

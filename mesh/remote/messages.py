@@ -146,7 +146,7 @@ OWNER = loose(
         **dict.fromkeys(("run", "cluster", "user", "machine", "command"), shown),
         **dict.fromkeys(("boot", "start"), TEXT),
         **dict.fromkeys(("watch", "detached", "other_user"), truth),
-        "since": TIME,
+        **dict.fromkeys(("since", "ends_by"), TIME),
         "pid": COUNT,
     }
 )
@@ -159,7 +159,7 @@ _LEFT = {"left": LINES, "stays": LINES}
 
 # How a run goes on; "rank" is checked by the session, which knows the ranks of its host.
 ANSWERS: dict[str, Message] = {
-    "hello": Message({"time": TIME, "machine": shown}, {"pid": PID}),
+    "hello": Message({"time": TIME, "machine": shown}, {"pid": PID, "runs": LINES}),
     "locked": Message(
         {"tree": hexadecimal, "bare": truth, "cgroup": TEXT, "ports": listed(PORT, 16), "others": OTHERS}
     ),

@@ -130,7 +130,7 @@ class Session:
     ) -> None:
         """taken: called with (rank, bytes) when a rank's stdin has taken bytes.
 
-        is_dead: whether the owner of a lock is known to live no more
+        is_dead: whether the owner of a lock is known to live no more, or the run of an id to have ended
         reopen: makes another channel to the host; it blocks, and returns None when that is not to be tried any longer
         receive: takes what the answer to a lasting question brings, in the thread of ``events``; tells what came of it
         """
@@ -484,7 +484,7 @@ class Session:
             channel = self._reopen()
             if channel is None:
                 reason = self._given_up or f"{self._why}, and it could not be reached again"
-                yield Lost(time=time.time(), node=self.node, reason=reason)
+                yield Lost(time=time.time(), node=self.node, reason=reason, is_cut=True)
                 return
             self._bring(channel)
             yield from self._read()
@@ -562,7 +562,7 @@ class Session:
         now = time.time()
         if self._given_up:
             self._over = True
-            yield Lost(time=now, node=self.node, reason=self._given_up)
+            yield Lost(time=now, node=self.node, reason=self._given_up, is_cut=True)
         elif not self._may_come_back:
             self._over = True
             farewell = self._channel.farewell()
@@ -655,6 +655,7 @@ class Session:
         now = time.time()
         self._offset = header["time"] - now  # until the first beat is back
         self._owes_beat = True
+        self._tell_of_ends(header.get("runs", ()))
         return Connected(
             time=now,
             node=self.node,
@@ -668,12 +669,20 @@ class Session:
         run = owner.get("run", "")
         return bool(run) and run not in self._taken_over and self._is_dead(owner)
 
+    def _tell_of_ends(self, runs: Sequence[str]) -> None:
+        """Have agents end whose runs have ended here: the host was cut off then.
+
+        runs: the ids of all other runs on the host
+        """
+        if over := [run for run in runs if self._is_dead({"run": run})]:
+            self._send(encode({"type": "over", "runs": over}))
+
     def _take_over(self, owner: Mapping[str, Any]) -> HostNotice:
-        """End what is left of a run whose client is dead. Once: the agent waits for the lock while that run ends."""
+        """End what is left of a run whose client is over. Once: the agent waits for the lock while that run ends."""
         self._taken_over.add(owner["run"])
         self._asked.note("lock")
         self._send(encode({"type": "lock", "take_over": owner["run"]}))
-        told = f"ending what is left of a run whose client is dead: {told_owner(owner)}"
+        told = f"ending what is left of a run whose client is over: {told_owner(owner)}"
         return HostNotice(time=time.time(), node=self.node, text=told)
 
     def _forget_orders(self, obeyed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -169,4 +170,17 @@ def told_owner(owner: Mapping[str, object]) -> str:
     if isinstance(since, (int, float)):
         when = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since))
     run = f"run {owner.get('run')}" + (", detached" if owner.get("detached") else "")
-    return f"{owner.get('user')} on {owner.get('machine')}{when}: {owner.get('command')} ({run})"
+    told = f"{owner.get('user')} on {owner.get('machine')}{when}: {owner.get('command')} ({run})"
+    ends_by = owner.get("ends_by")
+    if isinstance(ends_by, int | float):
+        told += f"; no sign of its client: its ranks end by {clock_time(ends_by)}"
+    return told
+
+
+def clock_time(moment: float) -> str:
+    """The minute, on the user's clock, by which a moment has passed. moment: seconds since the epoch
+
+    >>> clock_time(3599.0) == clock_time(3541.0) == time.strftime("%H:%M", time.localtime(3600))
+    True
+    """
+    return time.strftime("%H:%M", time.localtime(math.ceil(moment / 60) * 60))

@@ -55,7 +55,9 @@ for _ in range(8):  # each of the three made twice as many
     os.read(reading, 1)
 os.kill(child, signal.SIGKILL)
 signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
-assert guardian._wait_for(child) == signal.SIGKILL
+heard, _ = os.pipe()
+os.set_blocking(heard, False)
+assert guardian._wait_for(child, guardian.Words(heard)) == signal.SIGKILL
 os.kill(os.getpid(), signal.SIGTERM)  # it is for nobody any more
 sys.path.clear()
 sys.meta_path.clear()

@@ -122,7 +122,7 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
         (
             finding("lock", lock={**OWNER, "machine": "dead"}),
             Verdict.WARNING,
-            "a run whose client is dead: me on dead: train (run 20200101-000000-abcdef)",
+            "a run whose client is over: me on dead: train (run 20200101-000000-abcdef)",
         ),
         (
             finding("lock", lock={**OWNER, "watch": True}),

@@ -25,16 +25,17 @@ def own(controller: str = "") -> str:
     Looked for once: an agent goes into no other one, nor do its children that ask.
     """
     if controller not in _own:
-        _own[controller] = _find_own(controller)
+        _own[controller] = of("self", controller)
     return _own[controller]
 
 
 _own: dict[str, str] = {}
 
 
-def _find_own(controller: str) -> str:
+def of(process: int | str, controller: str = "") -> str:
+    """The directory of the group that a process is in, as ``own`` has it."""
     try:
-        groups = [line.split(":", 2)[1:] for line in contents("/proc/self/cgroup").rstrip("\n").split("\n")]
+        groups = [line.split(":", 2)[1:] for line in contents(f"/proc/{process}/cgroup").rstrip("\n").split("\n")]
         (path,) = [path for controllers, path in groups if controller in controllers.split(",")]
         for line in contents("/proc/self/mountinfo").rstrip("\n").split("\n"):
             before, _, after = line.partition(" - ")

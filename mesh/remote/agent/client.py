@@ -86,17 +86,29 @@ class Client:
             return 0.0
         if self.is_refused:
             return self._refused_until
-        if self._ended is not None and self._ended - self._heard < SILENT:
+        if self._ended is not None and self.was_killed():
             return self._ended + RETURN
         return self._heard + self._lease
 
+    def is_silent(self) -> bool:
+        """True if nothing reaches the client now: it has no channel, or sends nothing."""
+        return self.channel < 0 or time.monotonic() > self.silent_at()
+
+    def silent_at(self) -> float:
+        """Return the monotonic time at which the client counts as silent unless it sends something."""
+        return self._heard + SILENT
+
+    def was_killed(self) -> bool:
+        """True if the channel ended while beats were arriving."""
+        return self._ended is not None and self._ended - self._heard < SILENT
+
     def has_heard_last(self) -> bool:
         """Whether nothing more can be told to a client that is to leave: it has left, or is silent."""
-        return self.channel < 0 or time.monotonic() > self._heard + SILENT
+        return self.is_silent()
 
     def why(self) -> str:
         """Why it is given up."""
-        if self._ended is not None and self._ended - self._heard < SILENT:
+        if self.was_killed():
             return f"the client's connection ended, and it was not back within {RETURN:g} s"
         return f"the agent heard nothing from the client for {self._lease:g} s"
 

@@ -33,6 +33,7 @@ class Detachment:
         self._peers: Hub | Member | None = None
         self._is_introduced = False  # the client knows what came of it
         self._has_heeded = False  # what another host has told
+        self.is_kept = False  # the journal stays for a client that is over, as that of a detached run
         self._sent: set[int] = set()  # signals that the ranks were sent
         self.followers = Followers()
 
@@ -77,6 +78,19 @@ class Detachment:
             agent.client.is_detached = True
             agent.out.send_urgently({"type": "detached", "ends_with": ends_with(user_name())})
         agent.flush()
+
+    def keep(self) -> None:
+        """Keep what the client has not received in a journal, as that of a detached run. Without room it is lost."""
+        out = self._agent.out
+        if self.is_on or self.is_kept or self._alone is None or self._agent.client.has_left:
+            return
+        if out.is_acknowledged and self._agent.ending.is_empty():
+            return
+        try:
+            out.part(self._make_tape())
+            self.is_kept = True
+        except OSError:
+            out.release()
 
     def _make_tape(self) -> Tape:
         """The tape of this run, in place of what old ones take. Raises OSError."""
@@ -172,7 +186,7 @@ class Detachment:
         self.followers.close()
         if self._peers is not None:
             self._peers.close()
-        if self._tape is not None and not self.is_on:  # the client has everything
+        if self._tape is not None and not (self.is_on or self.is_kept):  # the client has everything
             self._tape.discard()
 
     # ---- those who look on

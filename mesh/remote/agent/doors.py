@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -24,6 +25,7 @@ PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or ther
 NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
 KEPT_GROUP = "mesh-kept-by-agent-"  # the beginning of a name in ``group_of``
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
+CONNECT_INTERVAL_S = 0.02  # between two attempts to connect to an agent for which others wait
 
 
 def directory() -> str:
@@ -125,11 +127,18 @@ def rights_of(*descriptors: int) -> tuple[int, int, bytes]:
     return socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)
 
 
-def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> Socket:
-    """Ask the agent behind a door. Raises OSError if nobody is there."""
+def knock(path: str, request: dict[str, Any], descriptors: list[int], limit_s: float = float("inf")) -> Socket:
+    """Ask the agent behind a door. Raises OSError if nobody is there.
+
+    limit_s: BlockingIOError is raised when so many others have been waiting for the agent for so long
+    """
     visitor = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    deadline = time.monotonic() + limit_s
     try:
-        visitor.connect(path)
+        while not _connect(visitor, path):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+            time.sleep(CONNECT_INTERVAL_S)
         rights = [rights_of(*descriptors)] if descriptors else []
         visitor.sendmsg([dumps(request).encode()], rights)
     except OSError:
@@ -138,14 +147,40 @@ def knock(path: str, request: dict[str, Any], descriptors: list[int]) -> Socket:
     return visitor
 
 
+def _connect(visitor: Socket, path: str) -> bool:
+    """Connect; False if too many others wait for the agent. Raises OSError if nobody is there."""
+    visitor.setblocking(False)  # a stopped agent would hold us up for ever
+    try:
+        visitor.connect(path)
+    except BlockingIOError:
+        return False
+    visitor.setblocking(True)
+    return True
+
+
 def is_open(path: str) -> bool:
     """Whether an agent is behind a door."""
     with Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
         try:
-            visitor.connect(path)
+            _connect(visitor, path)
         except OSError:
             return False
     return True
+
+
+def other_runs(run: str) -> list[str]:
+    """Return the ids of all runs but one that have a control socket here."""
+    return sorted({os.path.basename(path).rpartition("-")[0] for path in _paths()} - {run})
+
+
+def send_over(runs: list[str]) -> None:
+    """Tell the agents of these runs that their clients are over. Never blocks, and waits for no answer."""
+    for path in _paths():
+        if os.path.basename(path).rpartition("-")[0] in runs:
+            try:
+                knock(path, {"type": "over"}, [], limit_s=0.0).close()
+            except OSError:  # the agent is gone, or takes nothing
+                pass
 
 
 def bring_channel(begin: dict[str, Any]) -> None:
@@ -201,11 +236,15 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
 
     One that does not answer in time lives all the same.
     """
+    run, _, node = os.path.basename(path).rpartition("-")
+    hangs = {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
     try:
-        visitor = knock(path, request, [])
+        visitor = knock(path, request, [], PATIENCE)
     except ConnectionRefusedError:
         _unlink(path)
         return {}
+    except BlockingIOError:
+        return hangs
     except OSError:
         return {}
     visitor.settimeout(PATIENCE)
@@ -213,8 +252,7 @@ def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = loads(visitor.recv(MAX_REQUEST))
         return told
     except socket.timeout:
-        run, _, node = os.path.basename(path).rpartition("-")
-        return {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
+        return hangs
     except (OSError, ValueError):
         return {}
     finally:

@@ -68,6 +68,10 @@ class Ending:
         """A process has ended: it may have been the last one."""
         self._look_at = 0.0
 
+    def kill_at(self) -> float:
+        """Return the monotonic time of the next SIGKILL; 0.0 if none is due."""
+        return self._kill_at or 0.0
+
     def next(self) -> float:
         """When step() is to be called again, at the latest."""
         moments = [moment for moment in (self._kill_at, self._look_at if self.ordered else None) if moment is not None]

@@ -7,8 +7,8 @@ import os
 import time
 
 from . import cgroups
-from .doors import stop_runs
 from .errand import hint, why
+from .lean import partial
 from .state import Busy, is_home_read_only, known_tree, machine_id, stand_in
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .notes import Notes
     from .ranks import Source
 
-TAKE_OVER = 20.0  # seconds for the run of a dead client to end, its grace included
+RELEASE_LIMIT_S = 5.0  # for the agent of a run that has been ended to release the lock
 
 
 class Locking:
@@ -37,6 +37,7 @@ class Locking:
         self._notes: Notes | None = None
         self._announcement: Announcement | None = None  # to other users of the machine
         self.is_held = False  # or none is needed
+        self._is_silent = False  # the lock names the end of the lease, as the client is silent
 
     @property
     def is_waiting(self) -> bool:
@@ -59,8 +60,10 @@ class Locking:
             agent.state.make()
             agent.visits.make_door()
             if header.get("take_over"):
-                self._until = time.monotonic() + TAKE_OVER
-                stop_runs(header["take_over"])
+                from .takeover import end_run
+
+                agent.send_on_errand(partial(end_run, header["take_over"]), self._took_over)
+                return
         except OSError as error:
             remote_dir = agent.begin["remote_dir"]
             # A server may refuse what a mount allows.
@@ -76,6 +79,12 @@ class Locking:
                 agent.out.send({"type": "notice", "text": told, "seconds": 0})
             self._try()
 
+    def _took_over(self, ended: dict[str, Any]) -> None:
+        """Take the lock of a run that was ended for it."""
+        if not self._agent.is_over():
+            self._until = time.monotonic() + RELEASE_LIMIT_S
+            self._try()
+
     def try_again(self) -> None:
         """The run of a dead client may have ended by now."""
         if self._until and not self._agent.is_over():
@@ -83,8 +92,12 @@ class Locking:
 
     def do_unlock(self, header: dict[str, Any], data: bytes) -> None:
         """Another host is busy: whoever waits keeps nobody waiting."""
-        self.is_held = False
         self.release_ports()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Let other runs have this machine."""
+        self.is_held = False
         self.withdraw()
         self._agent.state.unlock()
 
@@ -93,6 +106,28 @@ class Locking:
         if self._announcement is not None:
             self._announcement.remove()
             self._announcement = None
+
+    def silence_at(self) -> float:
+        """Return the monotonic time of the next ``note_silence``, at the latest."""
+        return self._agent.client.silent_at() if self._notes_silence() and not self._is_silent else float("inf")
+
+    def note_silence(self) -> None:
+        """Write into the lock when the ranks of a silent client end, for others who want the machine."""
+        agent = self._agent
+        is_silent = agent.client.is_silent()
+        if not self._notes_silence() or is_silent == self._is_silent:
+            return
+        self._is_silent = is_silent
+        left_s = agent.client.given_up_at() - time.monotonic() + agent.begin["grace"]
+        more = {"ends_by": time.time() + left_s} if is_silent else {}
+        try:
+            agent.state.tell({**agent.begin["owner"], **more})
+        except OSError:  # it stays as it was
+            pass
+
+    def _notes_silence(self) -> bool:
+        agent = self._agent
+        return bool(self.is_held and agent.begin["owner"] and not (agent.client.is_detached or agent.is_over()))
 
     def release_ports(self) -> None:
         """They are for the ranks now."""

@@ -15,7 +15,7 @@ from . import cgroups
 from .client import Client, release
 from .delivery import Delivery
 from .detachment import Detachment
-from .doors import bring_channel, containers_of
+from .doors import bring_channel, containers_of, other_runs, send_over
 from .ending import REAPED, Ending
 from .errand import Chore, Errand, hint, why
 from .frames import Decoder, FrameError
@@ -46,7 +46,8 @@ SOON = 0.2  # seconds in which the first request comes, unless the agent is kept
 PATIENCE = 1.0  # seconds for a chore, once everything is to end: it takes no further step
 WAITING = 900.0  # seconds for the first request; longer than any client keeps an agent waiting
 # Requests that do not wait for the step that is under way.
-AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye"))
+AT_ONCE = frozenset(("beat", "ack", "signal", "kill", "finish", "bye", "over"))
+STUCK_LIMIT_S = 10.0  # while processes are being ended, the loop turns at least this often
 
 
 class Agent:
@@ -64,7 +65,7 @@ class Agent:
         spare: Spare | None = None,
     ) -> None:
         """rest: frames that came with the first; spare: what waits to become the first rank"""
-        self.client, self.begin = client, begin
+        self.client, self.begin, self.guardian = client, begin, guardian
         self.environment = first_environment()
         self.requests: deque[Frame] = deque(rest)  # that have not been obeyed yet
         self.obeyed = 0  # the number of the last order: those that are sent again are known by it
@@ -89,6 +90,7 @@ class Agent:
         self.work = Work(self)
         self.pull: Pull | None = None
         self.enclosed = b""  # what the client has sent for a question
+        self.over: list[str] = []  # other runs here whose clients are over
         self.containers = containers_of(begin["remote_dir"], begin["run"], begin["node"])
         self.ending = Ending()
         self.spare = spare
@@ -171,8 +173,16 @@ class Agent:
             poll.register(self.errand.answer, select.POLLIN)
         if self.pull is not None and self.pull.channel >= 0 and self.pull.events(self.out.has_room):
             poll.register(self.pull.channel, self.pull.events(self.out.has_room))
+        moments.append(self.locking.silence_at())
+        self.guardian.renew(self.must_turn_by(now))
         wait = max(0.0, min(moments) - now)
         return {descriptor for descriptor, _ in poll.poll(min(wait, 3600.0) * 1000 + 0.5)}
+
+    def must_turn_by(self, now: float) -> float:
+        """Return the monotonic time until which ranks may live without another turn of this loop."""
+        if self.ending.ordered and not self.is_clear:
+            return max(now, self.ending.kill_at()) + STUCK_LIMIT_S
+        return max(now, self.client.given_up_at())
 
     def serve(self, ready: set[int]) -> None:
         if self.wake in ready:
@@ -295,6 +305,7 @@ class Agent:
                 "pid": os.getpid(),
                 "time": time.time(),
                 "machine": machine_id(),
+                "runs": other_runs(self.begin["run"]),
             }
         )
 
@@ -315,7 +326,9 @@ class Agent:
 
             if header["question"] == "stacks" and not ("run" in header and "tool" in header):
                 raise FrameError("ask: stacks of no run")
-            self.out.send({"type": "answer", "answer": answer(header, self.begin["remote_dir"], self.enclosed)})
+            question = {**header, "over": self.over}
+            self.guardian.renew(float("inf"))  # it may take longer than the lease; there are no ranks
+            self.out.send({"type": "answer", "answer": answer(question, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
 
@@ -401,6 +414,18 @@ class Agent:
         self.client.leave()
         self.finish(signal.SIGTERM, self.begin["grace"])
 
+    def do_over(self, header: dict[str, Any], data: bytes) -> None:
+        """Tell other agents on this machine that their runs have ended: their clients are over."""
+        self.over = header["runs"]
+        send_over(self.over)
+
+    def abandon(self) -> None:
+        """End the run because its client is over. Keep what that client has not received."""
+        if not self.client.is_detached:
+            self.detachment.keep()
+            self.client.leave()
+            self.finish(signal.SIGTERM, self.begin["grace"])
+
     def do_signal(self, header: dict[str, Any], data: bytes) -> None:
         self.detachment.note_end(header.get("cause", "signal"), header["signal"], header.get("more", {}))
         self.dismiss_spare()
@@ -446,6 +471,7 @@ class Agent:
     def look_at_the_clock(self) -> None:
         self.work.look_at_the_clock()
         self.locking.try_again()
+        self.locking.note_silence()
         if self.terminated and not self.ending.ordered:
             orphaned = os.getppid() != self.parent
             reason = "its guardian was killed" if orphaned else "the agent was told to end (SIGTERM)"
@@ -455,6 +481,8 @@ class Agent:
         self.detachment.decide()
         if not self.ending.ordered and time.monotonic() > self.client.given_up_at():
             self.fail("agent", self.client.why())
+            if not self.client.was_killed():
+                self.detachment.keep()
             self.finish(signal.SIGTERM, self.begin["grace"])
         if not self.is_clear and not self.is_leaving:
             left = self.ending.step()
@@ -518,9 +546,10 @@ class Agent:
         told = {"left": left, "stays": [process.told() for process in stays or []]}
         if self.out.is_behind:
             self.out.send_urgently({"type": "clear", **told})
-        if not self.client.has_left:
+        if not self.client.has_left or self.detachment.is_kept:
             self.out.send({"type": "gone", **told})
         cgroups.remove(self.ending.cgroup)
+        self.locking.unlock()  # the client may fetch the rest of the output much later
         self.is_clear = True
         self.flush()
 

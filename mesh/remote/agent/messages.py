@@ -306,6 +306,7 @@ REQUESTS = {
     "beat": Message({"time": number(0.0, INFINITE)}),
     "ack": Message({"place": PLACE}),
     "bye": Message(),
+    "over": Message({"runs": listed(NAME)}),
 }
 
 # A question is one message with a field that names it.
@@ -336,6 +337,7 @@ AT_DOOR = {
     "channel": Message({"have": PLACE}),
     "follow": Message({"client": NAME}),
     "detach": Message(),
+    "over": Message(),
     "pass": Message({"signal": SIGNAL, "ranks": nullable(listed(RANK)), "id": NAME}),
     "stop": Message({"grace": nullable(SECONDS)}),
 }

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .processes import Process
 
-LOOK = 0.05  # seconds between two looks whether stopped runs are gone
 MARGIN = 10.0  # seconds beyond a run's grace, for SIGKILL to take effect and for a look that all is gone
 YOUNG = 60.0  # seconds in which a control group may still be waiting for its run
 # What a run keeps in the machine's directory, and removes at its end.
@@ -35,7 +34,8 @@ OF_A_GROUP = re.compile(r"mesh-(.+?-.+?-.+?)-([0-9]+)-(.+)")
 def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str, Any]:
     """By "question": "check" (checks.py), "listen", "try" and "hush" (reach.py), "runs", "gpus", "worker" (tpu.py),
     "tapes", "detach" with "run", "pass" with "run", "signal", "ranks" (None: all) and "id", "stop" with "run" ("" for
-    all) and "grace", "clean" with "dry_run", or "stacks" with "run" and "tool" (stacks.py).
+    all) and "grace", "clean" with "dry_run" and "over" (runs whose client is over), or "stacks" with "run" and "tool"
+    (stacks.py).
 
     given: what came with it
     May block. Raises OSError.
@@ -55,8 +55,9 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
     if question["question"] == "hush":
         return close_ports()
     if question["question"] == "runs":
-        orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
-        return {"runs": doors.runs(), "orphans": orphans}
+        runs = doors.runs()
+        orphans = [{"run": run, "told": process.told()} for run, process in _orphans(runs)]
+        return {"runs": runs, "orphans": orphans}
     if question["question"] == "tapes":
         return {"tapes": [tape for place in places_of(remote_dir) for tape in tapes(machine_directory(place))]}
     if question["question"] == "detach":
@@ -65,7 +66,8 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
         request = {"type": "pass", **{name: question[name] for name in ("signal", "ranks", "id")}}
         return {"told": doors.tell_runs(question["run"], request)}
     if question["question"] == "clean":
-        return {"found": _clean([machine_directory(place) for place in places_of(remote_dir)], question["dry_run"])}
+        machines = [machine_directory(place) for place in places_of(remote_dir)]
+        return {"found": _clean(machines, question["dry_run"], question["over"])}
     if question["question"] == "stacks":
         # Not one in /tmp that nobody has looked at: what is kept there is executed.
         place = places_of(remote_dir)[-1] if is_home_read_only(remote_dir) else remote_dir
@@ -74,19 +76,17 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
 
 
 def _stop(run: str, grace: float | None) -> dict[str, Any]:
-    """End runs, and wait until all their processes are gone.
+    """End runs, and wait until all their processes are gone. An agent that does not answer is ended with its ranks.
 
     grace: seconds from SIGTERM to SIGKILL; None: what each run was started with
     """
+    from .takeover import end_agent, wait_until_ended
+
     stopped = doors.stop_runs(run, grace)
     longest = max([told.get("grace", MARGIN) if grace is None else grace for told in stopped], default=0.0)
-    deadline = time.monotonic() + longest + MARGIN
-    wanted = {(told["run"], told["node"]) for told in stopped}
-    left = wanted
-    while left and time.monotonic() < deadline:
-        time.sleep(LOOK)
-        left = wanted & {(told["run"], told["node"]) for told in doors.runs() if told.get("state") != "ended"}
-    for orphan in [] if left else [name for name, _ in _orphans() if name == run or not run]:
+    at_work, stuck = wait_until_ended(stopped, longest + MARGIN)
+    left = at_work | {agent for agent in stuck if end_agent(*agent)}
+    for orphan in [] if left else [name for name, _ in _orphans(doors.runs()) if name == run or not run]:
         stopped.append({"run": orphan, "node": -1})
         if doors.sweep(orphan):
             left.add((orphan, -1))
@@ -96,11 +96,14 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
     return {"stopped": stopped, "left": sorted({run for run, _ in left})}
 
 
-def _orphans() -> list[tuple[str, Process]]:
-    """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose."""
+def _orphans(runs: list[dict[str, Any]]) -> list[tuple[str, Process]]:
+    """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose.
+
+    runs: what all agents have answered
+    """
     every = all_processes()
     kept = {process.pid for process in below({process.pid for process in every if is_agent(process.pid)}, every)}
-    live = {told["run"] for told in doors.runs()} | {run_of(pid) for pid in kept}
+    live = {told["run"] for told in runs} | {run_of(pid) for pid in kept}
     found = []
     for process in every:
         run = run_of(process.pid) if process.pid not in kept else ""
@@ -118,22 +121,36 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def _live() -> tuple[set[tuple[str, str]], set[str]]:
+def _live(runs: list[dict[str, Any]]) -> tuple[set[tuple[str, str]], set[str]]:
     """The runs that live: by run and node, and those that are known by a process only."""
     every = all_processes()
     agents = {process.pid for process in every if is_agent(process.pid)}
     known = {run_of(process.pid) for process in below(agents, every)}
-    return {(told["run"], str(told["node"])) for told in doors.runs()}, known
+    return {(told["run"], str(told["node"])) for told in runs}, known
 
 
-def _clean(machines: list[str], dry_run: bool) -> list[dict[str, Any]]:
-    """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run."""
+def _clean(machines: list[str], dry_run: bool, over: list[str]) -> list[dict[str, Any]]:
+    """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run.
+
+    over: runs whose client is over
+    """
     found: list[dict[str, Any]] = []
-    for run, process in _orphans():
+    for run in [] if dry_run else over:
+        from .takeover import end_run
+
+        ended = end_run(run)
+        if ended["was_on"]:
+            found.append({"what": f"run {run}, whose client is over", "bytes": 0, "stays": bool(ended["left"])})
+    runs = doors.runs()
+    for told in runs:
+        if told["state"] == doors.NOT_ANSWERING:
+            what = f"run {told['run']}: its agent does not answer, so nobody could look (`mesh stop {told['run']}`)"
+            found.append({"what": what, "bytes": 0, "stays": True})
+    for run, process in _orphans(runs):
         found.append({"what": f"{process.told()} of run {run}", "bytes": 0})
         if not dry_run:
             found[-1]["stays"] = bool(send_signal([process], signal.SIGKILL))
-    live = _live()
+    live = _live(runs)
     for path in _groups(live):
         found.append({"what": path, "bytes": 0})
         if not dry_run:

@@ -75,6 +75,8 @@ class Visits:
         if request["type"] == "pass":
             _reply(visitor, {"ranks": self._pass_on(request)})
             return
+        if request["type"] == "over":
+            agent.abandon()
         if request["type"] == "stop":
             grace = request["grace"]
             agent.out.send_urgently({"type": "stopped", "time": time.time()})
@@ -97,7 +99,7 @@ class Visits:
             "grace": agent.begin["grace"],
             "workspace": agent.state.workspace,
             "began": agent.began,
-            "attached": agent.client.channel >= 0 or len(agent.detachment.followers) > 0,
+            "attached": not agent.client.is_silent() or len(agent.detachment.followers) > 0,
             "detached": agent.client.is_detached,
             "state": self._state(),
             "processes": len(pids),

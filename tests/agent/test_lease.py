@@ -1,0 +1,65 @@
+"""The guardian watches the lease: an agent that is stuck does not extend it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from mesh.core.events import Answered, Connected, Exited, Lost, Output
+from tests.lab import eventually
+
+from .conftest import Open
+from .test_ending import is_running
+
+STUBBORN = "trap '' TERM; (trap '' TERM; exec setsid sleep 4569) & echo $! $$ $PPID; while :; do sleep 1; done"
+
+
+def test_a_stopped_agent_does_not_extend_its_lease(opener: Open, python: str) -> None:
+    run = opener(python, lease=1.0, grace=60.0)
+    run.prepare()
+    run.start("bash", "-c", STUBBORN)
+    run.until(Output)
+    escapee, rank, agent = map(int, run.printed().split())
+    os.kill(agent, signal.SIGSTOP)
+    lost = run.until(Lost)
+    assert isinstance(lost, Lost)
+    assert lost.is_clear
+    assert "it did not answer after the end of its lease" in lost.reason
+    assert eventually(lambda: not any(map(is_running, (escapee, rank, agent))))
+
+
+def test_beats_extend_the_lease_for_the_guardian_too(opener: Open, any_python: str) -> None:
+    run = opener(any_python, lease=2.0)
+    run.prepare()
+    run.start("sleep", "9")  # longer than the lease and the guardian's patience
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.5):
+            run.session.beat()
+
+    beats = threading.Thread(target=beat)
+    beats.start()
+    try:
+        exited = run.until(Exited, Lost)
+    finally:
+        over.set()
+        beats.join()
+    assert isinstance(exited, Exited)
+    assert exited.code == 0
+    run.finish()
+
+
+def test_a_question_may_take_longer_than_the_lease(opener: Open, any_python: str) -> None:
+    run = opener(any_python, grace=9.0)
+    run.prepare()
+    run.start("bash", "-c", STUBBORN)
+    run.until(Output)
+    asking = opener(any_python, node=1, lease=1.0)
+    asking.until(Connected)
+    asking.session.ask({"question": "stop", "run": f"run-{os.getpid()}", "grace": None})
+    answered = asking.until(Answered)
+    assert isinstance(answered, Answered)
+    assert answered.answer["left"] == []
+    assert {told["node"] for told in answered.answer["stopped"]} == {0}
