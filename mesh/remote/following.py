@@ -94,7 +94,7 @@ class Following(Session):
             case "no-agent":
                 self._over = True
                 left = "; ".join(header["left"])
-                reason = header.get("why") or "its agent was killed"
+                reason = header["why"] or "its agent was killed"
                 if left:
                     reason += f", and left there {left}"
                 lost_at = header["time"] - self._offset

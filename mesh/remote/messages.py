@@ -190,7 +190,7 @@ ANSWERS: dict[str, Message] = {
     "beat": Message({"echo": TIME, "time": TIME, "orders": COUNT}, {"held": SPAN}),
     "no-door": Message({}, {"why": shown}),
     "attached": Message({"orders": COUNT}),
-    "no-agent": Message({"left": LINES}, {"why": shown, "time": TIME}),
+    "no-agent": Message({"left": LINES}),
     "detached": Message({"ends_with": word("", "login", "logins")}),
     "stays-attached": Message(),
     "introduced": Message({"port": integer(0, 65535), "reason": shown}),
@@ -200,9 +200,10 @@ ANSWERS: dict[str, Message] = {
 
 # From the process that reads a detached run's journal, beside those of the run itself.
 OF_JOURNAL: dict[str, Message] = {
-    **{name: ANSWERS[name] for name in ("started", "output", "exited", "failed", "notice", "gone", "no-agent", "beat")},
+    **{name: ANSWERS[name] for name in ("started", "output", "exited", "failed", "notice", "gone", "beat")},
     "following": Message({"time": TIME, "machine": shown}, {"is_on": truth}),
     "caught-up": Message(),
+    "no-agent": Message({"left": LINES, "why": shown, "time": TIME}),
     "no-tape": Message({"state": shown, "about": OWNER}),
     "end-ordered": Message(
         {"cause": CAUSE, "signal": SIGNAL, "time": TIME}, {"lost": integer(-1, RANK_MAX), "reason": shown}

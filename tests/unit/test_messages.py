@@ -26,8 +26,9 @@ from mesh.engine.launcher import Launcher, Local
 from mesh.remote import answers, messages
 from mesh.remote.agent import messages as requests
 from mesh.remote.agent.frames import Decoder, FrameError, encode
+from mesh.remote.following import Following
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
-from tests.unit.test_session import begun
+from tests.unit.test_session import BEGIN, Recorder, begun
 
 RANK, MACHINE = 0, "machine-0"
 NOW = time.time()
@@ -134,7 +135,7 @@ TOLD: dict[str, dict[str, Any]] = {
     "beat": {"echo": NOW, "time": NOW, "orders": 0, "held": 0.0},
     "no-door": {"why": "full"},
     "attached": {"orders": 0},
-    "no-agent": {"left": [], "why": "", "time": NOW},
+    "no-agent": {"left": []},
     "detached": {"ends_with": ""},
     "stays-attached": {},
     "introduced": {"port": 4000, "reason": ""},
@@ -161,9 +162,9 @@ def mutations(value: Any) -> Iterator[Any]:
             yield from ([*value[:place], other, *value[place + 1 :]] for other in mutations(item))
 
 
-def frames_of(kind: str) -> list[bytes]:
+def frames_of(kind: str, told: Mapping[str, dict[str, Any]] = TOLD) -> list[bytes]:
     """Everything that is made of one message."""
-    header, data = {"type": kind, **TOLD[kind]}, DATA.get(kind, b"")
+    header, data = {"type": kind, **told[kind]}, DATA.get(kind, b"")
     made = [encode(changed, data) for changed in mutations(header) if isinstance(changed, dict)]
     huge = [encode({**header, "size": size}) for size in (1 << 40, 1 << 70, -1)]
     return [*made, *huge, encode(header, b"?"), encode({"more": "x" * 2_000_000, **header})]
@@ -280,6 +281,43 @@ def test_no_message_breaks_a_session(kind: str) -> None:
         for event in talk.events():
             assert isinstance(event, Event)
             assert not isinstance(event, Lost | PrepareFailed) or _texts_are_plain(event)
+
+
+# The same from who reads the journal of a detached run.
+JOURNAL: dict[str, dict[str, Any]] = {
+    **{kind: TOLD[kind] for kind in ("started", "exited", "failed", "notice", "gone", "beat")},
+    "output": {"rank": RANK, "stream": "stdout", "at": 3},
+    "following": {"time": NOW, "machine": MACHINE, "is_on": True},
+    "caught-up": {},
+    "no-agent": {"left": [], "why": "", "time": NOW},
+    "no-tape": {"state": "running", "about": {"machine": "m"}},
+    "end-ordered": {"cause": "lost", "signal": 15, "time": NOW, "lost": 1, "reason": "silent"},
+}
+
+
+@pytest.mark.parametrize("kind", JOURNAL)
+def test_no_message_breaks_who_follows_a_run(kind: str) -> None:
+    for frame in frames_of(kind, JOURNAL):
+        list(following(encode({"type": "following", **JOURNAL["following"]}), frame).events())
+
+
+@pytest.mark.parametrize("kind", JOURNAL)
+def test_what_a_journal_has_is_in_the_table(kind: str) -> None:
+    talk = following(encode({"type": kind, **JOURNAL[kind]}, DATA.get(kind, b"")))
+    assert not [event for event in talk.events() if isinstance(event, Lost) and "protocol" in event.reason]
+
+
+def test_every_message_of_a_journal_is_tried() -> None:
+    assert set(JOURNAL) == set(messages.OF_JOURNAL)
+
+
+def following(*told: bytes) -> Following:
+    """A client that follows a run whose journal has this."""
+    channel = Recorder()
+    talk = Following(0, 0, channel, lambda rank, count: None)
+    talk.follow(BEGIN, [RANK], {})
+    channel._told = [b"\n%s\n" % talk._marker.encode(), *told]
+    return talk
 
 
 def asked(*told: bytes) -> Any:
