@@ -23,6 +23,7 @@ from mesh.core.errors import UsageError
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.core.typed import Typed
 
 if TYPE_CHECKING:
     from mesh.backends.ahead import Begun
@@ -59,6 +60,7 @@ class Showing:
     quiet: bool = False  # show nothing
     kept: bool = True  # in a run directory
     stdin_notice: bool = False  # say once if our standard input has data that no rank gets
+    typed: Typed | None = None  # what the user typed; None: messages have no line to paste
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -177,7 +179,7 @@ def launch(
         forget_if_wrong(cluster, outcome)
     if terminal:
         logs = attaching.told if attaching else None
-        say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, summary)
+        say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, showing, summary)
         if launcher.is_shown:
             say()
         else:  # there may still be somebody who reads these
@@ -293,6 +295,7 @@ def _conclude(
     terminal: TerminalSink,
     store: StoreSink | None,
     logs: Path | None,
+    showing: Showing,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None,
 ) -> None:
     """Tell how it ended."""
@@ -307,7 +310,7 @@ def _conclude(
     elif store and spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
     elif store:
-        lines = run_summary(outcome, placement, verdict, store.prepared, logs or store.logs)
+        lines = run_summary(outcome, placement, verdict, store.prepared, logs or store.logs, showing.typed)
     else:
         lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))

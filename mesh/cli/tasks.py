@@ -32,7 +32,7 @@ from mesh.cli.reports import (
 )
 from mesh.cli.speech import complain, say, show
 from mesh.cli.speech import told as telling
-from mesh.cli.words import own_words
+from mesh.cli.words import own_words, typed_line
 from mesh.config.settings import given_command, read_number, read_options, read_ranks, read_seconds
 from mesh.core.errors import MeshError, UsageError
 
@@ -166,6 +166,7 @@ def _command(name: str, summary: str, function: Callable[[], Callable[..., api.R
             fold=fold,
             label=label,
             json=json,
+            typed=typed_line(context, name),
         )
         if detach:
             left(result, json=json)

@@ -62,7 +62,7 @@ from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, 
 from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
-from mesh.engine.wrapping import host_command
+from mesh.engine.wrapping import host_command, host_program
 from mesh.remote.blob import library, start_command
 from mesh.remote.following import Following, Place
 from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
@@ -360,7 +360,14 @@ class Launcher:
     def _preparation(self) -> Preparation:
         spec = self._spec
         brought = library() if spec.command else b""
-        return Preparation(prerun=spec.prerun, force=spec.force, claim=spec.claim, evict=spec.evict, library=brought)
+        return Preparation(
+            prerun=spec.prerun,
+            force=spec.force,
+            claim=spec.claim,
+            evict=spec.evict,
+            library=brought,
+            program=host_program(spec),
+        )
 
     def _finds_alone(self) -> Finds:
         """What is known of that before: enough to see whether there is an interface that is named."""

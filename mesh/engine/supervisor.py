@@ -25,6 +25,7 @@ from mesh.core.events import (
     Introduced,
     Locked,
     Lost,
+    NoCommand,
     Output,
     PrepareFailed,
     PrerunDecided,
@@ -40,6 +41,7 @@ from mesh.core.events import (
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
+    EXIT_NOT_FOUND,
     EXIT_OUTPUT_CLOSED,
     EXIT_PREPARE,
     EXIT_TIMEOUT,
@@ -53,6 +55,7 @@ from mesh.engine.introduction import Introduction
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
+from mesh.engine.wrapping import host_program
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
@@ -98,6 +101,7 @@ class Supervisor:
         self._stopped: set[int] = set()
         self._lost: list[Lost] = []
         self._failures: list[PrepareFailed] = []
+        self._no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
         # How many ranks of each host have not ended; a host that is not in it has none, or they will never end.
         self._running = dict.fromkeys(range(len(placement.hosts)), placement.nproc)
         self._homeless = False  # the first host has no place for a lock
@@ -158,7 +162,9 @@ class Supervisor:
                 return self._move(node, Phase.SYNCED)
             case PrerunDecided():
                 return self._skips.take(event)
-            case Ready(node=node):
+            case Ready(node=node, status=status):
+                if status:
+                    self._no_command[node] = self._lacking(event)
                 return self._move(node, Phase.READY)
             case Busy():
                 return self._busy(event)
@@ -245,7 +251,7 @@ class Supervisor:
             exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
-            failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
+            failures=tuple(sorted([*self._failures, *self._no_command.values()], key=lambda failure: failure.node)),
             unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
             goes_on=self._is_kept and not self._failures,
             signal=self._signal,
@@ -254,6 +260,8 @@ class Supervisor:
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
         if isinstance(first, Exited):
             return first.status
+        if cause is Cause.RANK and self._no_command:  # the first host decides, as all reported it before the start
+            return self._no_command[min(self._no_command)].status
         return {
             Cause.COMPLETED: 0,
             Cause.LOST: EXIT_PREPARE if self._is_setup else EXIT_LOST,
@@ -421,6 +429,10 @@ class Supervisor:
         if self._all(Phase.SYNCED) and not self._has_ranks:
             self._cause = Cause.COMPLETED
             return self._finish(self._answering())
+        if self._all(Phase.READY) and self._no_command:
+            self._cause = Cause.RANK
+            told: list[Order] = [Tell(event=self._no_command[one]) for one in sorted(self._no_command)]
+            return [*told, *self._finish(self._answering())]
         if self._all(Phase.READY):  # gang start: all ranks or none
             self._started = self._time
             self._last_output = self._now
@@ -430,6 +442,21 @@ class Supervisor:
             self._phase.put(nodes, Phase.RUNNING)
             return [Start(node=node) for node in nodes]
         return []
+
+    def _lacking(self, event: Ready) -> NoCommand:
+        program = host_program(self._spec)
+        what = "no such command" if event.status == EXIT_NOT_FOUND else "not executable"
+        hint = f"the nearest name there is {event.nearest}" if event.nearest else ""
+        return NoCommand(
+            time=event.time,
+            node=event.node,
+            step="command",
+            message=f"{program}: {what}",
+            hint=hint,
+            program=program,
+            status=event.status,
+            nearest=event.nearest,
+        )
 
     def _give_up_syncing(self) -> list[Order]:
         orders: list[Order] = []

@@ -72,6 +72,7 @@ MODULES = (
     "questions",
     "pull",
     "locking",
+    "nearest",
     "outfit",
     "visits",
     "work",

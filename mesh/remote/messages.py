@@ -166,7 +166,9 @@ ANSWERS: dict[str, Message] = {
     "unfetched": Message({"tree": COUNT, "reason": shown}),
     "synced": Message({"files": COUNT, "seconds": SPAN, "tree": hexadecimal, "attempt": INDEX}),
     "decided": Message({"entry": INDEX, "why": shown, "missing": LINES}),
-    "ready": Message({"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}),
+    "ready": Message(
+        {"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}, {"status": integer(126, 127), "nearest": shown}
+    ),
     "failed": Message({"step": word(*STEPS), "message": shown, "hint": shown, "time": TIME}),
     "started": Message({"rank": INDEX, "pid": PID, "time": TIME}),
     "output": Message(

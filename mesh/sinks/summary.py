@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Lost, NotPulled, PrepareFailed, Pulled
-from mesh.core.outcome import Cause, Outcome
+from mesh.core.events import Lost, NoCommand, NotPulled, PrepareFailed, Pulled
+from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
+from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.ranks import counted, told_ranks
 from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
@@ -19,15 +22,21 @@ INDENT = "    "
 
 
 def run_summary(
-    outcome: Outcome, placement: Placement, verdict: Verdict | None, prepared: Tail, logs: Path
+    outcome: Outcome,
+    placement: Placement,
+    verdict: Verdict | None,
+    prepared: Tail,
+    logs: Path,
+    typed: Typed | None = None,
 ) -> list[str]:
     """The lines for people. A closed stdout has none.
 
     prepared: the last lines of a host's prerun
+    typed: the command line of the run, from which lines to paste are made
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
-    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared)
+    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared, typed=typed)
     return [*_fitted(lines, outcome), f"logs: {logs}"]
 
 
@@ -107,7 +116,11 @@ def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = ""
 
 def _who(placement: Placement, nodes: Sequence[int]) -> str:
     names = list(dict.fromkeys(placement.hosts[node].name for node in sorted(nodes)))
-    return names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
+    return names[0] if len(names) == 1 else f"{len(names)} hosts ({_few(names)})"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
@@ -125,7 +138,9 @@ def _fitted(lines: list[str], outcome: Outcome) -> list[str]:
     return lines
 
 
-def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command") -> list[str]:
+def _ending(
+    outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command", typed: Typed | None = None
+) -> list[str]:
     """How a run ended that no rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
@@ -142,6 +157,8 @@ def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = 
             name = signal.Signals(outcome.exit_code - 128).name
             where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"
             return [f"ended by {name}: {where}"]
+        case Cause.RANK:
+            return _no_command(outcome, placement, typed)
         case _:
             return _failures(outcome, placement, prepared, what)
 
@@ -196,6 +213,39 @@ def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str)
     if what == "sync":
         begin = "not every host has the workspace"
     return [begin, *_grouped(outcome, placement, prepared)]
+
+
+def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Explain in two lines that hosts cannot execute the command, and what to type instead."""
+    found = [failure for failure in outcome.failures if isinstance(failure, NoCommand)]
+    program = found[0].program
+    lacking = [failure.node for failure in found if failure.status == EXIT_NOT_FOUND]
+    forbidden = [failure.node for failure in found if failure.status != EXIT_NOT_FOUND]
+    parts = [f"no such command on {_of_all(placement, lacking)}"] if lacking else []
+    parts += [f"not executable on {_of_all(placement, forbidden)}"] if forbidden else []
+    first = f"the command was not started: {shlex.quote(program)}: {'; '.join(parts)}"
+    names = Counter(failure.nearest for failure in found if failure.nearest)
+    if not names:
+        from mesh.sinks.facts import advice_on
+
+        return [first, f"try: {advice_on(outcome.exit_code)}"]
+    ((nearest, _),) = names.most_common(1)
+    is_typed = typed is not None and typed.command[:1] == (program,)
+    line = f": {typed.with_program(nearest)}" if typed and is_typed else ""
+    return [first, f"the nearest name there is {shlex.quote(nearest)}{line}"]
+
+
+def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
+    """
+    >>> from mesh.core.cluster import Host
+    >>> placement = Placement(hosts=tuple(Host(name=f"h{n}", address="") for n in range(3)))
+    >>> _of_all(placement, [0, 1, 2]), _of_all(placement, [1])
+    ('any of 3 hosts', '1 of 3 hosts (h1)')
+    """
+    count = len(placement.hosts)
+    if len(nodes) == count:
+        return placement.hosts[0].name if count == 1 else f"any of {count} hosts"
+    return f"{len(nodes)} of {count} hosts ({_few([placement.hosts[node].name for node in nodes])})"
 
 
 def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:

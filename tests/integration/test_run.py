@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually
+from tests.lab import Lab, TestHost, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -96,11 +96,70 @@ def test_keep_going(pod: Home) -> None:
     assert done.lines == ["[0] 0", "[2] 2", "[3] 3"]
 
 
-@pytest.mark.parametrize(("words", "status"), [(["no-such-command"], 127), (["/etc/passwd"], 126)])
-def test_a_command_that_cannot_be_executed(pod: Home, words: list[str], status: int) -> None:
-    done = pod.mesh("run", "pod", *words)
+@pytest.mark.parametrize("how", ["run", "exec"])
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["no-such-command"], 127, "no-such-command: no such command on any of 4 hosts"),
+        (["./nowhere/x"], 127, "./nowhere/x: no such command on any of 4 hosts"),
+        (["/etc/passwd"], 126, "/etc/passwd: not executable on any of 4 hosts"),
+        (["/etc"], 126, "/etc: not executable on any of 4 hosts"),
+    ],
+)
+def test_a_command_that_cannot_be_executed(pod: Home, how: str, words: list[str], status: int, told: str) -> None:
+    done = pod.mesh(how, "pod", *words)
     assert done.status == status
-    assert f"cannot run '{words[0]}'" in done.err
+    assert f"error: the command was not started: {told}\n" in done.err
+    assert len([*done.lines, *done.err.splitlines()]) <= 5
+    record = about(pod)
+    assert (record["exit_code"], record["cause"], record["started"]) == (status, "rank", None)
+
+
+def install(host: TestHost, *names: str) -> None:
+    """Put programs that leave a trace into the user's own directory of programs."""
+    for name in names:
+        host.script(
+            f"mkdir -p .local/bin; printf '#!/bin/sh\\ntouch ~/ran' > .local/bin/{name}; chmod +x .local/bin/{name}"
+        )
+
+
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_a_missing_command_is_named_once_with_the_nearest_name(pod: Home, lab: Lab, how: str) -> None:
+    for host in lab.hosts:
+        install(host, "launcher3", "unlike-it")
+    done = pod.mesh(how, "--env", "A=b c", "pod", "launcher", "--name", "it's")
+    assert done.status == 127
+    paste = f"""mesh {how} --env 'A=b c' pod launcher3 --name 'it'"'"'s'"""
+    assert f"the nearest name there is launcher3: {paste}\n" in done.err
+    assert done.err.count("no such command") == 1
+    assert len([*done.lines, *done.err.splitlines()]) <= 5
+
+
+def test_no_rank_starts_where_some_hosts_lack_the_command(pod: Home, lab: Lab) -> None:
+    for host in lab.hosts[:2]:
+        install(host, "launcher")
+    for how in ("run", "exec"):
+        done = pod.mesh(how, "pod", "launcher")
+        assert done.status == 127
+        names = ", ".join(host.address for host in lab.hosts[2:])
+        assert f"launcher: no such command on 2 of 4 hosts ({names})\n" in done.err
+    assert [host.path("/root/ran").exists() for host in lab.hosts] == [False] * 4
+
+
+def test_prerun_may_make_the_command(pod: Home, lab: Lab) -> None:
+    make = "mkdir bin own; printf '#!/bin/sh\\\\necho made' > bin/tool; chmod +x bin/tool"
+    pod.files(mesh__yaml=f'prerun: ["{make}; export PATH=$PWD/bin:$PATH; cd own; cp ../bin/tool here"]\n')
+    assert pod.mesh("run", "pod", "tool").lines == [f"[{n}] made" for n in range(4)]
+    pod.files(mesh__yaml='prerun: ["cd own"]\n')  # where prerun ends, the command is looked for
+    assert pod.mesh("run", "pod", "./here").status == 0
+    done = pod.mesh("run", "pod", "here")
+    assert done.status == 127
+    assert "the nearest name there is ./here: mesh run pod ./here\n" in done.err
+
+
+def test_the_words_of_shell_text_are_left_to_the_shell(pod: Home) -> None:
+    done = pod.mesh("exec", "pod", "no-such-command || echo other")
+    assert (done.status, done.lines) == (0, [f"[{n}] other" for n in range(4)])
 
 
 def test_the_time_is_out(pod: Home) -> None:

@@ -169,6 +169,36 @@ def last(rank: int, code: int = 0) -> Exited:
     return replace(exited(rank, code), is_last=True)
 
 
+def test_no_rank_starts_where_a_host_lacks_the_command() -> None:
+    replay = Replay(hosts=3, lock=False, sync=False, command=("python", "a.py"))
+    replay.tick(1.0)
+    for node in (0, 1):
+        assert replay.handle(at_once(node), Locked(time=1, node=node)) == []
+    lacking = Ready(time=1, node=1, status=127, nearest="python3")
+    assert replay.handle(Ready(time=1, node=0), lacking, at_once(2), Locked(time=1, node=2)) == []
+    told, *orders = replay.handle(Ready(time=1, node=2, status=126))
+    assert [order.event.node for order in (told, orders.pop(0)) if isinstance(order, Tell)] == [1, 2]  # type: ignore[attr-defined]
+    assert orders == [finish(0), finish(1), finish(2)]
+    replay.handle(*gone(0, 1, 2))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.started, outcome.first) == (127, Cause.RANK, 0.0, None)
+    assert [(one.node, one.step, one.message) for one in outcome.failures] == [
+        (1, "command", "python: no such command"),
+        (2, "command", "python: not executable"),
+    ]
+
+
+def test_a_failure_of_the_preparation_comes_before_a_missing_command() -> None:
+    replay = Replay(hosts=2, lock=False, sync=False)
+    replay.tick(1.0)
+    replay.handle(at_once(0), Locked(time=1, node=0), Ready(time=1, node=0, status=127))
+    replay.handle(PrepareFailed(time=2, node=1, step="reach", message="refused"))
+    assert replay.tick(4.0) == [finish(0)]
+    replay.handle(*gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, [one.step for one in outcome.failures]) == (125, ["command", "reach"])
+
+
 def test_nobody_waits_for_hosts_where_nothing_is_left() -> None:
     replay = Replay(hosts=3, lock=False, sync=False)
     replay.ready()

@@ -275,6 +275,7 @@ REQUESTS = {
             "finds": FINDS,
             "prerun": listed(record({"run": TEXT, "inputs": TEXTS})),
             **dict.fromkeys(("force", "claim", "evict"), truth),
+            "program": TEXT,
         },
         data=PIECE_BYTES,
     ),
