@@ -85,7 +85,9 @@ def exec(  # noqa: A001  (the command's name)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
-    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
+    # A detached run needs all its hosts, as their agents end it together.
+    skips = spec.keep_going and not spec.detach
+    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)

@@ -210,6 +210,7 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         progress=not showing.json,
         stacks=spec.stacks_on_timeout,
         title=shlex.join(spec.command),
+        typed=showing.typed,
     )
 
 

@@ -64,7 +64,7 @@ OPTIONS = {
     "timeout": "end the run after so many seconds (or 30m, 2h), with status 124",
     "host-grace": "seconds that a host may be silent before it is lost, with status 76 (default: 60)",
     "lease": "seconds that hosts keep the run without a sign of us (default: 900 on a terminal, else 60)",
-    "keep-going": "let the other ranks run when one fails",
+    "keep-going": "let the other ranks run when one fails; exec: also without the hosts that cannot be reached",
     "dry-run": "tell what would be done, and do nothing",
     "interactive": "give our standard input to rank 0",
     "stdin": "which ranks get our standard input: none, rank0 or all (default: none)",

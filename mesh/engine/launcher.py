@@ -386,13 +386,16 @@ class Launcher:
     def _environment(self, node: int) -> dict[str, str]:
         if self._rendezvous is None:  # once for all hosts: all have answered
             addresses = [self._address_of(node) for node in range(len(self._placement.hosts))]
-            self._rendezvous = Rendezvous(addresses=addresses, ports=self._ports)
+            # The first host keeps none where the run goes on without it.
+            ports = self._ports or ports_wanted(self._spec, self._placement)
+            self._rendezvous = Rendezvous(addresses=addresses, ports=ports)
         found = host_environment(self._spec, self._placement, self._rendezvous, node)
         return {**self._luggage.result().env, **found} if self._spec.sync else found
 
     def _address_of(self, node: int) -> str:
-        """By which the other hosts reach it."""
-        return self._placement.hosts[node].internal_ip or self._connected[node].address
+        """By which the other hosts reach it; for a host that was not reached, the address of cluster.yaml."""
+        host, connected = self._placement.hosts[node], self._connected.get(node)
+        return host.internal_ip or (connected.address if connected else host.address)
 
     def _ranks(self, node: int) -> list[Rank]:
         ranks = []
@@ -613,12 +616,7 @@ class Launcher:
 
     def _feed_stdin(self) -> None:
         """Give our standard input to the ranks that want it, as fast as the slowest takes it."""
-        nodes = {
-            rank.rank: self._sessions[node]
-            for node in range(len(self._placement.hosts))
-            for rank in self._ranks(node)
-            if rank.stdin
-        }
+        nodes = {rank.rank: self._sessions[node] for node in self._sessions for rank in self._ranks(node) if rank.stdin}
         data = b"?"
         while data and self._stdin.wait_for_room(nodes):
             data = self._read_stdin()

@@ -101,6 +101,7 @@ class Supervisor:
         self._stopped: set[int] = set()
         self._lost: list[Lost] = []
         self._failures: list[PrepareFailed] = []
+        self._skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
         self._no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
         # How many ranks of each host have not ended; a host that is not in it has none, or they will never end.
         self._running = dict.fromkeys(range(len(placement.hosts)), placement.nproc)
@@ -235,7 +236,9 @@ class Supervisor:
         cause = self._cause
         if cause is None:
             cause = Cause.COMPLETED if first is None else Cause.RANK
-        if cause in (Cause.RANK, Cause.LOST):
+        if self._skipped and self._started and cause in (Cause.COMPLETED, Cause.RANK, Cause.LOST):
+            cause = Cause.LOST  # that came first
+        elif cause in (Cause.RANK, Cause.LOST):
             cause = Cause.LOST if isinstance(first, Lost) else Cause.RANK
         else:
             first = None
@@ -251,14 +254,17 @@ class Supervisor:
             exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
-            failures=tuple(sorted([*self._failures, *self._no_command.values()], key=lambda failure: failure.node)),
+            failures=tuple(sorted(self._all_failures(), key=lambda failure: failure.node)),
             unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
             goes_on=self._is_kept and not self._failures,
             signal=self._signal,
         )
 
+    def _all_failures(self) -> list[PrepareFailed]:
+        return [*self._failures, *self._skipped.values(), *self._no_command.values()]
+
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
-        if isinstance(first, Exited):
+        if isinstance(first, Exited) and cause is Cause.RANK:
             return first.status
         if cause is Cause.RANK and self._no_command:  # the first host decides, as all reported it before the start
             return self._no_command[min(self._no_command)].status
@@ -421,9 +427,12 @@ class Supervisor:
             self._deadlines.pop("sync", None)
         if self._cause is not None:
             return self._finish([node]) if self._ending >= Ending.STOPPING else []
+        return self._advance()
+
+    def _advance(self) -> list[Order]:
+        """Begin the next step if all hosts have come so far."""
         # The environment names every host, so that prerun waits until all have answered.
-        if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING) and self._has_ranks:
-            synced = self._phase.of(Phase.SYNCED)
+        if self._has_ranks and self._all(Phase.SYNCING) and (synced := self._phase.of(Phase.SYNCED)):
             self._phase.put(synced, Phase.PREPARING)
             return [Prepare(node=node) for node in synced if node not in self._prepared_at_once]
         if self._all(Phase.SYNCED) and not self._has_ranks:
@@ -438,10 +447,29 @@ class Supervisor:
             self._last_output = self._now
             if self._spec.timeout:
                 self._deadlines["timeout"] = self._now + self._spec.timeout
-            nodes = range(len(self._phase))
+            nodes = self._phase.of(Phase.READY)
             self._phase.put(nodes, Phase.RUNNING)
-            return [Start(node=node) for node in nodes]
+            return [*self._name_unreached(), *(Start(node=node) for node in nodes)]
         return []
+
+    def _skip(self, failure: PrepareFailed) -> list[Order]:
+        """Go on without a host that cannot be reached; if none can be, nothing starts."""
+        node = failure.node
+        self._skipped[node] = failure
+        self._phase[node] = Phase.OVER
+        self._running.pop(node, None)
+        if len(self._skipped) < len(self._phase):
+            return [*self._lock(), *self._advance()]
+        self._cause = Cause.PREPARE
+        return self._settle()
+
+    def _name_unreached(self) -> list[Order]:
+        """Name the hosts that have no ranks, as the ranks of the others start."""
+        if not self._skipped:
+            return []
+        names = few([self._name(node) for node in sorted(self._skipped)])
+        count = len(self._phase)
+        return [Say(text=f"not reached: {names}; the ranks start on {count - len(self._skipped)} of {count} hosts")]
 
     def _lacking(self, event: Ready) -> NoCommand:
         program = host_program(self._spec)
@@ -472,6 +500,8 @@ class Supervisor:
 
     def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
         """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
+        if self._spec.skip_unreachable and self._cause is None and failure.step in CONNECTING:
+            return self._skip(failure)
         self._failures.append(failure)
         if failure.step in CONNECTING:
             self._phase[failure.node] = Phase.OVER
@@ -510,7 +540,7 @@ class Supervisor:
         if event.is_clear:
             self._not_seen.pop(node, None)
         if phase is not Phase.FINISHING and not self._started:
-            step = phase.name.lower()
+            step = CONNECTING[0] if self._spec.skip_unreachable else phase.name.lower()
             return self._fail(PrepareFailed(time=event.time, node=node, step=step, message=event.reason), Cause.PREPARE)
         if phase is Phase.FINISHING or self._ended(node) or event.time > self._ordered_ends[node]:
             if not event.is_clear and node not in self._cleared:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Lost, NoCommand, NotPulled, PrepareFailed, Pulled
+from mesh.core.events import CONNECTING, Lost, NoCommand, NotPulled, PrepareFailed, Pulled
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
 from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
-from mesh.sinks.ranks import counted, told_ranks
+from mesh.sinks.ranks import counted, few, told_ranks
 from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
 
 MOST_LINES = 25
@@ -37,6 +37,9 @@ def run_summary(
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
     lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared, typed=typed)
+    if outcome.started and outcome.cause is Cause.LOST and outcome.failures:
+        lines = [*_skipped(outcome, placement), *lines]
+    lines += _without(outcome, placement, typed)
     return [*_fitted(lines, outcome), f"logs: {logs}"]
 
 
@@ -116,11 +119,7 @@ def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = ""
 
 def _who(placement: Placement, nodes: Sequence[int]) -> str:
     names = list(dict.fromkeys(placement.hosts[node].name for node in sorted(nodes)))
-    return names[0] if len(names) == 1 else f"{len(names)} hosts ({_few(names)})"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
+    return names[0] if len(names) == 1 else f"{len(names)} hosts ({few(names)})"
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
@@ -144,8 +143,8 @@ def _ending(
     """How a run ended that no rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
-        case Cause.COMPLETED:
-            return [f"done: {counted(placement.world_size, 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.COMPLETED | Cause.LOST:
+            return [f"done: {counted(len(outcome.exits), 'rank')} exited 0 in {took:.1f} s"]
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
@@ -215,6 +214,22 @@ def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str)
     return [begin, *_grouped(outcome, placement, prepared)]
 
 
+def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
+    """Name the hosts that ``exec --keep-going`` went on without."""
+    nodes = [failure.node for failure in outcome.failures]
+    ranks = told_ranks(rank for node in nodes for rank in placement.ranks(node))
+    first = f"{ranks} did not run: {len(nodes)} of {counted(len(placement.hosts), 'host')} could not be reached"
+    return [first, *_grouped(outcome, placement, lambda node: ())]
+
+
+def _without(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Return the command line that leaves the unreachable hosts out, if it would be of use."""
+    names = [placement.hosts[one.node].name for one in outcome.failures if one.step in CONNECTING]
+    if typed is None or not 0 < len(names) < len(placement.hosts) or len(names) < len(outcome.failures):
+        return []
+    return [f"to leave {'it' if len(names) == 1 else 'them'} out: {typed.without(names)}"]
+
+
 def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
     """Explain in two lines that hosts cannot execute the command, and what to type instead."""
     found = [failure for failure in outcome.failures if isinstance(failure, NoCommand)]
@@ -245,7 +260,7 @@ def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
     count = len(placement.hosts)
     if len(nodes) == count:
         return placement.hosts[0].name if count == 1 else f"any of {count} hosts"
-    return f"{len(nodes)} of {count} hosts ({_few([placement.hosts[node].name for node in nodes])})"
+    return f"{len(nodes)} of {count} hosts ({few([placement.hosts[node].name for node in nodes])})"
 
 
 def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -113,6 +114,58 @@ def test_a_command_that_cannot_be_executed(pod: Home, how: str, words: list[str]
     assert len([*done.lines, *done.err.splitlines()]) <= 5
     record = about(pod)
     assert (record["exit_code"], record["cause"], record["started"]) == (status, "rank", None)
+
+
+def test_exec_goes_on_without_hosts_that_cannot_be_reached(pod: Home, lab: Lab) -> None:
+    """The cable of one is cut, and another one refuses the connection: those that answer run, under their own ranks."""
+    yaml = lab.cluster_yaml()
+    pod.clusters(yaml.replace(f"- {lab.hosts[1].address}\n", f'- "{lab.hosts[1].address}:9"\n'))
+    lab.hosts[3].cut()
+    show = ["pod", "sh", "-c", "echo $RANK/$WORLD_SIZE $MESH_HOSTS; exit 0"]
+    process = pod.popen("exec", "--keep-going", *show)
+    assert process.stderr is not None
+    err = b""
+    names = f"{lab.hosts[1].address},{lab.hosts[3].address}"
+    paste = f"mesh exec --exclude {names} --keep-going {shlex.join(show)}\n"
+    while paste not in err.decode():  # while it is connecting
+        err += process.stderr.readline()
+        assert process.poll() is None, err
+    assert f"not reached after 10 s: {names.replace(',', ', ')}; to leave them out:\n" in err.decode()
+    out, rest = process.communicate(timeout=60)
+    addresses = ",".join(host.address for host in lab.hosts)
+    assert sorted(out.decode().splitlines()) == [f"[{n}] {n}/4 {addresses}" for n in (0, 2)]
+    assert process.returncode == 76
+    assert "the ranks start on 2 of 4 hosts\n" in rest.decode()
+    assert "error: ranks 1,3 did not run: 2 of 4 hosts could not be reached\n" in rest.decode()
+    assert f"to leave them out: {paste}" in rest.decode()
+    told = about(pod)
+    assert (told["exit_code"], told["cause"]) == (76, "lost")
+    words = shlex.split(paste)[1:]
+    assert pod.mesh(*words).lines == [f"[{n}] {n}/2 {lab.hosts[0].address},{lab.hosts[2].address}" for n in (0, 1)]
+
+
+def test_a_failed_rank_is_named_beside_the_hosts_that_were_not_reached(pod: Home, lab: Lab) -> None:
+    pod.clusters(lab.cluster_yaml().replace(f"- {lab.hosts[0].address}\n", f'- "{lab.hosts[0].address}:9"\n'))
+    done = pod.mesh("exec", "--keep-going", "pod", "sh", "-c", "[ $RANK = 2 ] && exit 5; exit 0")
+    assert done.status == 76
+    assert f"rank 2 on {lab.hosts[2].address} failed first: exit 5" in done.err
+    assert "rank 0 did not run: 1 of 4 hosts could not be reached\n" in done.err
+
+
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_hosts_that_cannot_be_reached_are_named_with_the_command_to_go_on(pod: Home, lab: Lab, how: str) -> None:
+    lab.hosts[3].cut()
+    process = pod.popen(how, "pod", "echo", "it's")
+    assert process.stderr is not None
+    paste = f"""    mesh {how} --exclude {lab.hosts[3].address} pod echo 'it'"'"'s'\n"""
+    err = ""
+    while paste not in err:
+        err += process.stderr.readline().decode()
+        assert process.poll() is None, err
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"==> not reached after 10 s: {lab.hosts[3].address}; to leave it out:\n{paste}" in err
 
 
 def install(host: TestHost, *names: str) -> None:

@@ -169,6 +169,71 @@ def last(rank: int, code: int = 0) -> Exited:
     return replace(exited(rank, code), is_last=True)
 
 
+def unreachable(node: int) -> PrepareFailed:
+    return PrepareFailed(time=2, node=node, step="reach", message="timed out")
+
+
+def skipping(hosts: int = 3) -> Replay:
+    """The supervisor of an ``exec --keep-going``."""
+    replay = Replay(hosts=hosts, lock=False, sync=False, keep_going=True, skip_unreachable=True)
+    replay.tick(1.0)
+    return replay
+
+
+def prepared(*nodes: int) -> list[Event]:
+    return [event for node in nodes for event in (at_once(node), Locked(time=1, node=node), Ready(time=1, node=node))]
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_a_host_that_cannot_be_reached_is_skipped(dead: int) -> None:
+    replay = skipping()
+    alive = [node for node in range(3) if node != dead]
+    assert replay.handle(*prepared(*alive)) == []
+    assert replay.handle(unreachable(dead)) == [Start(node=node) for node in alive]
+    assert replay.said == [f"not reached: h{dead}; the ranks start on 2 of 3 hosts"]
+    assert replay.handle(*(last(node) for node in alive)) == []
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.first) == (76, Cause.LOST, None)
+    assert [failure.node for failure in outcome.failures] == [dead]
+
+
+def test_a_host_that_was_not_reached_comes_before_a_rank_that_failed() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), *prepared(0, 2), last(0), last(2, code=5))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.first) == (76, Cause.LOST, last(2, code=5))
+
+
+def test_a_host_that_is_lost_before_the_start_is_skipped() -> None:
+    replay = skipping()
+    replay.handle(*prepared(0, 2), at_once(1))
+    assert replay.handle(Lost(time=2, node=1, reason="the connection ended")) == [Start(node=0), Start(node=2)]
+
+
+def test_nothing_starts_where_no_host_can_be_reached() -> None:
+    replay = skipping()
+    replay.handle(*map(unreachable, range(3)))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, len(outcome.failures)) == (125, Cause.PREPARE, 3)
+
+
+def test_a_signal_decides_though_a_host_was_skipped() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), *prepared(0, 2), Interrupted(time=3, signal=signal.SIGINT))
+    replay.handle(exited(0, by=2, at=3.1), exited(2, by=2, at=3.1), *gone(0, 2))
+    assert replay.outcome().exit_code == 130
+
+
+def test_other_failures_of_the_preparation_keep_all_hosts_from_starting() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), at_once(0), Locked(time=1, node=0), *prepared(2))
+    replay.handle(PrepareFailed(time=2, node=0, step="interface", message="none so named"))
+    assert replay.tick(4.0) == [finish(0), finish(2)]
+    replay.handle(*gone(0, 2))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, [failure.node for failure in outcome.failures]) == (125, [0, 1])
+
+
 def test_no_rank_starts_where_a_host_lacks_the_command() -> None:
     replay = Replay(hosts=3, lock=False, sync=False, command=("python", "a.py"))
     replay.tick(1.0)
