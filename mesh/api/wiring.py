@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from mesh.sinks.verdict import Verdict
 
 # Descriptors: of each host, by backend, and of all else (64 logs, what is packed, terminal, ...).
-PER_HOST, BESIDES = {"local": 3, "ssh": 1}, 128
+SEVERAL = "several"  # the backend of hosts of several clusters, see api/everywhere.py
+PER_HOST, BESIDES = {"local": 3, "ssh": 1, SEVERAL: 3}, 128
 
 LAST_WORDS = 1.0  # seconds for them, where one reader has stood still already
 
@@ -113,6 +114,7 @@ def launch(
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
     keeps: bool = False,
+    opener: Opener | None = None,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
@@ -121,6 +123,7 @@ def launch(
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
     keeps: agents may wait on the hosts already, and wait there for the next command
+    opener: makes the backend; None: the one that the cluster names
     Raises UsageError if this process may not have a descriptor for every host.
     """
     do_afterwards()
@@ -161,7 +164,7 @@ def launch(
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
         )
-        backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock, begun)
+        backend = (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, stock, begun)
         verdict: Verdict | None = None
 
         def conclude(outcome: Outcome) -> None:

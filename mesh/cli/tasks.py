@@ -20,12 +20,12 @@ from mesh.cli.completion import script
 from mesh.cli.mad import mad
 from mesh.cli.multihost import multihost
 from mesh.cli.reports import (
+    RunsTable,
     explained,
     keeper_lines,
     leftovers,
     listed,
     report_as_dict,
-    runs_table,
     stack_lines,
     stacks_as_dict,
     table,
@@ -330,10 +330,18 @@ def ps(
 ) -> None:
     """List the runs on a cluster's hosts, from whichever machine they were started; without CLUSTER: on all."""
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude)
-    answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
-    show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
-    if not json:
-        show(keeper_lines(api.about_keepers()))
+    table = RunsTable()
+    if json:
+        answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
+        show([dumps([asdict(line) for line in answers.runs])])
+    else:
+        answers = api.ps(
+            cluster=cluster,
+            options=options,
+            clusters_file=clusters,
+            show=lambda runs: show(table.rows(runs, time.time())),
+        )
+        show([*table.end(), *keeper_lines(api.about_keepers())])
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint="`mesh check CLUSTER` tells what is wrong there")
 

@@ -688,6 +688,27 @@ class TestInquiry:
         assert (inquiry.answers, inquiry.failures) == ({0: answers[0], 1: answers[1]}, {})
         assert inquiry.outcome(1.0).exit_code == 0
 
+    def test_hosts_that_do_not_answer_in_time_are_given_up(self) -> None:
+        """The time in which the user types a password does not count."""
+        hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
+        prompts = [False]
+        inquiry = Inquiry(Placement(hosts=hosts), {"question": "runs"}, limit=5.0, is_paused=lambda: prompts[0])
+        inquiry.handle(Tick(time=1, monotonic=1))
+        inquiry.handle(connected(1))
+        inquiry.handle(Answered(time=2, node=1, answer={}, clock=0.0))
+        inquiry.handle(Gone(time=2, node=1))
+        for at, is_open in ((2, True), (20, True), (22, False), (23, False)):
+            prompts[0] = is_open
+            inquiry.handle(Tick(time=at, monotonic=at))
+        assert not inquiry.done
+        inquiry.handle(connected(0))
+        inquiry.handle(Tick(time=26, monotonic=26))
+        assert inquiry.done
+        assert {node: one.message for node, one in inquiry.failures.items()} == {
+            0: "no answer within 5 s",
+            2: "no answer within 5 s",
+        }
+
     def test_an_answer_that_lasts(self) -> None:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
 

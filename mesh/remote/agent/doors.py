@@ -24,6 +24,7 @@ MAX_REQUEST = 65536  # bytes; a request is sent in one piece
 PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # one of them can be written, or there are no doors
 NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but does nothing
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
+LIST_LIMIT_S = 3.0  # for the answers of all agents to `mesh ps`, which gives a host 5 s
 
 
 def directory() -> str:
@@ -171,9 +172,9 @@ def bring_channel(begin: dict[str, Any]) -> None:
     visitor.recv(1)  # nothing is sent: it returns when the agent is done with the channel
 
 
-def runs(run: str = "") -> list[dict[str, Any]]:
-    """What the agents of this user tell of their runs, or of one."""
-    return tell_runs(run, {"type": "about"})
+def runs(run: str = "", patience: float = PATIENCE) -> list[dict[str, Any]]:
+    """What the agents of this user tell of their runs, or of one. patience: seconds for all their answers"""
+    return tell_runs(run, {"type": "about"}, patience)
 
 
 def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
@@ -184,10 +185,15 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
     return tell_runs(run, {"type": "stop", "grace": grace})
 
 
-def tell_runs(run: str, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Have the agents of a run, or ("") of all, do something; return what they answer."""
+def tell_runs(run: str, request: dict[str, Any], patience: float = PATIENCE) -> list[dict[str, Any]]:
+    """Have the agents of a run, or ("") of all, do something; return what they answer.
+
+    patience: seconds for the answers of all, which are asked before the first answer is awaited
+    """
     paths = [path for path in _paths() if not run or os.path.basename(path).rpartition("-")[0] == run]
-    return [told for told in (_ask(path, request) for path in paths) if told]
+    asked = [(path, _send(path, request)) for path in paths]
+    deadline = time.monotonic() + patience
+    return [told for told in (_answer(path, visitor, deadline) for path, visitor in asked if visitor) if told]
 
 
 def _paths() -> list[str]:
@@ -200,19 +206,20 @@ def _paths() -> list[str]:
     ]
 
 
-def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the agent behind a door; {} if nobody is there, and then the door is removed.
-
-    One that does not answer in time lives all the same.
-    """
+def _send(path: str, request: dict[str, Any]) -> Socket | None:
+    """Ask the agent behind a door; None if nobody is there, and then the door is removed."""
     try:
-        visitor = knock(path, request, [])
+        return knock(path, request, [])
     except ConnectionRefusedError:
         _unlink(path)
-        return {}
+        return None
     except OSError:
-        return {}
-    visitor.settimeout(PATIENCE)
+        return None
+
+
+def _answer(path: str, visitor: Socket, deadline: float) -> dict[str, Any]:
+    """Return the answer of the agent behind a door; {} if it has ended. An agent that is late lives all the same."""
+    visitor.settimeout(max(0.01, deadline - time.monotonic()))
     try:
         told: dict[str, Any] = loads(visitor.recv(MAX_REQUEST))
         return told

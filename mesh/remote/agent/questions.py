@@ -54,8 +54,9 @@ def answer(question: dict[str, Any], remote_dir: str, given: bytes) -> dict[str,
     if question["question"] == "hush":
         return close_ports()
     if question["question"] == "runs":
-        orphans = [{"run": run, "told": process.told()} for run, process in _orphans()]
-        return {"runs": doors.runs(), "orphans": orphans}
+        runs = doors.runs(patience=doors.LIST_LIMIT_S)
+        orphans = [{"run": run, "told": process.told()} for run, process in _orphans(runs)]
+        return {"runs": runs, "orphans": orphans}
     if question["question"] == "tapes":
         return {"tapes": tapes(machine_directory(remote_dir))}
     if question["question"] == "detach":
@@ -83,19 +84,22 @@ def _stop(run: str, grace: float | None) -> dict[str, Any]:
     while left and time.monotonic() < deadline:
         time.sleep(LOOK)
         left = wanted & {(told["run"], told["node"]) for told in doors.runs() if told.get("state") != "ended"}
-    for orphan in [] if left else [name for name, _ in _orphans() if name == run or not run]:
+    for orphan in [] if left else [name for name, _ in _orphans(doors.runs()) if name == run or not run]:
         stopped.append({"run": orphan, "node": -1})
         if doors.sweep(orphan):
             left.add((orphan, -1))
     return {"stopped": stopped, "left": sorted({run for run, _ in left})}
 
 
-def _orphans() -> list[tuple[str, Process]]:
-    """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose."""
+def _orphans(runs: list[dict[str, Any]]) -> list[tuple[str, Process]]:
+    """Our user's processes of runs that have no agent any more, less what a setup has left there on purpose.
+
+    runs: what all agents have answered
+    """
     every = all_processes()
     cared_for = below({process.pid for process in every if _is_agent(process.pid)}, lambda process: True)
     kept = {process.pid for process in cared_for}
-    live = {told["run"] for told in doors.runs()} | {run_of(pid) for pid in kept}
+    live = {told["run"] for told in runs} | {run_of(pid) for pid in kept}
     found = []
     for process in every:
         run = run_of(process.pid) if process.pid not in kept else ""
@@ -130,7 +134,7 @@ def _live() -> tuple[set[tuple[str, str]], set[str]]:
 def _clean(machine: str, dry_run: bool) -> list[dict[str, Any]]:
     """What runs have left because they were cut short: each with "what" and "bytes"; removed unless it is a dry run."""
     found: list[dict[str, Any]] = []
-    for run, process in _orphans():
+    for run, process in _orphans(doors.runs()):
         found.append({"what": f"{process.told()} of run {run}", "bytes": 0})
         if not dry_run:
             found[-1]["stays"] = bool(send_signal([process], signal.SIGKILL))
