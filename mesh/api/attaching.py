@@ -53,7 +53,7 @@ def attach(
         raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
     record = None if cluster and run == LAST else _record(run)
-    if record is not None and record.state is State.ENDED:
+    if record is not None and record.state is State.ENDED and not record.lacks_output:
         return _ended(record, showing, begin)
     if record is not None and record.about.get("hosts"):
         found = known(record, cluster)

@@ -20,7 +20,7 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause
-from mesh.sinks.records import RUN_ID, Record
+from mesh.sinks.records import RUN_ID, Record, State
 
 if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
@@ -137,7 +137,18 @@ def stop(
     if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
         raise UsageError(f"no run {run!r} is on {names}, and none is known here", hint="`mesh ps` lists what runs")
+    for one in sorted({*stopped, *([where.run] if where.run else [])}):
+        _note_end(one, clusters_file)
     return tuple(sorted(stopped))
+
+
+def _note_end(run: str, clusters_file: str) -> None:
+    """Write into this machine's record of a detached run how it ended."""
+    record = find_record(run)
+    if record and record.state is State.DETACHED and record.hosts:
+        from mesh.api.fetching import fetch_end
+
+        fetch_end(record, clusters_file)
 
 
 def clean(

@@ -246,9 +246,9 @@ def _named(run: str, cluster: str, hosts: _Hosts) -> Record:
     if record is None:
         found = hosts.find(run, cluster)
         record = find_record(found.run)
-        lacks = record is None or record.state in (State.DETACHED, State.DIED)
+        lacks = record is None or record.lacks_output or record.state is State.DIED
     else:
-        found, lacks = known(record, cluster), record.state is State.DETACHED
+        found, lacks = known(record, cluster), record.lacks_output
     if lacks and hosts.may_be_asked:
         hosts.bring(found, is_known=record is not None)
         record = find_record(found.run)
