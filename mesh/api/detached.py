@@ -131,6 +131,7 @@ class Scratch:
             hide={},
             told=self.directory / LOGS,
             begin="here",
+            only_end=True,
         )
 
     def forget(self) -> None:

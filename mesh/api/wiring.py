@@ -90,6 +90,7 @@ class Attaching:
     told: Path  # where the logs are said to be
     begin: str  # "now": nothing of what was there when we came is shown
     only_reads: bool = False  # end nothing there, not even what a lost agent has left
+    only_end: bool = False  # no output is fetched, and the hosts keep it for those who fetch it later
 
 
 def new_run_id() -> str:
@@ -163,6 +164,7 @@ def launch(
             plan=plan_of(spec, cluster),
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
+            only_end=attaching.only_end if attaching else False,
         )
         backend = (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, stock, begun)
         verdict: Verdict | None = None

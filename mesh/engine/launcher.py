@@ -97,6 +97,7 @@ class Local:
     plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back to the run must know
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
     only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
+    only_end: bool = False  # attach, and leave the output to those who fetch it later
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
@@ -525,7 +526,13 @@ class Launcher:
         def serve() -> None:
             if isinstance(session, Following):
                 ranks = self._placement.ranks(node)
-                session.follow(begin, ranks, self._local.have or {}, only_reads=self._local.only_reads)
+                session.follow(
+                    begin,
+                    ranks,
+                    self._local.have or {},
+                    only_reads=self._local.only_reads,
+                    only_end=self._local.only_end,
+                )
             elif self._supervisor.prepares_at_once:
                 session.begin(begin, self._preparation(), self._finds_alone())
             else:

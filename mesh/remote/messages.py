@@ -147,6 +147,7 @@ OWNER = loose(
         **dict.fromkeys(("watch", "detached"), truth),
         "since": TIME,
         "pid": COUNT,
+        "hosts": COUNT,
     }
 )
 _END = (

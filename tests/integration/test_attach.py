@@ -177,7 +177,7 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
 
 def test_a_run_that_was_stopped_is_listed_with_its_end(home: Home, tmp_path: Path) -> None:
     run = left(home, "local:2", "sh", "-c", "echo up; exec sleep 1000")
-    assert home.mesh("logs").lines == ["[0] up", "[1] up"]
+    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"])
     other = left(home, "local:2", "sh", "-c", "echo other; exit 3")
     assert "detached" in home.mesh("runs").out.decode()
     assert home.mesh("stop", run).status == 0
@@ -187,6 +187,7 @@ def test_a_run_that_was_stopped_is_listed_with_its_end(home: Home, tmp_path: Pat
     assert " exit 3 " in listed[other]
     about = json.loads((runs(home) / run / "run.json").read_text())
     assert [rank["signal"] for rank in about["ranks"]] == [15, 15]
+    assert b"tape-" not in home.mesh("clean", "--dry-run", "local:2").out  # nobody has fetched the output yet
     done = home.mesh("logs", other)  # what it printed is still brought from its hosts
     assert done.lines == ["[0] other", "[1] other"], done.err
     for directory in (runs(home) / run, runs(home) / other):

@@ -258,7 +258,9 @@ FIRST = {
         }
     ),
     "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": PATH}),
-    "follow": Message({**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "place": PLACE}),
+    "follow": Message(
+        {**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "only_end": truth, "place": PLACE}
+    ),
 }
 
 _NUMBERED = {"n": integer(1, PLACE_MAX)}
