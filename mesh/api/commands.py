@@ -14,7 +14,7 @@ from mesh.api.choosing import (
 )
 from mesh.api.running import run_on
 from mesh.api.wiring import Showing, launch, placed
-from mesh.config.project import check_workspace
+from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -160,10 +160,14 @@ def setup(
     force: also those that ``unless`` would skip
     Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
     """
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
+    project = project_here()
+    if not project.named:
+        hint = "`mesh init` writes one; its `commands:` are what a setup runs"
+        raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
+    found = choose_cluster(cluster, options, clusters_file)
     spec = dataclasses.replace(
         make_spec(project, options, ()),
         kind=Kind.SETUP,

@@ -234,10 +234,7 @@ def _introduce(spec: RunSpec, cluster: Cluster, terminal: TerminalSink, showing:
     if spec.kind is Kind.SETUP:
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
-            file = spec.workspace / PROJECT_FILE
-            lacks = "there are no commands: in" if file.exists() else "there is no"
-            init = "" if file.exists() else "; `mesh init` writes one"
-            terminal.say(f"nothing to run: {lacks} {file}{init}")
+            terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
 
 
 def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
