@@ -18,8 +18,8 @@ from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
+from mesh.core.ranks import told_ranks
 from mesh.sinks.layout import LOGS
-from mesh.sinks.ranks import told_ranks
 from mesh.sinks.records import Record, State
 from mesh.sinks.results import RankResult, RunResult, run_result
 

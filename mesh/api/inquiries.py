@@ -182,7 +182,7 @@ def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
 
 def agreed(gpus: Mapping[str, int]) -> int:
     """The number of GPUs that all hosts have. Raises MeshError unless it is one number, at least 1."""
-    from mesh.sinks.ranks import counted
+    from mesh.core.ranks import counted
 
     found: dict[int, list[str]] = {}
     for host, count in gpus.items():

@@ -15,11 +15,11 @@ from mesh.api.records import LAST, find_record
 from mesh.api.wiring import Showing
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
+from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.grep import LineFilter
 from mesh.sinks.layout import LOGS
-from mesh.sinks.ranks import told_ranks
 from mesh.sinks.records import Record, State, read_record
 from mesh.sinks.replay import Replay
 from mesh.sinks.terminal import TerminalSink

@@ -302,8 +302,8 @@ def _conclude(
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None,
 ) -> None:
     """Tell how it ended."""
+    from mesh.core.ranks import told_ranks
     from mesh.sinks.amounts import told_bytes
-    from mesh.sinks.ranks import told_ranks
     from mesh.sinks.summary import run_summary, setup_summary, sync_summary
 
     if spec.kind is Kind.SYNC:

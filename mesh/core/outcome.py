@@ -40,6 +40,7 @@ class Outcome:
     started: float  # seconds since the epoch: when the ranks started, 0.0 if they never did
     ended: float
     first: Exited | Lost | None = None  # what failed first, if a rank or a host decided
+    alike: tuple[int, ...] = ()  # ranks that failed like the first one, and not provably later; itself too
     exits: tuple[Exited, ...] = ()  # of every rank that ended, by rank
     stopped: tuple[int, ...] = ()  # ranks that ended only after mesh had ordered it
     lost: tuple[Lost, ...] = ()  # hosts, by node

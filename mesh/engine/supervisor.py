@@ -48,10 +48,12 @@ from mesh.core.outcome import (
     Cause,
     Outcome,
 )
+from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind, RunSpec
 from mesh.engine.findings import few
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
+from mesh.engine.naming import CLOCK_ERROR_S, NAMING_DELAY_S, alike, by_time
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
@@ -60,7 +62,6 @@ from mesh.engine.wrapping import host_program
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
-CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
 STACKS = 7.0  # seconds for the hosts to tell their stacks; an agent gives itself 5
 AT_LOGOUT = {
     "login": "systemd-logind ends the run now, as it ends all that a login leaves there; `mesh check` tells what to do",
@@ -98,6 +99,7 @@ class Supervisor:
         self._ordered_ends = dict.fromkeys(range(len(placement.hosts)), float("inf"))
         self._exits: dict[int, Exited] = {}
         self._suspects: dict[tuple[str, int], Exited | Lost] = {}  # what failed by itself; the earliest one decides
+        self._unnamed: list[int] = []  # ranks of which a line will say soon that they failed
         self._stopped: set[int] = set()
         self._lost: list[Lost] = []
         self._failures: list[PrepareFailed] = []
@@ -196,7 +198,7 @@ class Supervisor:
             case Ended(rank=rank):
                 if (
                     event.status
-                    and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR
+                    and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR_S
                     and rank not in self._known
                     and rank not in self._exits
                 ):
@@ -232,7 +234,7 @@ class Supervisor:
         """How it all ended; ended is in seconds since the epoch. Valid once ``done``."""
         if self._goes_on:
             return self._left(ended, Cause.DETACHED, 0)
-        first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
+        first = self._first()
         cause = self._cause
         if cause is None:
             cause = Cause.COMPLETED if first is None else Cause.RANK
@@ -251,6 +253,7 @@ class Supervisor:
             started=self._started,
             ended=ended,
             first=first,
+            alike=alike(first, self._failed_ranks()) if isinstance(first, Exited) else (),
             exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
@@ -259,6 +262,13 @@ class Supervisor:
             goes_on=self._is_kept and not self._failures,
             signal=self._signal,
         )
+
+    def _first(self) -> Exited | Lost | None:
+        """Return the failure that decides: the earliest one, and of ranks that end at once the lowest."""
+        return min(self._suspects.values(), key=lambda one: (one.time, getattr(one, "rank", -1)), default=None)
+
+    def _failed_ranks(self) -> list[Exited]:
+        return [one for one in self._suspects.values() if isinstance(one, Exited)]
 
     def _all_failures(self) -> list[PrepareFailed]:
         return [*self._failures, *self._skipped.values(), *self._no_command.values()]
@@ -528,7 +538,7 @@ class Supervisor:
             self._suspects["rank", event.rank] = event
         done = f"[{self._name(event.node)}] setup completed"
         said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
-        if event.time > self._ordered_ends[event.node] - CLOCK_ERROR:
+        if event.time > self._ordered_ends[event.node] - CLOCK_ERROR_S:
             self._stopped.add(event.rank)
         elif event.status and event.rank not in self._known:
             return [*self._suspect(event), *self._settle()]
@@ -557,18 +567,38 @@ class Supervisor:
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
         self._suspects[("rank", event.rank) if isinstance(event, Exited) else ("host", event.node)] = event
+        follows = False
         if self._is_leaving and isinstance(event, Exited):
-            if len(self._suspects) > 1:
-                return []
+            follows = len(self._suspects) > 1
         elif self._cause is None and not self._spec.keep_going:
             self._blame(event)
         elif not self._spec.keep_going:
-            return []
+            follows = True
         if isinstance(event, Lost):
             return []  # that is told as it comes
         if self._is_setup:
-            return [Say(text=f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}")]
-        return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
+            text = f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}"
+            return [] if follows else [Say(text=text)]
+        if self._unnamed or not follows:
+            self._unnamed.append(event.rank)
+            self._deadlines.setdefault("naming", self._now + NAMING_DELAY_S)
+        return self._name_failures() if self._is_leaving else []
+
+    def _name_failures(self) -> list[Order]:
+        """Name the ranks that failed first; where the run goes on, all that have failed since the last time."""
+        failures = by_time(end for rank in self._unnamed if isinstance(end := self._suspects["rank", rank], Exited))
+        self._unnamed = []
+        self._deadlines.pop("naming", None)
+        said: list[Order] = []
+        while failures:
+            first = failures[0]
+            ranks = alike(first, failures)
+            failures = [failure for failure in failures if failure.rank not in ranks and self._spec.keep_going]
+            if len(ranks) > 1:
+                said.append(Say(text=f"{told_ranks(ranks)} failed alike: {first.told()}"))
+            else:
+                said.append(Say(text=f"rank {first.rank} on {self._name(first.node)}: {first.told()}"))
+        return said
 
     def _blame(self, event: Exited | Lost) -> None:
         """It is why the run ends, unless that is to go on."""
@@ -612,13 +642,14 @@ class Supervisor:
         self._deadlines["stop"] = self._now + self._grace + PATIENCE
         running = [node for node in self._answering() if not self._ended(node)]
         orders: list[Order] = [Signal(node=node, number=number, grace=self._grace) for node in running]
+        named = self._name_failures()
         if orders:
             ranks = sum(rank not in self._exits for node in running for rank in self._placement.ranks(node))
             name = signal.Signals(number).name
             what = "setup" if self._is_setup else "rank"
             text = f"stopping {ranks} {what}{'s' * (ranks != 1)}: {name}, {self._grace:g} s of grace, then SIGKILL"
             orders.insert(0, Say(text=text))
-        return orders
+        return [*named, *orders]
 
     def _settle(self) -> list[Order]:
         """See whether the ranks of all hosts have ended, or none will ever start."""
@@ -642,6 +673,7 @@ class Supervisor:
 
     def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
         orders: list[Order] = []
+        named = self._name_failures()
         for node in nodes:
             if not Phase.CONNECTING < self._phase[node] < Phase.FINISHING:
                 continue
@@ -654,13 +686,15 @@ class Supervisor:
             self._ending = max(self._ending, Ending.STOPPING)
             self._deadlines.pop("drain", None)
             self._deadlines["finish"] = self._now + self._grace + PATIENCE
-        return orders
+        return [*named, *orders]
 
     def _look_at_the_clock(self) -> list[Order]:
         orders: list[Order] = []
         if self._passed("again"):
             self._is_backing_off = False
             orders += self._lock()
+        if self._passed("naming"):
+            orders += self._name_failures()
         if self._passed("sync"):
             orders += self._give_up_syncing()
         if self._passed("timeout"):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Event, Exited, Lost, Output, PrepareFailed, Started, Stream
+from mesh.core.ranks import counted, told_ranks
 from mesh.sinks.escapes import plain
-from mesh.sinks.ranks import counted, told_ranks
 
 PATIENCE = 1.0  # seconds of a run before its status is told
 QUIET = 30.0  # seconds without output after which a rank is called quiet

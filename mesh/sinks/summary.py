@@ -11,9 +11,9 @@ from pathlib import Path
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Lost, NoCommand, NotPulled, PrepareFailed, Pulled
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
+from mesh.core.ranks import counted, few, told_ranks
 from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
-from mesh.sinks.ranks import counted, few, told_ranks
 from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict
 
 MOST_LINES = 25
@@ -143,8 +143,9 @@ def _ending(
     """How a run ended that no rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
-        case Cause.COMPLETED | Cause.LOST:
-            return [f"done: {counted(len(outcome.exits), 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.COMPLETED | Cause.LOST:  # lost without a verdict: hosts were not reached, and have no ranks
+            ranks = placement.world_size if outcome.cause is Cause.COMPLETED else len(outcome.exits)
+            return [f"done: {counted(ranks, 'rank')} exited 0 in {took:.1f} s"]
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
@@ -171,7 +172,9 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
         lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
     else:
         who = f"rank {first.event.rank} on {first.host}"
-        lines = [f"{who} failed first: {_how(first)}, {first.after:.1f} s after the start"]
+        what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
+        lines = [f"{what}: {_how(first)}, {first.after:.1f} s after the start"]
+        lines += [f"what {who} said:"] if len(verdict.alike) > 1 and first.said else []
         lines += _quoted(first, 3 if root else LAST_LINES)
     if root:
         lines.append(f"its words are about others; what rank {root.event.rank} on {root.host} said:")
@@ -195,9 +198,9 @@ def _quoted(failure: Failure, most: int) -> list[str]:
 def _others(verdict: Verdict) -> list[str]:
     """What came of it, as one line."""
     parts = []
-    if verdict.others:
-        how = sorted({event.told() for event in verdict.others})
-        ranks = told_ranks(event.rank for event in verdict.others)
+    if others := [event for event in verdict.others if event.rank not in verdict.alike]:
+        how = sorted({event.told() for event in others})
+        ranks = told_ranks(event.rank for event in others)
         parts.append(f"{ranks} failed within {verdict.span:.1f} s ({', '.join(how[:3])}{', ...' * (len(how) > 3)})")
     if verdict.lost:
         parts.append(f"{counted(len(verdict.lost), 'more host')} lost")

@@ -28,6 +28,7 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
+from mesh.core.ranks import counted, few
 from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.descriptor import Descriptor
@@ -37,7 +38,6 @@ from mesh.sinks.github import Fence, Groups, error, is_job
 from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
-from mesh.sinks.ranks import counted, few
 from mesh.sinks.stacks import Gathered
 from mesh.sinks.status import SILENCE, Status
 from mesh.sinks.units import HOLD

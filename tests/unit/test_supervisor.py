@@ -36,6 +36,7 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
+from mesh.engine.naming import NAMING_DELAY_S
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 
@@ -493,6 +494,54 @@ def test_the_time_is_out() -> None:
     assert replay.tick(31.0) == [stop(0)]
     replay.handle(exited(0, by=15, at=31.2), *gone(0))
     assert replay.outcome().exit_code == 124
+
+
+def test_ranks_that_fail_within_the_error_of_the_clocks_failed_alike() -> None:
+    replay = Replay(hosts=5)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(2, 3, at=2.0), exited(0, 3, at=1.98), exited(4, 1, at=2.0), exited(1, 3, at=2.02))
+    assert replay.said == []
+    replay.tick(2.0 + NAMING_DELAY_S)
+    assert replay.said == ["ranks 0-2 failed alike: exit 3"]
+    replay.handle(exited(3, 3, at=2.5))
+    replay.handle(*gone(0, 1, 2, 3, 4))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.first, outcome.alike) == (3, exited(0, 3, at=1.98), (0, 1, 2))
+
+
+@pytest.mark.parametrize("arrives", [(0, 1), (1, 0)])
+def test_the_first_of_two_different_failures_is_named_whichever_arrives_first(arrives: tuple[int, int]) -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    ends = [exited(0, 5, at=1.99), exited(1, 6, at=2.0)]
+    replay.handle(*(ends[rank] for rank in arrives))
+    assert replay.said == ["rank 0 on h0: exit 5"]  # no longer than until all have ended
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.first, outcome.alike) == (5, ends[0], (0,))
+
+
+def test_a_failure_is_named_before_the_others_are_stopped() -> None:
+    replay = Replay(drain=0.0)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(0, 5))
+    replay.tick(2.01)
+    assert replay.said[0] == "rank 0 on h0: exit 5"
+    assert replay.said[1].startswith("stopping 1 rank")
+
+
+def test_keep_going_names_all_that_fail() -> None:
+    replay = Replay(hosts=4, keep_going=True)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(2, 1, at=2.0), exited(1, 9, at=2.0), exited(0, 1, at=2.0))
+    replay.tick(2.5)
+    assert replay.said == ["ranks 0,2 failed alike: exit 1", "rank 1 on h1: exit 9"]
+    replay.handle(exited(3, 1, at=3.0))
+    assert replay.said[2:] == ["rank 3 on h3: exit 1"]
 
 
 def test_keep_going_lets_the_others_run() -> None:
