@@ -163,11 +163,10 @@ def setup(
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
-    project = project_here()
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    found = choose_cluster(cluster, options, clusters_file)
     spec = dataclasses.replace(
         make_spec(project, options, ()),
         kind=Kind.SETUP,
