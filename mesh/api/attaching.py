@@ -18,8 +18,8 @@ from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
+from mesh.core.ranks import told_ranks
 from mesh.sinks.layout import LOGS
-from mesh.sinks.ranks import told_ranks
 from mesh.sinks.records import Record, State
 from mesh.sinks.results import RankResult, RunResult, run_result
 
@@ -53,7 +53,7 @@ def attach(
         raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
     record = None if cluster and run == LAST else _record(run)
-    if record is not None and record.state is State.ENDED:
+    if record is not None and record.state is State.ENDED and not record.lacks_output:
         return _ended(record, showing, begin)
     if record is not None and record.about.get("hosts"):
         found = known(record, cluster)

@@ -14,13 +14,14 @@ from mesh.api.choosing import (
 )
 from mesh.api.running import run_on
 from mesh.api.wiring import Showing, launch, placed
-from mesh.config.project import check_workspace
+from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Synced
 from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
+from mesh.core.typed import Typed
 from mesh.sinks.results import RunResult, SyncResult, failures
 
 DEFAULTS = Options()
@@ -37,6 +38,7 @@ def run(
     fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
+    typed: Typed | None = None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
@@ -46,6 +48,7 @@ def run(
     label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
     json: events as JSON lines on stdout; what is for people goes to stderr
     quiet: print nothing at all; the run directory has everything
+    typed: the command line that the user typed, for messages with a line to paste; None: they have none
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line.
     """
@@ -55,7 +58,7 @@ def run(
     with_lock = found.backend != "local"
     spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
     notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)
 
 
@@ -70,6 +73,7 @@ def exec(  # noqa: A001  (the command's name)
     fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
+    typed: Typed | None = None,
 ) -> RunResult:
     """The same as ``run`` without sync, prerun and lock: safe while a run is on.
 
@@ -82,9 +86,11 @@ def exec(  # noqa: A001  (the command's name)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
     spec = make_spec(project_here(), options, _words(command))
-    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=())
+    # A detached run needs all its hosts, as their agents end it together.
+    skips = spec.keep_going and not spec.detach
+    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
     notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)
 
 
@@ -155,10 +161,13 @@ def setup(
     force: also those that ``unless`` would skip
     Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
     """
-    found, project = choose_cluster(cluster, options, clusters_file), project_here()
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
         raise UsageError("a setup is once for each host and has no standard input", hint=hint)
+    found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    if not project.named:
+        hint = "`mesh init` writes one; its `commands:` are what a setup runs"
+        raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
     spec = dataclasses.replace(
         make_spec(project, options, ()),
         kind=Kind.SETUP,

@@ -20,12 +20,13 @@ from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.frozen import frozen
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
-from mesh.sinks.layout import LOGS
+from mesh.sinks.layout import LOGS, SUFFIX
 from mesh.sinks.records import RUN_ID, Record, read_record
 from mesh.sinks.results import RunResult
 from mesh.sinks.resuming import read_left
 
 DEFAULTS = Options()
+ALL_OUTPUT_BYTES = 1 << 62  # more than a stream has
 
 
 @frozen
@@ -108,6 +109,36 @@ def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
         lock=False,
     )
     return spec, with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
+
+
+class Scratch:
+    """A temporary directory for the end of a detached run: none of its output is fetched into it."""
+
+    def __init__(self, found: DetachedRun) -> None:
+        """Raises OSError."""
+        from mesh.sinks.store import open_events
+
+        self._temporary = tempfile.mkdtemp(prefix="mesh-end-")
+        self.directory = Path(self._temporary) / found.run
+        self.directory.mkdir(mode=0o700)
+        ranks = range(len(found.about["hosts"]) * int(found.about.get("nproc", 1)))
+        have = {(rank, stream): ALL_OUTPUT_BYTES for rank in ranks for stream in SUFFIX}
+        self.attaching = Attaching(
+            directory=self.directory,
+            left=read_left(read_record(self.directory), open_events(self.directory)),
+            fetch=have,
+            skip={},
+            hide={},
+            told=self.directory / LOGS,
+            begin="here",
+            only_end=True,
+        )
+
+    def forget(self) -> None:
+        """There is no such run; ``close`` removes all there is."""
+
+    def close(self) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 class Place:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Iterator
 
 from mesh.api.checking import REACH
-from mesh.api.detached import DetachedRun, Place, prepared
+from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
 from mesh.api.wiring import Showing, launch, placed
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
 from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
 from mesh.engine.findings import few
+from mesh.sinks.records import Record
 
 LOOK = 0.05  # seconds between two looks whether the hosts have told what there is
+END_LIMIT_S = 10.0  # for the hosts of a stopped run to report how its ranks ended
 SILENT = 20.0  # seconds after which a host that says nothing is not waited for
 
 
 class Fetch:
     """In a thread of its own, quietly, and without any effect on the run."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, place: Place, *, lasting: bool) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, place: Place | Scratch, *, lasting: bool) -> None:
         """place: nobody else writes it; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
@@ -39,6 +43,10 @@ class Fetch:
         """Wait until each host has told what there is, or is known to be out of reach."""
         while self._thread.is_alive() and not (self._lasting and self._decider.has_told):
             self._thread.join(LOOK)
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the run has ended and all of its hosts have reported that, at most so long."""
+        self._thread.join(seconds)
 
     @property
     def is_complete(self) -> bool:
@@ -101,3 +109,25 @@ def fetch(found: DetachedRun, clusters_file: str, *, lasting: bool) -> Fetch | N
     except OSError as error:
         raise MeshError(f"cannot write the directory of run {found.run}: {error.strerror}") from error
     return Fetch(spec, cluster, place, lasting=lasting)
+
+
+def fetch_end(record: Record, clusters_file: str) -> None:
+    """Write into a run's directory how a detached run has ended, if all of its hosts report that it has.
+
+    Its output stays on the hosts until ``mesh logs`` or ``mesh attach`` fetches it. Raises UsageError.
+    """
+    from mesh.sinks.store import open_events, write_end
+
+    found = known(record)
+    spec, cluster = prepared(found, clusters_file)
+    with contextlib.ExitStack() as held:
+        try:
+            held.callback(os.close, open_events(record.directory))
+            scratch = held.enter_context(contextlib.closing(Scratch(found)))
+            with contextlib.closing(Fetch(spec, cluster, scratch, lasting=True)) as fetching:
+                fetching.wait_for_end(END_LIMIT_S)
+            write_end(record.directory, scratch.directory)
+        except BlockingIOError:  # another client of this machine follows the run, and writes its end
+            return
+        except OSError as error:
+            raise MeshError(f"cannot write the end of run {record.run}: {error.strerror}") from error

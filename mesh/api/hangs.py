@@ -17,7 +17,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
 from mesh.core.frozen import frozen
-from mesh.sinks.ranks import told_ranks
+from mesh.core.ranks import told_ranks
 from mesh.sinks.stacks import Group, ended, fold, notes
 
 DEFAULTS = Options()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause
-from mesh.sinks.records import RUN_ID, Record
+from mesh.sinks.records import RUN_ID, Record, State
 
 if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
@@ -65,22 +66,33 @@ class Leftover:
     stays: bool  # it could not be removed
 
 
-def ps(*, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Answers:
+def ps(
+    *,
+    cluster: str = "",
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    show: Callable[[Sequence[RunLine]], object] = lambda lines: None,
+) -> Answers:
     """The runs on the hosts of a cluster, whoever of this login has started them, and from wherever.
 
-    cluster: "" for all of cluster.yaml and this machine
+    cluster: "" for all of cluster.yaml and this machine: they are asked at once, and a host has 5 s to answer
+    show: is called with runs as soon as all of their hosts have answered, with each run once
     Raises UsageError.
     """
-    gathered: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
-    for found in clusters_of(cluster, options, clusters_file, failures):
-        inquiry = ask(found, {"question": "runs"})
-        failures += told_failures(found, inquiry)
-        for node, host in enumerate(found.hosts):
-            if node in inquiry.answers:
-                _gather(gathered, host.name, inquiry.answers[node].answer)
-    lines = [_line(run, told) for run, told in gathered.items()]
-    return Answers(runs=tuple(sorted(lines, key=lambda line: (line.since, line.run))), failures=tuple(failures))
+    question = {"question": "runs"}
+    gathering = _Gathering(show)
+    if cluster:
+        for found in clusters_of(cluster, options, clusters_file, failures):
+            inquiry = ask(found, question)
+            failures += told_failures(found, inquiry)
+            for node, answered in sorted(inquiry.answers.items()):
+                gathering.take(found.hosts[node].name, answered.answer)
+    else:
+        from mesh.api.everywhere import ask_everywhere
+
+        failures += ask_everywhere(_all_clusters(options, clusters_file, failures), question, gathering.take)
+    return Answers(runs=gathering.end(), failures=tuple(failures))
 
 
 def stop(
@@ -126,7 +138,18 @@ def stop(
     if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
         raise UsageError(f"no run {run!r} is on {names}, and none is known here", hint="`mesh ps` lists what runs")
+    for one in sorted({*stopped, *([where.run] if where.run else [])}):
+        _note_end(one, clusters_file)
     return tuple(sorted(stopped))
+
+
+def _note_end(run: str, clusters_file: str) -> None:
+    """Write into this machine's record of a detached run how it ended."""
+    record = find_record(run)
+    if record and record.state is State.DETACHED and record.hosts:
+        from mesh.api.fetching import fetch_end
+
+        fetch_end(record, clusters_file)
 
 
 def clean(
@@ -160,7 +183,7 @@ def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
 
 def agreed(gpus: Mapping[str, int]) -> int:
     """The number of GPUs that all hosts have. Raises MeshError unless it is one number, at least 1."""
-    from mesh.sinks.ranks import counted
+    from mesh.core.ranks import counted
 
     found: dict[int, list[str]] = {}
     for host, count in gpus.items():
@@ -235,6 +258,33 @@ def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
     return [f"{cluster.hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
 
 
+def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> list[Cluster]:
+    """Return all clusters that can be used, this machine included; the TPU API is asked for all of them at once.
+
+    problems: gets a line for each of the others
+    """
+    if options.hosts or options.ranks or options.exclude:
+        raise NOT_NAMED
+    here = choose_cluster(f"{LOCAL}:1", DEFAULTS, clusters_file)
+    file = cluster_file(clusters_file)
+    problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
+
+    def find(cluster: Cluster) -> Cluster | MeshError:
+        try:
+            return hosted(cluster, all_ready=False)
+        except MeshError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, len(file.clusters))) as pool:
+        found = list(pool.map(find, file.clusters.values()))
+    problems += [
+        f"{name}: not asked: {one}"
+        for name, one in zip(file.clusters, found, strict=True)
+        if isinstance(one, MeshError)
+    ]
+    return [here, *(one for one in found if isinstance(one, Cluster))]
+
+
 def clusters_of(name: str, options: Options, clusters_file: str, problems: list[str]) -> Iterable[Cluster]:
     """The one that is named, or all that can be used, this machine included.
 
@@ -255,15 +305,45 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
             problems.append(f"{cluster.name}: not asked: {error}")
 
 
-def _gather(gathered: dict[str, dict[str, Any]], host: str, answer: Mapping[str, Any]) -> None:
-    """Add what one host tells; a machine may have several names, and tell the same again."""
-    for told in answer["runs"]:
-        of_run = gathered.setdefault(told["run"], {"about": {}, "nodes": {}, "orphans": []})
-        of_run["about"] = of_run["about"] or told["about"]
-        of_run["nodes"].setdefault(told["node"], {**told, "host": host})
-    for orphan in answer["orphans"]:
-        of_run = gathered.setdefault(orphan["run"], {"about": {}, "nodes": {}, "orphans": []})
-        of_run["orphans"].append((host, orphan["told"]))
+class _Gathering:
+    """The answers of hosts, which become one line for each run."""
+
+    def __init__(self, show: Callable[[Sequence[RunLine]], object]) -> None:
+        """show: as with ``ps``"""
+        self._show = show
+        self._gathered: dict[str, dict[str, Any]] = {}
+        self._shown: set[str] = set()
+
+    def take(self, host: str, answer: Mapping[str, Any]) -> None:
+        """Add the answer of one host; a machine may have several names, and send the same answer again."""
+        for told in answer["runs"]:
+            of_run = self._of(told["run"])
+            of_run["about"] = of_run["about"] or told["about"]
+            of_run["nodes"].setdefault(told["node"], {**told, "host": host})
+        for orphan in answer["orphans"]:
+            self._of(orphan["run"])["orphans"].append((host, orphan["told"]))
+        self._show_new([told["run"] for told in answer["runs"] if self._is_complete(self._of(told["run"]))])
+
+    def end(self) -> tuple[RunLine, ...]:
+        """Return all runs, the oldest first, once no more answers come."""
+        self._show_new(list(self._gathered))
+        return tuple(sorted((_line(run, told) for run, told in self._gathered.items()), key=_by_age))
+
+    def _of(self, run: str) -> dict[str, Any]:
+        return self._gathered.setdefault(run, {"about": {}, "nodes": {}, "orphans": []})
+
+    def _is_complete(self, of_run: Mapping[str, Any]) -> bool:
+        return bool(of_run["about"].get("hosts") == len(of_run["nodes"]))  # other versions of mesh do not count them
+
+    def _show_new(self, runs: Sequence[str]) -> None:
+        new = [_line(run, self._gathered[run]) for run in dict.fromkeys(runs) if run not in self._shown]
+        self._shown.update(line.run for line in new)
+        if new:
+            self._show(sorted(new, key=_by_age))
+
+
+def _by_age(line: RunLine) -> tuple[float, str]:
+    return line.since, line.run
 
 
 def _line(run: str, told: Mapping[str, Any]) -> RunLine:

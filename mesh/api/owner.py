@@ -32,6 +32,7 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "run": spec.run,
         "watch": spec.watch,
         "cluster": cluster.name,
+        "hosts": len(cluster.hosts),  # by which `mesh ps` knows that all of them have answered
         "user": user_name(),
         "machine": socket.gethostname(),
         "boot": _boot(),

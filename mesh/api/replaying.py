@@ -15,11 +15,11 @@ from mesh.api.records import LAST, find_record
 from mesh.api.wiring import Showing
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
+from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.grep import LineFilter
 from mesh.sinks.layout import LOGS
-from mesh.sinks.ranks import told_ranks
 from mesh.sinks.records import Record, State, read_record
 from mesh.sinks.replay import Replay
 from mesh.sinks.terminal import TerminalSink
@@ -246,9 +246,9 @@ def _named(run: str, cluster: str, hosts: _Hosts) -> Record:
     if record is None:
         found = hosts.find(run, cluster)
         record = find_record(found.run)
-        lacks = record is None or record.state in (State.DETACHED, State.DIED)
+        lacks = record is None or record.lacks_output or record.state is State.DIED
     else:
-        found, lacks = known(record, cluster), record.state is State.DETACHED
+        found, lacks = known(record, cluster), record.lacks_output
     if lacks and hosts.may_be_asked:
         hosts.bring(found, is_known=record is not None)
         record = find_record(found.run)

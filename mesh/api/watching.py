@@ -14,7 +14,7 @@ from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError
 from mesh.core.outcome import EXIT_OUTPUT_CLOSED
-from mesh.sinks.ranks import counted
+from mesh.core.ranks import counted
 from mesh.workspace.watching import Survey, Watch, survey
 
 ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM, EXIT_OUTPUT_CLOSED)

@@ -23,6 +23,7 @@ from mesh.core.errors import UsageError
 from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.core.typed import Typed
 
 if TYPE_CHECKING:
     from mesh.backends.ahead import Begun
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from mesh.sinks.verdict import Verdict
 
 # Descriptors: of each host, by backend, and of all else (64 logs, what is packed, terminal, ...).
-PER_HOST, BESIDES = {"local": 3, "ssh": 1}, 128
+SEVERAL = "several"  # the backend of hosts of several clusters, see api/everywhere.py
+PER_HOST, BESIDES = {"local": 3, "ssh": 1, SEVERAL: 3}, 128
 
 LAST_WORDS = 1.0  # seconds for them, where one reader has stood still already
 
@@ -59,6 +61,7 @@ class Showing:
     quiet: bool = False  # show nothing
     kept: bool = True  # in a run directory
     stdin_notice: bool = False  # say once if our standard input has data that no rank gets
+    typed: Typed | None = None  # what the user typed; None: messages have no line to paste
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -91,6 +94,7 @@ class Attaching:
     told: Path  # where the logs are said to be
     begin: str  # "now": nothing of what was there when we came is shown
     only_reads: bool = False  # end nothing there, not even what a lost agent has left
+    only_end: bool = False  # no output is fetched, and the hosts keep it for those who fetch it later
 
 
 def new_run_id() -> str:
@@ -115,6 +119,7 @@ def launch(
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
     keeps: bool = False,
+    opener: Opener | None = None,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
@@ -123,6 +128,7 @@ def launch(
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
     keeps: agents may wait on the hosts already, and wait there for the next command
+    opener: makes the backend; None: the one that the cluster names
     Raises UsageError if this process may not have a descriptor for every host.
     """
     do_afterwards()
@@ -162,8 +168,9 @@ def launch(
             plan=plan_of(spec, cluster),
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
+            only_end=attaching.only_end if attaching else False,
         )
-        backend = BACKENDS[cluster.backend](cluster, passwords, reach, stock, begun)
+        backend = (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, stock, begun)
         verdict: Verdict | None = None
 
         def conclude(outcome: Outcome) -> None:
@@ -181,7 +188,7 @@ def launch(
         forget_if_wrong(cluster, outcome)
     if terminal:
         logs = attaching.told if attaching else None
-        say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, summary)
+        say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, showing, summary)
         if launcher.is_shown:
             say()
         else:  # there may still be somebody who reads these
@@ -212,6 +219,7 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         progress=not showing.json,
         stacks=spec.stacks_on_timeout,
         title=shlex.join(spec.command),
+        typed=showing.typed,
     )
 
 
@@ -230,10 +238,7 @@ def _introduce(spec: RunSpec, cluster: Cluster, terminal: TerminalSink, showing:
     if spec.kind is Kind.SETUP:
         terminal.say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
         if not spec.commands:
-            file = spec.workspace / PROJECT_FILE
-            lacks = "there are no commands: in" if file.exists() else "there is no"
-            init = "" if file.exists() else "; `mesh init` writes one"
-            terminal.say(f"nothing to run: {lacks} {file}{init}")
+            terminal.say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
 
 
 def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
@@ -297,11 +302,12 @@ def _conclude(
     terminal: TerminalSink,
     store: StoreSink | None,
     logs: Path | None,
+    showing: Showing,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None,
 ) -> None:
     """Tell how it ended."""
+    from mesh.core.ranks import told_ranks
     from mesh.sinks.amounts import told_bytes
-    from mesh.sinks.ranks import told_ranks
     from mesh.sinks.summary import run_summary, setup_summary, sync_summary
 
     if spec.kind is Kind.SYNC:
@@ -311,7 +317,7 @@ def _conclude(
     elif store and spec.kind is Kind.SETUP:
         lines = setup_summary(outcome, placement, cluster.name, store.set_up, store.logs)
     elif store:
-        lines = run_summary(outcome, placement, verdict, store.prepared, logs or store.logs)
+        lines = run_summary(outcome, placement, verdict, store.prepared, logs or store.logs, showing.typed)
     else:
         lines = []
     terminal.conclude(lines, failed=bool(outcome.exit_code))

@@ -85,7 +85,7 @@ def signal(
     """Signal the ranks of a run: those of their processes that have a handler for it."""
     if not run or not name:
         raise UsageError("which run, and which signal?", hint="mesh signal RUN USR1")
-    from mesh.sinks.ranks import told_ranks
+    from mesh.core.ranks import told_ranks
 
     went = api.signal(run, name, ranks=read_ranks("--rank", rank), cluster=cluster, clusters_file=clusters)
     reached = [one for one, count in went.items() if count]

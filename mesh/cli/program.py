@@ -20,6 +20,7 @@ from mesh.cli.tasks import namespace
 from mesh.cli.words import (
     CLUSTER,
     CONFIG_KEY,
+    LINE_KEY,
     REFUSED,
     SHELL_TEXT,
     SHORT,
@@ -170,7 +171,7 @@ class MeshProgram(Program):
         task = copy.deepcopy(self.contexts[name])
         words = fill_in(name, rest, task, _usage(name))
         self.create_config()
-        self.config.load_overrides({CONFIG_KEY: words})
+        self.config.load_overrides({CONFIG_KEY: words, LINE_KEY: list(arguments)})
         self.collection, self.tasks, self.core = namespace, ParseResult([task]), ParseResult()
         try:
             self.execute()

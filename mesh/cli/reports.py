@@ -81,20 +81,38 @@ def stacks_as_dict(found: Stacks) -> dict[str, Any]:
     }
 
 
-def runs_table(runs: Sequence[RunLine], now: float) -> Iterator[str]:
-    """One row for each run; now: seconds since the epoch."""
-    if not runs:
-        yield "no run is there"
-        return
-    rows = [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
-    for line in runs:
-        state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
-        state = f"{line.state}, detached" if line.detached else state
-        since = age(now - line.since) if line.since else "-"
-        counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
-        command = " ".join(line.command.split())[:MOST_COMMAND]  # a text may have several lines
-        rows.append([line.run, line.cluster or "-", line.owner or "-", since, *counts, command])
-    yield from aligned(rows)
+class RunsTable:
+    """A table of runs whose rows are written as they come; a column grows with its widest cell."""
+
+    def __init__(self) -> None:
+        self._widths: list[int] = []  # of the columns so far
+
+    def rows(self, runs: Sequence[RunLine], now: float) -> Iterator[str]:
+        """One row for each run, the first time below a head; now: seconds since the epoch."""
+        rows = (
+            []
+            if self._widths
+            else [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
+        )
+        rows += [_run_row(line, now) for line in runs]
+        before = self._widths or [0] * len(rows[0])
+        self._widths = [max(before[column], *(len(row[column]) for row in rows)) for column in range(len(before))]
+        for row in rows:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip()
+
+    def end(self) -> Iterator[str]:
+        """The line where there is no run."""
+        if not self._widths:
+            yield "no run is there"
+
+
+def _run_row(line: RunLine, now: float) -> list[str]:
+    state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
+    state = f"{line.state}, detached" if line.detached else state
+    since = age(now - line.since) if line.since else "-"
+    counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
+    command = " ".join(line.command.split())[:MOST_COMMAND]  # a text may have several lines
+    return [line.run, line.cluster or "-", line.owner or "-", since, *counts, command]
 
 
 def keeper_lines(keepers: Sequence[Mapping[str, Any]]) -> list[str]:

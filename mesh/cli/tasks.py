@@ -20,19 +20,19 @@ from mesh.cli.completion import script
 from mesh.cli.mad import mad
 from mesh.cli.multihost import multihost
 from mesh.cli.reports import (
+    RunsTable,
     explained,
     keeper_lines,
     leftovers,
     listed,
     report_as_dict,
-    runs_table,
     stack_lines,
     stacks_as_dict,
     table,
 )
 from mesh.cli.speech import complain, say, show
 from mesh.cli.speech import told as telling
-from mesh.cli.words import own_words
+from mesh.cli.words import own_words, typed_line
 from mesh.config.settings import given_command, read_number, read_options, read_ranks, read_seconds
 from mesh.core.errors import MeshError, UsageError
 
@@ -65,7 +65,7 @@ OPTIONS = {
     "timeout": "end the run after so many seconds (or 30m, 2h), with status 124",
     "host-grace": "seconds that a host may be silent before it is lost, with status 76 (default: 60)",
     "lease": "seconds that hosts keep the run without a sign of us (default: 900 on a terminal, else 60)",
-    "keep-going": "let the other ranks run when one fails",
+    "keep-going": "let the other ranks run when one fails; exec: also without the hosts that cannot be reached",
     "dry-run": "tell what would be done, and do nothing",
     "interactive": "give our standard input to rank 0",
     "stdin": "which ranks get our standard input: none, rank0 or all (default: none)",
@@ -172,6 +172,7 @@ def _command(name: str, summary: str, function: Callable[[], Callable[..., api.R
             fold=fold,
             label=label,
             json=json,
+            typed=typed_line(context, name),
         )
         if detach:
             left(result, json=json)
@@ -358,10 +359,18 @@ def ps(
 ) -> None:
     """List the runs on a cluster's hosts, from whichever machine they were started; without CLUSTER: on all."""
     options = read_options(hosts=hosts, ranks=ranks, exclude=exclude, connect_timeout=connect_timeout)
-    answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
-    show([dumps([asdict(line) for line in answers.runs])] if json else runs_table(answers.runs, time.time()))
-    if not json:
-        show(keeper_lines(api.about_keepers()))
+    table = RunsTable()
+    if json:
+        answers = api.ps(cluster=cluster, options=options, clusters_file=clusters)
+        show([dumps([asdict(line) for line in answers.runs])])
+    else:
+        answers = api.ps(
+            cluster=cluster,
+            options=options,
+            clusters_file=clusters,
+            show=lambda runs: show(table.rows(runs, time.time())),
+        )
+        show([*table.end(), *keeper_lines(api.about_keepers())])
     if answers.failures:
         raise MeshError("\n".join(answers.failures), hint="`mesh check CLUSTER` tells what is wrong there")
 

@@ -19,8 +19,10 @@ from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
+from mesh.core.typed import Typed
 
 CONFIG_KEY = "mesh_words"  # where MeshProgram leaves the command for the task
+LINE_KEY = "mesh_line"  # where it leaves the whole command line, less the name of the program
 SHORT = {"-d": "--detach", "-i": "--interactive", "-f": "--follow"}
 TAKES_WORDS = frozenset(("run", "exec", "ssh"))  # the tasks that take a command of the user's
 STARTS_RANKS = frozenset(("run", "exec"))  # those that start it on every rank; words for ssh are ssh's own options too
@@ -42,6 +44,16 @@ def own_words(context: Context) -> list[str]:
     if words is None:
         words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     return [as_utf8(word) for word in words]
+
+
+def typed_line(context: Context, task: str) -> Typed:
+    """Return the command line that was typed, for messages with a line to paste. task: its name"""
+    line: Sequence[str] | None = context.config.get(LINE_KEY)
+    program = "mesh" if line is not None else os.path.basename(sys.argv[0])
+    before = [program, *(sys.argv[1:] if line is None else line)]
+    command = own_words(context)
+    before = [as_utf8(word) for word in before[: len(before) - len(command)]]
+    return Typed(before=tuple(before), command=tuple(command), task=before.index(task))
 
 
 def as_utf8(word: str) -> str:

@@ -181,17 +181,29 @@ class Ready(HostEvent):
 
     # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, as the ranks there will have them.
     interfaces: Mapping[str, str] = field(default_factory=dict)
+    status: int = 0  # 127: the host does not have the command; 126: it cannot be executed there; 0: neither is known
+    nearest: str = ""  # the name of a command there that is like it; "": none is
 
 
 @frozen
 class PrepareFailed(HostEvent):
     """The host cannot take part; no rank will start anywhere."""
 
-    # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "start", "agent".
+    # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
+    # "agent".
     step: str
     message: str
     hint: str = ""
     killed_by: str = ""  # "signal 15" if the agent was killed, or ended by that
+
+
+@frozen
+class NoCommand(PrepareFailed):
+    """The host cannot execute the command; found after prerun, and before any rank starts."""
+
+    program: str  # the first word of the command line
+    status: int  # 127: the host does not have it; 126: it cannot be executed there
+    nearest: str = ""  # as in Ready
 
 
 @frozen

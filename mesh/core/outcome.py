@@ -12,7 +12,7 @@ class Cause(Enum):
     """What decided the exit status; tells a command's 75 from mesh's in run.json."""
 
     COMPLETED = "completed"  # every rank exited 0
-    RANK = "rank"  # a rank failed first
+    RANK = "rank"  # a rank failed first, or no rank started because hosts do not have the command
     LOST = "lost"  # a host or its agent was lost
     PREPARE = "prepare"  # the command could not be started
     BUSY = "busy"  # another run holds a host
@@ -26,6 +26,7 @@ EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL
 EXIT_LOST = 76  # sysexits.h: EX_PROTOCOL
 EXIT_TIMEOUT = 124  # as timeout(1)
 EXIT_PREPARE = 125  # as docker run
+EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127  # as a shell
 EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE
 
 
@@ -39,10 +40,11 @@ class Outcome:
     started: float  # seconds since the epoch: when the ranks started, 0.0 if they never did
     ended: float
     first: Exited | Lost | None = None  # what failed first, if a rank or a host decided
+    alike: tuple[int, ...] = ()  # ranks that failed like the first one, and not provably later; itself too
     exits: tuple[Exited, ...] = ()  # of every rank that ended, by rank
     stopped: tuple[int, ...] = ()  # ranks that ended only after mesh had ordered it
     lost: tuple[Lost, ...] = ()  # hosts, by node
-    failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be prepared, by node
+    failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be reached or prepared, by node
     unverified: tuple[str, ...] = ()  # what may be left behind, and where: one line each
     goes_on: bool = False  # it may not have ended everywhere: nothing of this is the run's last word
     signal: int = 0  # the first one that asked us to end, also if the end had come already; 0: none

@@ -101,6 +101,7 @@ class RunSpec:
     spool: int = DEFAULT_SPOOL  # bytes of output that may wait on a host's disk
     logs: int = DEFAULT_LOGS  # bytes that the logs of the run may have on our disk, all together
     keep_going: bool = False  # a failed rank does not stop the others
+    skip_unreachable: bool = False  # hosts that cannot be reached have no ranks; the ranks of the others start
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     watch: bool = False  # a sync that is repeated as files change: others wait for its end
     sync: bool = True  # send the workspace before the start

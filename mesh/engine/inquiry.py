@@ -40,6 +40,8 @@ class Inquiry:
         *,
         each_machine: bool = False,
         wanted: Callable[[str], bytes] = lambda name: b"",
+        limit: float = math.inf,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again.
 
@@ -47,6 +49,8 @@ class Inquiry:
         until then. None: each leaves when it has answered
         each_machine: ask once where several hosts are one machine, reached alike: the others give no answer
         wanted: what a host is to have that answers "wants"; it is asked the same once more then
+        limit: seconds after which hosts that have not answered have failed, also those that are not reached yet
+        is_paused: True while the user is asked for a password, which does not count
         """
         self._placement, self._question, self._patience = placement, question, patience
         self._then, self._wanted = then, wanted
@@ -56,6 +60,8 @@ class Inquiry:
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
         self._owing = set(self._waiting)  # who has not answered what was asked last
         self._now = 0.0  # seconds, monotonic
+        self._limit, self._is_paused = limit, is_paused
+        self._time_left = limit  # seconds
         self._interrupted = 0
         self._lasting = math.isinf(patience)
         self._incomplete = False  # a host does not bring all that it was asked for
@@ -86,9 +92,15 @@ class Inquiry:
     def _heed(self, event: Event) -> list[Order]:
         match event:
             case Tick(monotonic=now):
+                self._time_left -= now - self._now if self._now and not self._is_paused() else 0.0
                 self._now = now
                 for node in [node for node, until in self._waiting.items() if now > until]:
                     self._fail(node, event.time, "agent", "did not answer in time")
+                for node in list(self._waiting) if self._time_left < 0 else ():
+                    if node in self._owing:
+                        self._fail(node, event.time, "reach", f"no answer within {self._limit:g} s")
+                    else:  # it has answered, and leaves by itself
+                        self._waiting.pop(node)
             case Connected(node=node):
                 self.connected[node] = event
                 if self._is_asked(event):

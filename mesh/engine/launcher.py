@@ -64,7 +64,7 @@ from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, 
 from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
-from mesh.engine.wrapping import host_command
+from mesh.engine.wrapping import host_command, host_program
 from mesh.remote.blob import library, start_command
 from mesh.remote.following import Following, Place
 from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
@@ -100,6 +100,7 @@ class Local:
     plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back to the run must know
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
     only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
+    only_end: bool = False  # attach, and leave the output to those who fetch it later
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
@@ -365,7 +366,14 @@ class Launcher:
     def _preparation(self) -> Preparation:
         spec = self._spec
         brought = library() if spec.command else b""
-        return Preparation(prerun=spec.prerun, force=spec.force, claim=spec.claim, evict=spec.evict, library=brought)
+        return Preparation(
+            prerun=spec.prerun,
+            force=spec.force,
+            claim=spec.claim,
+            evict=spec.evict,
+            library=brought,
+            program=host_program(spec),
+        )
 
     def _finds_alone(self) -> Finds:
         """What is known of that before: enough to see whether there is an interface that is named."""
@@ -384,13 +392,16 @@ class Launcher:
     def _environment(self, node: int) -> dict[str, str]:
         if self._rendezvous is None:  # once for all hosts: all have answered
             addresses = [self._address_of(node) for node in range(len(self._placement.hosts))]
-            self._rendezvous = Rendezvous(addresses=addresses, ports=self._ports)
+            # The first host keeps none where the run goes on without it.
+            ports = self._ports or ports_wanted(self._spec, self._placement)
+            self._rendezvous = Rendezvous(addresses=addresses, ports=ports)
         found = host_environment(self._spec, self._placement, self._rendezvous, node)
         return {**self._luggage.result().env, **found} if self._spec.sync else found
 
     def _address_of(self, node: int) -> str:
-        """By which the other hosts reach it."""
-        return self._placement.hosts[node].internal_ip or self._connected[node].address
+        """By which the other hosts reach it; for a host that was not reached, the address of cluster.yaml."""
+        host, connected = self._placement.hosts[node], self._connected.get(node)
+        return host.internal_ip or (connected.address if connected else host.address)
 
     def _ranks(self, node: int) -> list[Rank]:
         ranks = []
@@ -524,7 +535,13 @@ class Launcher:
         def serve() -> None:
             if isinstance(session, Following):
                 ranks = self._placement.ranks(node)
-                session.follow(begin, ranks, self._local.have or {}, only_reads=self._local.only_reads)
+                session.follow(
+                    begin,
+                    ranks,
+                    self._local.have or {},
+                    only_reads=self._local.only_reads,
+                    only_end=self._local.only_end,
+                )
             elif self._supervisor.prepares_at_once:
                 session.begin(begin, self._preparation(), self._finds_alone())
             else:
@@ -628,12 +645,7 @@ class Launcher:
 
     def _feed_stdin(self) -> None:
         """Give our standard input to the ranks that want it, as fast as the slowest takes it."""
-        nodes = {
-            rank.rank: self._sessions[node]
-            for node in range(len(self._placement.hosts))
-            for rank in self._ranks(node)
-            if rank.stdin
-        }
+        nodes = {rank.rank: self._sessions[node] for node in self._sessions for rank in self._ranks(node) if rank.stdin}
         data = b"?"
         while data and self._stdin.wait_for_room(nodes):
             data = self._read_stdin()

@@ -25,6 +25,7 @@ from mesh.core.events import (
     Introduced,
     Locked,
     Lost,
+    NoCommand,
     OtherRun,
     Output,
     PrepareFailed,
@@ -41,25 +42,28 @@ from mesh.core.events import (
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
+    EXIT_NOT_FOUND,
     EXIT_OUTPUT_CLOSED,
     EXIT_PREPARE,
     EXIT_TIMEOUT,
     Cause,
     Outcome,
 )
+from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind, RunSpec
 from mesh.engine.findings import few
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
+from mesh.engine.naming import CLOCK_ERROR_S, NAMING_DELAY_S, alike, by_time
 from mesh.engine.orders import Ask, Detach, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.phases import Phase, Phases
 from mesh.engine.skips import Skips
+from mesh.engine.wrapping import host_program
 from mesh.remote.telling import clock_time, told_other
 
 SYNC_PATIENCE = 30.0  # seconds to wait for `push --watch`, which syncs as we save a file
 AGAIN = 0.5  # seconds, at most twice that, before a host that was busy is tried again
 QUIET = 0.5  # seconds without output after a failure: the others have nothing more to say
-CLOCK_ERROR = 0.05  # seconds that a host's corrected clock may be off, half a slow round trip
 STACKS = 7.0  # seconds for the hosts to tell their stacks; an agent gives itself 5
 AT_LOGOUT = {
     "login": "systemd-logind ends the run now, as it ends all that a login leaves there; `mesh check` tells what to do",
@@ -97,9 +101,12 @@ class Supervisor:
         self._ordered_ends = dict.fromkeys(range(len(placement.hosts)), float("inf"))
         self._exits: dict[int, Exited] = {}
         self._suspects: dict[tuple[str, int], Exited | Lost] = {}  # what failed by itself; the earliest one decides
+        self._unnamed: list[int] = []  # ranks of which a line will say soon that they failed
         self._stopped: set[int] = set()
         self._lost: list[Lost] = []
         self._failures: list[PrepareFailed] = []
+        self._skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
+        self._no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
         # How many ranks of each host have not ended; a host that is not in it has none, or they will never end.
         self._running = dict.fromkeys(range(len(placement.hosts)), placement.nproc)
         self._homeless = False  # the first host has no place for a lock
@@ -161,7 +168,9 @@ class Supervisor:
                 return self._move(node, Phase.SYNCED)
             case PrerunDecided():
                 return self._skips.take(event)
-            case Ready(node=node):
+            case Ready(node=node, status=status):
+                if status:
+                    self._no_command[node] = self._lacking(event)
                 return self._move(node, Phase.READY)
             case Busy():
                 return self._busy(event)
@@ -193,7 +202,7 @@ class Supervisor:
             case Ended(rank=rank):
                 if (
                     event.status
-                    and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR
+                    and event.time <= self._ordered_ends[event.node] - CLOCK_ERROR_S
                     and rank not in self._known
                     and rank not in self._exits
                 ):
@@ -229,11 +238,13 @@ class Supervisor:
         """How it all ended; ended is in seconds since the epoch. Valid once ``done``."""
         if self._goes_on:
             return self._left(ended, Cause.DETACHED, 0)
-        first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
+        first = self._first()
         cause = self._cause
         if cause is None:
             cause = Cause.COMPLETED if first is None else Cause.RANK
-        if cause in (Cause.RANK, Cause.LOST):
+        if self._skipped and self._started and cause in (Cause.COMPLETED, Cause.RANK, Cause.LOST):
+            cause = Cause.LOST  # that came first
+        elif cause in (Cause.RANK, Cause.LOST):
             cause = Cause.LOST if isinstance(first, Lost) else Cause.RANK
         else:
             first = None
@@ -246,18 +257,31 @@ class Supervisor:
             started=self._started,
             ended=ended,
             first=first,
+            alike=alike(first, self._failed_ranks()) if isinstance(first, Exited) else (),
             exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
             stopped=tuple(sorted(self._stopped)),
             lost=tuple(sorted(self._lost, key=lambda lost: lost.node)),
-            failures=tuple(sorted(self._failures, key=lambda failure: failure.node)),
+            failures=tuple(sorted(self._all_failures(), key=lambda failure: failure.node)),
             unverified=(*self._unverified, *self._not_seen.values(), *left_alone),
             goes_on=self._is_kept and not self._failures,
             signal=self._signal,
         )
 
+    def _first(self) -> Exited | Lost | None:
+        """Return the failure that decides: the earliest one, and of ranks that end at once the lowest."""
+        return min(self._suspects.values(), key=lambda one: (one.time, getattr(one, "rank", -1)), default=None)
+
+    def _failed_ranks(self) -> list[Exited]:
+        return [one for one in self._suspects.values() if isinstance(one, Exited)]
+
+    def _all_failures(self) -> list[PrepareFailed]:
+        return [*self._failures, *self._skipped.values(), *self._no_command.values()]
+
     def _exit_code(self, cause: Cause, first: Exited | Lost | None) -> int:
-        if isinstance(first, Exited):
+        if isinstance(first, Exited) and cause is Cause.RANK:
             return first.status
+        if cause is Cause.RANK and self._no_command:  # the first host decides, as all reported it before the start
+            return self._no_command[min(self._no_command)].status
         return {
             Cause.COMPLETED: 0,
             Cause.LOST: EXIT_PREPARE if self._is_setup else EXIT_LOST,
@@ -434,23 +458,64 @@ class Supervisor:
             self._deadlines.pop("sync", None)
         if self._cause is not None:
             return self._finish([node]) if self._ending >= Ending.STOPPING else []
+        return self._advance()
+
+    def _advance(self) -> list[Order]:
+        """Begin the next step if all hosts have come so far."""
         # The environment names every host, so that prerun waits until all have answered.
-        if phase in (Phase.SYNCING, Phase.SYNCED) and self._all(Phase.SYNCING) and self._has_ranks:
-            synced = self._phase.of(Phase.SYNCED)
+        if self._has_ranks and self._all(Phase.SYNCING) and (synced := self._phase.of(Phase.SYNCED)):
             self._phase.put(synced, Phase.PREPARING)
             return [Prepare(node=node) for node in synced if node not in self._prepared_at_once]
         if self._all(Phase.SYNCED) and not self._has_ranks:
             self._cause = Cause.COMPLETED
             return self._finish(self._answering())
+        if self._all(Phase.READY) and self._no_command:
+            self._cause = Cause.RANK
+            told: list[Order] = [Tell(event=self._no_command[one]) for one in sorted(self._no_command)]
+            return [*told, *self._finish(self._answering())]
         if self._all(Phase.READY):  # gang start: all ranks or none
             self._started = self._time
             self._last_output = self._now
             if self._spec.timeout:
                 self._deadlines["timeout"] = self._now + self._spec.timeout
-            nodes = range(len(self._phase))
+            nodes = self._phase.of(Phase.READY)
             self._phase.put(nodes, Phase.RUNNING)
-            return [Start(node=node) for node in nodes]
+            return [*self._name_unreached(), *(Start(node=node) for node in nodes)]
         return []
+
+    def _skip(self, failure: PrepareFailed) -> list[Order]:
+        """Go on without a host that cannot be reached; if none can be, nothing starts."""
+        node = failure.node
+        self._skipped[node] = failure
+        self._phase[node] = Phase.OVER
+        self._running.pop(node, None)
+        if len(self._skipped) < len(self._phase):
+            return [*self._lock(), *self._advance()]
+        self._cause = Cause.PREPARE
+        return self._settle()
+
+    def _name_unreached(self) -> list[Order]:
+        """Name the hosts that have no ranks, as the ranks of the others start."""
+        if not self._skipped:
+            return []
+        names = few([self._name(node) for node in sorted(self._skipped)])
+        count = len(self._phase)
+        return [Say(text=f"not reached: {names}; the ranks start on {count - len(self._skipped)} of {count} hosts")]
+
+    def _lacking(self, event: Ready) -> NoCommand:
+        program = host_program(self._spec)
+        what = "no such command" if event.status == EXIT_NOT_FOUND else "not executable"
+        hint = f"the nearest name there is {event.nearest}" if event.nearest else ""
+        return NoCommand(
+            time=event.time,
+            node=event.node,
+            step="command",
+            message=f"{program}: {what}",
+            hint=hint,
+            program=program,
+            status=event.status,
+            nearest=event.nearest,
+        )
 
     def _give_up_syncing(self) -> list[Order]:
         orders: list[Order] = []
@@ -466,6 +531,8 @@ class Supervisor:
 
     def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
         """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
+        if self._spec.skip_unreachable and self._cause is None and failure.step in CONNECTING:
+            return self._skip(failure)
         self._failures.append(failure)
         if failure.step in CONNECTING:
             self._phase[failure.node] = Phase.OVER
@@ -492,7 +559,7 @@ class Supervisor:
             self._suspects["rank", event.rank] = event
         done = f"[{self._name(event.node)}] setup completed"
         said: list[Order] = [Say(text=done)] if self._is_setup and not event.status else []
-        if event.time > self._ordered_ends[event.node] - CLOCK_ERROR:
+        if event.time > self._ordered_ends[event.node] - CLOCK_ERROR_S:
             self._stopped.add(event.rank)
         elif event.status and event.rank not in self._known:
             return [*self._suspect(event), *self._settle()]
@@ -510,7 +577,7 @@ class Supervisor:
         if phase is not Phase.FINISHING and not self._started:
             if phase is Phase.PREPARING and self._spec.prerun and not event.is_clear:
                 self._not_seen[node] = not_seen
-            step = phase.name.lower()
+            step = CONNECTING[0] if self._spec.skip_unreachable else phase.name.lower()
             by = event.killed_by
             failed = PrepareFailed(time=event.time, node=node, step=step, message=event.reason, killed_by=by)
             return self._fail(failed, Cause.PREPARE)
@@ -540,18 +607,38 @@ class Supervisor:
     def _suspect(self, event: Exited | Lost) -> list[Order]:
         """Something failed by itself. The first one ends the run, once the others have had their say."""
         self._suspects[("rank", event.rank) if isinstance(event, Exited) else ("host", event.node)] = event
+        follows = False
         if self._is_leaving and isinstance(event, Exited):
-            if len(self._suspects) > 1:
-                return []
+            follows = len(self._suspects) > 1
         elif self._cause is None and not self._spec.keep_going:
             self._blame(event)
         elif not self._spec.keep_going:
-            return []
+            follows = True
         if isinstance(event, Lost):
             return []  # that is told as it comes
         if self._is_setup:
-            return [Say(text=f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}")]
-        return [Say(text=f"rank {event.rank} on {self._name(event.node)}: {event.told()}")]
+            text = f"[{self._name(event.node)}] setup failed in {event.during!r}: {event.told()}"
+            return [] if follows else [Say(text=text)]
+        if self._unnamed or not follows:
+            self._unnamed.append(event.rank)
+            self._deadlines.setdefault("naming", self._now + NAMING_DELAY_S)
+        return self._name_failures() if self._is_leaving else []
+
+    def _name_failures(self) -> list[Order]:
+        """Name the ranks that failed first; where the run goes on, all that have failed since the last time."""
+        failures = by_time(end for rank in self._unnamed if isinstance(end := self._suspects["rank", rank], Exited))
+        self._unnamed = []
+        self._deadlines.pop("naming", None)
+        said: list[Order] = []
+        while failures:
+            first = failures[0]
+            ranks = alike(first, failures)
+            failures = [failure for failure in failures if failure.rank not in ranks and self._spec.keep_going]
+            if len(ranks) > 1:
+                said.append(Say(text=f"{told_ranks(ranks)} failed alike: {first.told()}"))
+            else:
+                said.append(Say(text=f"rank {first.rank} on {self._name(first.node)}: {first.told()}"))
+        return said
 
     def _blame(self, event: Exited | Lost) -> None:
         """It is why the run ends, unless that is to go on."""
@@ -595,13 +682,14 @@ class Supervisor:
         self._deadlines["stop"] = self._now + self._grace + PATIENCE
         running = [node for node in self._answering() if not self._ended(node)]
         orders: list[Order] = [Signal(node=node, number=number, grace=self._grace) for node in running]
+        named = self._name_failures()
         if orders:
             ranks = sum(rank not in self._exits for node in running for rank in self._placement.ranks(node))
             name = signal.Signals(number).name
             what = "setup" if self._is_setup else "rank"
             text = f"stopping {ranks} {what}{'s' * (ranks != 1)}: {name}, {self._grace:g} s of grace, then SIGKILL"
             orders.insert(0, Say(text=text))
-        return orders
+        return [*named, *orders]
 
     def _settle(self) -> list[Order]:
         """See whether the ranks of all hosts have ended, or none will ever start."""
@@ -625,6 +713,7 @@ class Supervisor:
 
     def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
         orders: list[Order] = []
+        named = self._name_failures()
         for node in nodes:
             if not Phase.CONNECTING < self._phase[node] < Phase.FINISHING:
                 continue
@@ -637,13 +726,15 @@ class Supervisor:
             self._ending = max(self._ending, Ending.STOPPING)
             self._deadlines.pop("drain", None)
             self._deadlines["finish"] = self._now + self._grace + PATIENCE
-        return orders
+        return [*named, *orders]
 
     def _look_at_the_clock(self) -> list[Order]:
         orders: list[Order] = []
         if self._passed("again"):
             self._is_backing_off = False
             orders += self._lock()
+        if self._passed("naming"):
+            orders += self._name_failures()
         if self._passed("sync"):
             orders += self._give_up_syncing()
         if self._passed("timeout"):

@@ -22,6 +22,13 @@ class _Place:
     devices: tuple[str, ...]  # the GPUs that the user has named; (): all
 
 
+def host_program(spec: RunSpec) -> str:
+    """Return the first word of ``host_command``, the same on every host; "" if the run has no command."""
+    if spec.launcher is not Launch.NONE:
+        return _PROGRAMS[spec.launcher]
+    return spec.command[0] if spec.command else ""
+
+
 def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -> tuple[str, ...]:
     """The words for execve on one host; the same for all its ranks.
 
@@ -40,7 +47,7 @@ def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -
         port=env["MASTER_PORT"],
         devices=visible_devices(spec.env),
     )
-    return (*_LAUNCHERS[spec.launcher](place), *spec.command)
+    return (_PROGRAMS[spec.launcher], *_ARGUMENTS[spec.launcher](place), *spec.command)
 
 
 def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
@@ -64,7 +71,6 @@ def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
 def _torchrun(place: _Place) -> list[str]:
     # With underscores every version takes them.
     return [
-        "torchrun",
         f"--nnodes={place.hosts}",
         f"--node_rank={place.node}",
         f"--nproc_per_node={place.nproc}",
@@ -75,7 +81,6 @@ def _torchrun(place: _Place) -> list[str]:
 
 def _accelerate(place: _Place) -> list[str]:
     return [
-        "accelerate",
         "launch",
         f"--num_machines={place.hosts}",
         f"--machine_rank={place.node}",
@@ -91,7 +96,6 @@ def _deepspeed(place: _Place) -> list[str]:
     numbers = place.devices[: place.nproc] or range(place.nproc)
     slots = {f"node-{node}": list(numbers) for node in range(place.hosts)}
     return [
-        "python3",
         "-m",
         "deepspeed.launcher.launch",
         f"--world_info={base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()}",
@@ -101,7 +105,12 @@ def _deepspeed(place: _Place) -> list[str]:
     ]
 
 
-_LAUNCHERS: Mapping[Launch, Callable[[_Place], list[str]]] = {
+_PROGRAMS: Mapping[Launch, str] = {
+    Launch.TORCHRUN: "torchrun",
+    Launch.ACCELERATE: "accelerate",
+    Launch.DEEPSPEED: "python3",
+}
+_ARGUMENTS: Mapping[Launch, Callable[[_Place], list[str]]] = {
     Launch.TORCHRUN: _torchrun,
     Launch.ACCELERATE: _accelerate,
     Launch.DEEPSPEED: _deepspeed,

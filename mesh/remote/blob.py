@@ -75,6 +75,7 @@ MODULES = (
     "neighbours",
     "locking",
     "takeover",
+    "nearest",
     "outfit",
     "visits",
     "work",

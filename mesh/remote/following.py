@@ -34,15 +34,18 @@ class Following(Session):
 
     _table, _sizes = messages.OF_JOURNAL, messages.JOURNAL_SIZES
 
-    def follow(self, begin: Begin, ranks: Sequence[int], have: Place, *, only_reads: bool = False) -> None:
+    def follow(
+        self, begin: Begin, ranks: Sequence[int], have: Place, *, only_reads: bool = False, only_end: bool = False
+    ) -> None:
         """Ship the program and its only request.
 
         ranks: of this host
         have: what need not come again; only_reads: what an agent that is gone has left there is left alone
+        only_end: the journal does not count as fetched after that
         """
         self._asked.follow(ranks)
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
-        self._have, self._only_reads = dict(have), only_reads
+        self._have, self._only_reads, self._only_end = dict(have), only_reads, only_end
         self._client = os.urandom(8).hex()
         self._told: set[str] = set()  # all but output comes again through each channel
         self._marker = os.urandom(16).hex()
@@ -64,6 +67,7 @@ class Following(Session):
             "client": self._client,
             "have": ranks,
             "only_reads": self._only_reads,
+            "only_end": self._only_end,
             "place": self.place,
             "remote_dir": self._remote_dir,
         }

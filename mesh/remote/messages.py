@@ -148,6 +148,7 @@ OWNER = loose(
         **dict.fromkeys(("watch", "detached", "other_user"), truth),
         **dict.fromkeys(("since", "ends_by"), TIME),
         "pid": COUNT,
+        "hosts": COUNT,
     }
 )
 OTHERS = listed(record({"user": shown, "run": shown, "since": TIME}), 1024)  # runs of other Unix users
@@ -170,7 +171,9 @@ ANSWERS: dict[str, Message] = {
     "unfetched": Message({"tree": COUNT, "reason": shown}),
     "synced": Message({"files": COUNT, "seconds": SPAN, "tree": hexadecimal, "attempt": INDEX}),
     "decided": Message({"entry": INDEX, "why": shown, "missing": LINES}),
-    "ready": Message({"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}),
+    "ready": Message(
+        {"interfaces": record({}, dict.fromkeys(INTERFACES, TEXT))}, {"status": integer(126, 127), "nearest": shown}
+    ),
     "failed": Message({"step": word(*STEPS), "message": shown, "hint": shown, "time": TIME}, {"signal": SIGNAL}),
     "started": Message({"rank": INDEX, "pid": PID, "time": TIME}),
     "output": Message(

@@ -95,6 +95,7 @@ class Preparation:
     claim: bool = False  # see first that nobody holds a device
     evict: bool = False  # end processes of the same user that do
     library: bytes = b""  # the source of what Python programs there may import as ``meshrun``; b"": nothing
+    program: str = ""  # the first word of the command line, which the host looks for after prerun; "": none
 
 
 @frozen
@@ -739,7 +740,7 @@ class Session:
 
 def _prepare_frame(preparation: Preparation, finds: Finds) -> bytes:
     entries = [dataclasses.asdict(entry) for entry in preparation.prerun]
-    chosen = {name: getattr(preparation, name) for name in ("force", "claim", "evict")}
+    chosen = {name: getattr(preparation, name) for name in ("force", "claim", "evict", "program")}
     return encode({"type": "prepare", "finds": _told(finds), "prerun": entries, **chosen}, preparation.library)
 
 

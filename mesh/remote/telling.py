@@ -103,7 +103,8 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
             entry, why, missing = header["entry"], header["why"], tuple(header["missing"])
             return PrerunDecided(time=now, node=node, entry=entry, why=why, missing=missing)
         case "ready":
-            return Ready(time=now, node=node, interfaces=header["interfaces"])
+            status, nearest = header.get("status", 0), header.get("nearest", "")
+            return Ready(time=now, node=node, interfaces=header["interfaces"], status=status, nearest=nearest)
         case "failed":
             step, message, hint = header["step"], header["message"], header["hint"]
             # Its own time: what it ends because of it comes after.

@@ -37,6 +37,11 @@ def fact_of(event: Exited, said: Sequence[str]) -> Fact | None:
     )
 
 
+def advice_on(status: int) -> str:
+    """Return what to try after the exit status NOT_FOUND or NOT_EXECUTABLE."""
+    return _BY_STATUS[status].advice
+
+
 def points_elsewhere(said: Sequence[str]) -> bool:
     """Whether these last words tell of another rank's end rather than of a failure of their own."""
     return bool(_OF_OTHERS.search("\n".join(said[-LOOK:])))

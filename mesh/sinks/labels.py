@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from mesh.core.cluster import Placement
-from mesh.sinks.ranks import counted, members, told
+from mesh.core.ranks import counted, members, told
 
 WIDEST = 60  # characters of host names in a label; what would be longer is a number of hosts
 WIDEST_SET = 30  # characters of a set of ranks on a terminal

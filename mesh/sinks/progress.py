@@ -21,8 +21,8 @@ from mesh.core.events import (
     Started,
     Synced,
 )
+from mesh.core.ranks import counted
 from mesh.sinks.amounts import part_of, told_bytes
-from mesh.sinks.ranks import counted
 
 PATIENCE = 1.0  # seconds of work before it is told how far it is
 FRESH = 0.5  # seconds for which our own part of the sync is what is going on

@@ -18,6 +18,7 @@ from mesh.core.cluster import Host, Placement
 from mesh.core.frozen import frozen
 from mesh.sinks.layout import EVENTS, LOGS, RUN
 
+UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
 MOST = 1e11  # the year 5138: no number of ours is greater, and times beyond it cannot be told
 _RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
@@ -52,6 +53,11 @@ class Record:
     about: Mapping[str, Any] = field(repr=False)  # run.json; {} if it cannot be read
 
     @property
+    def lacks_output(self) -> bool:
+        """True if the hosts may have output that is not here."""
+        return self.state is State.DETACHED or (self.state is State.ENDED and self.about.get(UNFETCHED) is True)
+
+    @property
     def placement(self) -> Placement:
         """Which ranks were where, as far as labels and names of logs need it."""
         hosts = tuple(Host(name=name, address="") for name in self.hosts or ("?",))
@@ -62,7 +68,7 @@ def read_record(directory: Path) -> Record:
     """The run of a directory. Raises nothing: whatever cannot be read is not told."""
     # In this order: who has let go of the directory has written the end.
     is_there = has_client(directory)
-    about = _about(directory)
+    about = read_about(directory)
     ended = _number(about, "ended")
     hosts = _texts(about, "hosts")
     return Record(
@@ -118,7 +124,8 @@ def size_on_disk(directory: Path) -> int:
     return total
 
 
-def _about(directory: Path) -> Mapping[str, Any]:
+def read_about(directory: Path) -> Mapping[str, Any]:
+    """Return run.json; {} if it cannot be read."""
     try:
         about = json.loads((directory / RUN).read_bytes())
     except (OSError, ValueError, RecursionError):

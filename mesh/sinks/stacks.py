@@ -9,8 +9,8 @@ from typing import Any
 from mesh.core.cluster import Placement
 from mesh.core.events import Answered, Event, Exited, Finished
 from mesh.core.frozen import frozen
+from mesh.core.ranks import told
 from mesh.sinks.escapes import plain
-from mesh.sinks.ranks import told
 
 # What comes before a module's own name: where a library is differs from host to host.
 _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Event, Exited, Lost, Output, Started, Stream
+from mesh.core.events import CONNECTING, Event, Exited, Lost, Output, PrepareFailed, Started, Stream
+from mesh.core.ranks import counted, told_ranks
 from mesh.sinks.escapes import plain
-from mesh.sinks.ranks import counted, told_ranks
 
 PATIENCE = 1.0  # seconds of a run before its status is told
 QUIET = 30.0  # seconds without output after which a rank is called quiet
@@ -54,6 +54,9 @@ class Status:
             case Exited(rank=number) as exited:
                 self._heard = now
                 self._end(self._ranks[number], "failed" if exited.status else "done", exited.told())
+            case PrepareFailed(node=node, step=step, message=reason) if step in CONNECTING:
+                for number in self._placement.ranks(node):
+                    self._end(self._ranks[number], "lost", reason)
             case Lost(node=node, reason=reason):
                 self._heard = now
                 for number in self._placement.ranks(node):

@@ -32,6 +32,7 @@ from mesh.sinks import encoding
 from mesh.sinks.escapes import plain
 from mesh.sinks.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
 from mesh.sinks.logfile import Gap, LogFile, Shelf
+from mesh.sinks.records import UNFETCHED, read_about
 from mesh.sinks.resuming import Left, rules_of
 from mesh.sinks.verdict import Verdict, make_verdict
 
@@ -41,6 +42,20 @@ NEAR = 0.05  # seconds within which chunks that follow each other in one log are
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
 KEPT = ("cluster", "workspace", "env", "created", "started", "detached")  # of a run.json that is gone on with
+# The fields of run.json that are known only at the end.
+END = (
+    "started",
+    "ended",
+    "exit_code",
+    "cause",
+    "ranks",
+    "first",
+    "stopped",
+    "lost",
+    "failures",
+    "unverified",
+    "verdict",
+)
 
 
 class StoreSink:
@@ -106,7 +121,8 @@ class StoreSink:
             "rules": rules_of(spec),
         }
         if left:
-            self._about |= {name: left.about[name] for name in KEPT if name in left.about}
+            kept = (*KEPT, *END, UNFETCHED) if left.about.get(UNFETCHED) else KEPT
+            self._about |= {name: left.about[name] for name in kept if name in left.about}
         try:
             self.logs.mkdir(parents=True, mode=0o700, exist_ok=left is not None)
             self.directory.chmod(0o700)
@@ -195,6 +211,7 @@ class StoreSink:
             self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
         else:
             self._about |= self._end(outcome, ranks, verdict)
+            self._about.pop(UNFETCHED, None)
         self._write_events()
         try:
             self._write_about(is_end=True)
@@ -387,6 +404,21 @@ def open_events(directory: Path) -> int:
     except OSError:  # a file system without locks
         pass
     return descriptor
+
+
+def write_end(directory: Path, source: Path) -> bool:
+    """Copy the end of a run from the run.json of another directory; False if the run has not ended there.
+
+    The output that only the hosts have stays to be fetched. Raises OSError.
+    """
+    about, end = read_about(directory), read_about(source)
+    if end.get("ended") is None:
+        return False
+    about = {**about, **{name: end.get(name) for name in END}, UNFETCHED: True}
+    new = directory / f"{RUN}.new"
+    _write_over(new, json.dumps(about, indent=1).encode() + b"\n")
+    new.replace(directory / RUN)
+    return True
 
 
 def _write_over(path: Path, data: bytes) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Lost, NotPulled, PrepareFailed, Pulled
-from mesh.core.outcome import Cause, Outcome
+from mesh.core.events import CONNECTING, Lost, NoCommand, NotPulled, PrepareFailed, Pulled
+from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
+from mesh.core.ranks import counted, few, told_ranks
+from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
-from mesh.sinks.ranks import counted, told_ranks
 from mesh.sinks.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
 MOST_LINES = 25
@@ -19,15 +22,24 @@ INDENT = "    "
 
 
 def run_summary(
-    outcome: Outcome, placement: Placement, verdict: Verdict | None, prepared: Tail, logs: Path
+    outcome: Outcome,
+    placement: Placement,
+    verdict: Verdict | None,
+    prepared: Tail,
+    logs: Path,
+    typed: Typed | None = None,
 ) -> list[str]:
     """The lines for people. A closed stdout has none.
 
     prepared: the last lines of a host's prerun
+    typed: the command line of the run, from which lines to paste are made
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
-    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared)
+    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared, typed=typed)
+    if outcome.started and outcome.cause is Cause.LOST and outcome.failures:
+        lines = [*_skipped(outcome, placement), *lines]
+    lines += _without(outcome, placement, typed)
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
@@ -109,7 +121,7 @@ def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = ""
 
 def _who(placement: Placement, nodes: Sequence[int]) -> str:
     names = list(dict.fromkeys(placement.hosts[node].name for node in sorted(nodes)))
-    return names[0] if len(names) == 1 else f"{len(names)} hosts ({', '.join(names[:8])}{', ...' * (len(names) > 8)})"
+    return names[0] if len(names) == 1 else f"{len(names)} hosts ({few(names)})"
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
@@ -128,12 +140,15 @@ def _fitted(lines: list[str], outcome: Outcome, placement: Placement) -> list[st
     return lines
 
 
-def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command") -> list[str]:
+def _ending(
+    outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command", typed: Typed | None = None
+) -> list[str]:
     """How a run ended that no rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
-        case Cause.COMPLETED:
-            return [f"done: {counted(placement.world_size, 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.COMPLETED | Cause.LOST:  # lost without a verdict: hosts were not reached, and have no ranks
+            ranks = placement.world_size if outcome.cause is Cause.COMPLETED else len(outcome.exits)
+            return [f"done: {counted(ranks, 'rank')} exited 0 in {took:.1f} s"]
         case Cause.TIMEOUT:
             return [f"the time was out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
@@ -145,6 +160,8 @@ def _ending(outcome: Outcome, placement: Placement, prepared: Tail, what: str = 
             name = signal.Signals(outcome.exit_code - 128).name
             where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"
             return [f"ended by {name}: {where}"]
+        case Cause.RANK:
+            return _no_command(outcome, placement, typed)
         case _:
             return _failures(outcome, placement, prepared, what)
 
@@ -158,7 +175,9 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
         lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
     else:
         who = f"rank {first.event.rank} on {first.host}"
-        lines = [f"{who} failed first: {_how(first)}, {first.after:.1f} s after the start"]
+        what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
+        lines = [f"{what}: {_how(first)}, {first.after:.1f} s after the start"]
+        lines += [f"what {who} said:"] if len(verdict.alike) > 1 and first.said else []
         lines += _quoted(first, 3 if root else LAST_LINES)
     if root:
         lines.append(f"its words are about others; what rank {root.event.rank} on {root.host} said:")
@@ -182,9 +201,9 @@ def _quoted(failure: Failure, most: int) -> list[str]:
 def _others(verdict: Verdict) -> list[str]:
     """What came of it, as one line."""
     parts = []
-    if verdict.others:
-        how = sorted({event.told() for event in verdict.others})
-        ranks = told_ranks(event.rank for event in verdict.others)
+    if others := [event for event in verdict.others if event.rank not in verdict.alike]:
+        how = sorted({event.told() for event in others})
+        ranks = told_ranks(event.rank for event in others)
         parts.append(f"{ranks} failed within {verdict.span:.1f} s ({', '.join(how[:3])}{', ...' * (len(how) > 3)})")
     if verdict.lost:
         parts.append(f"{counted(len(verdict.lost), 'more host')} lost")
@@ -199,6 +218,55 @@ def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str)
     if what == "sync":
         begin = "not every host has the workspace"
     return [begin, *_grouped(outcome, placement, prepared)]
+
+
+def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
+    """Name the hosts that ``exec --keep-going`` went on without."""
+    nodes = [failure.node for failure in outcome.failures]
+    ranks = told_ranks(rank for node in nodes for rank in placement.ranks(node))
+    first = f"{ranks} did not run: {len(nodes)} of {counted(len(placement.hosts), 'host')} could not be reached"
+    return [first, *_grouped(outcome, placement, lambda node: ())]
+
+
+def _without(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Return the command line that leaves the unreachable hosts out, if it would be of use."""
+    names = [placement.hosts[one.node].name for one in outcome.failures if one.step in CONNECTING]
+    if typed is None or not 0 < len(names) < len(placement.hosts) or len(names) < len(outcome.failures):
+        return []
+    return [f"to leave {'it' if len(names) == 1 else 'them'} out: {typed.without(names)}"]
+
+
+def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Explain in two lines that hosts cannot execute the command, and what to type instead."""
+    found = [failure for failure in outcome.failures if isinstance(failure, NoCommand)]
+    program = found[0].program
+    lacking = [failure.node for failure in found if failure.status == EXIT_NOT_FOUND]
+    forbidden = [failure.node for failure in found if failure.status != EXIT_NOT_FOUND]
+    parts = [f"no such command on {_of_all(placement, lacking)}"] if lacking else []
+    parts += [f"not executable on {_of_all(placement, forbidden)}"] if forbidden else []
+    first = f"the command was not started: {shlex.quote(program)}: {'; '.join(parts)}"
+    names = Counter(failure.nearest for failure in found if failure.nearest)
+    if not names:
+        from mesh.sinks.facts import advice_on
+
+        return [first, f"try: {advice_on(outcome.exit_code)}"]
+    ((nearest, _),) = names.most_common(1)
+    is_typed = typed is not None and typed.command[:1] == (program,)
+    line = f": {typed.with_program(nearest)}" if typed and is_typed else ""
+    return [first, f"the nearest name there is {shlex.quote(nearest)}{line}"]
+
+
+def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
+    """
+    >>> from mesh.core.cluster import Host
+    >>> placement = Placement(hosts=tuple(Host(name=f"h{n}", address="") for n in range(3)))
+    >>> _of_all(placement, [0, 1, 2]), _of_all(placement, [1])
+    ('any of 3 hosts', '1 of 3 hosts (h1)')
+    """
+    count = len(placement.hosts)
+    if len(nodes) == count:
+        return placement.hosts[0].name if count == 1 else f"any of {count} hosts"
+    return f"{len(nodes)} of {count} hosts ({few([placement.hosts[node].name for node in nodes])})"
 
 
 def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:

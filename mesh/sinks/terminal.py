@@ -10,6 +10,7 @@ from functools import partial
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
+    CONNECTING,
     Connected,
     Event,
     Exited,
@@ -27,6 +28,8 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
+from mesh.core.ranks import counted, few
+from mesh.core.typed import Typed
 from mesh.sinks.amounts import told_bytes
 from mesh.sinks.descriptor import Descriptor, standard
 from mesh.sinks.enter import EnterKey
@@ -35,7 +38,6 @@ from mesh.sinks.github import Fence, Groups, error, is_job
 from mesh.sinks.live import LiveLines
 from mesh.sinks.output import RankOutput
 from mesh.sinks.progress import Progress
-from mesh.sinks.ranks import counted
 from mesh.sinks.stacks import Gathered
 from mesh.sinks.status import SILENCE, Status
 from mesh.sinks.units import HOLD
@@ -43,6 +45,7 @@ from mesh.sinks.unsent import UnsentInput
 from mesh.sinks.voice import Voice
 
 PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
+CONNECTING_LIMIT_S = 10.0  # after this long, mesh also shows the command line that leaves them out
 OFTEN = 0.15  # seconds between two states of the live lines, and between two looks at the keyboard
 SELDOM = 10.0  # seconds between two lines of progress where there is no terminal
 
@@ -68,6 +71,7 @@ class TerminalSink:
         progress: bool = False,
         stacks: bool = False,
         title: str = "",
+        typed: Typed | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """mode, label, exact: as RankOutput has them; environ: NO_COLOR, TERM and GITHUB_ACTIONS are looked for.
@@ -79,6 +83,7 @@ class TerminalSink:
         stdout_fd, stderr_fd: None: sys.stdout and sys.stderr
         stacks: tell those that are taken before the end
         title: what the ranks run, for the log of a GitHub job; "": it is no run
+        typed: the command line of the run, from which lines to paste are made
         """
         self._clock = clock  # seconds
         self._placement = placement
@@ -108,6 +113,10 @@ class TerminalSink:
         self._fence = Fence()
         self._groups = Groups(title, self._fence, self._mark) if title and self._in_job else None
         self._named_missing = False
+        self._is_run, self._typed = bool(title), typed
+        self._connecting_since: float | None = None  # None: it has not begun
+        self._named_unreached = False
+        self._unreachable: list[str] = []  # names of hosts where connecting has failed
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
         self._synced: list[Synced] = []
 
@@ -126,8 +135,11 @@ class TerminalSink:
                 self._output.handle(event, now)
             case Connected(node=node):
                 self._missing.pop(self._placement.hosts[node].name, None)
-            case PrepareFailed(node=node):
+            case PrepareFailed(node=node, step=step):
                 self._missing.pop(self._placement.hosts[node].name, None)
+                if step in CONNECTING:
+                    self._unreachable.append(self._name(node))
+                    self._output.end(self._placement.ranks(node), now)
             case Synced():
                 self._sync(event)
             case Exited(rank=rank):
@@ -230,6 +242,7 @@ class TerminalSink:
             self._later.popleft()[1]()
 
     def _pass_time(self, now: float) -> None:
+        self._name_unreached(now)
         self._output.tick(now)
         self._say_later_ones(now)
         if now >= self._looked_at + OFTEN:
@@ -248,6 +261,26 @@ class TerminalSink:
         if self._unsent:
             self._say(self._unsent)
             self._unsent = ""
+
+    def _name_unreached(self, now: float) -> None:
+        """Once: name the hosts that are still not reached, with the command line for all others."""
+        if not self._is_run or self._named_unreached:
+            return
+        if self._connecting_since is None:
+            self._connecting_since = now  # a password may have been asked for before
+        if now < self._connecting_since + CONNECTING_LIMIT_S:
+            return
+        self._named_unreached = True
+        if not self._missing:
+            return
+        hosts = [*self._unreachable, *self._missing]
+        head = f"not reached after {CONNECTING_LIMIT_S:.0f} s: {few(hosts)}"
+        if self._typed and len(hosts) < len(self._placement.hosts):
+            it = "it" if len(hosts) == 1 else "them"
+            line = self._typed.without(hosts)
+            self._in_turn(partial(self._voice.list, f"{head}; to leave {it} out:", [line]))
+        else:
+            self._say(head)
 
     def _answer_enter(self, now: float) -> None:
         lines = self._live.typed() if self._status and not self._live.is_hidden else []

@@ -54,6 +54,7 @@ class Verdict:
     """Why the ranks of a run ended before their time."""
 
     first: Failure | Lost  # what decided
+    alike: tuple[int, ...] = ()  # as in Outcome
     root: Failure | None = None  # another rank that is to blame, if the first one's words say so
     others: tuple[Exited, ...] = ()  # ranks that failed by themselves afterwards, by time
     lost: tuple[Lost, ...] = ()  # hosts that were lost afterwards
@@ -74,6 +75,7 @@ class Verdict:
             first = self.first.to_json()
         return {
             "first": first,
+            "alike": list(self.alike),
             "root": self.root.to_json() if self.root else None,
             "others": [other.rank for other in self.others],
             "span": round(self.span, 3),
@@ -105,7 +107,14 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
         own = (event for event in [*others, *rest] if not points_elsewhere(said(event.rank)))
         suspects = (failure for failure in map(examine, own) if failure.exception or failure.event.rank not in stopped)
         root = next(suspects, None)
-    return Verdict(first=examine(outcome.first), root=root, others=others, lost=lost, stopped=outcome.stopped)
+    return Verdict(
+        first=examine(outcome.first),
+        alike=outcome.alike,
+        root=root,
+        others=others,
+        lost=lost,
+        stopped=outcome.stopped,
+    )
 
 
 def agents_killed_together(outcome: Outcome, placement: Placement) -> str:

@@ -105,12 +105,13 @@ class Run:
         interface: str = "",
         targets: Sequence[str] = (),
         library: bytes = b"",
+        program: str = "",
     ) -> HostEvent:
         """Go on to Ready, or to what failed."""
         self.lock()
         given = {"RANK": "0", "LOCAL_RANK": "0", **(env or {})}
         entries = [PrerunEntry(run=entry) if isinstance(entry, str) else entry for entry in prerun]
-        wanted = Preparation(prerun=entries, force=force, claim=claim, evict=evict, library=library)
+        wanted = Preparation(prerun=entries, force=force, claim=claim, evict=evict, library=library, program=program)
         self.session.prepare(wanted, Finds(env=given, interface=interface, targets=targets))
         event = self.until(Ready, PrepareFailed)
         assert isinstance(event, HostEvent)

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,33 @@ def test_the_bytes_before_a_kill_are_not_lost(agent: Run) -> None:
     exited = agent.result()
     assert (exited.signal, exited.status) == (signal.SIGKILL, 137)
     assert agent.printed() == b"last"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "nearest"),
+    [
+        ("true", 0, ""),
+        ("./here", 0, ""),
+        ("here", 127, "./here"),
+        ("tool", 127, "tool3"),
+        ("nothing-like-it", 127, ""),
+        ("", 0, ""),
+        ("plain", 126, ""),
+        ("./plain/x", 127, ""),
+        ("./hero", 127, "./here"),
+    ],
+)
+def test_the_program_is_looked_for_when_the_host_is_ready(
+    opener: Open, python: str, tmp_path: Path, program: str, status: int, nearest: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, mode in (("bin/tool3", 0o755), ("bin/tool2", 0o644), ("here", 0o755), ("plain", 0o644)):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(mode)
+    path = f"{tmp_path}/bin:{tmp_path}/nowhere:{'.:' * (program == 'plain')}/usr/bin:/bin"
+    ready = opener(python).prepare([f"cd {tmp_path}"], {"PATH": path}, program=program)
+    assert isinstance(ready, Ready)
+    assert (ready.status, ready.nearest) == (status, nearest)
 
 
 def test_a_command_that_does_not_exist(agent: Run) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -172,6 +173,37 @@ def test_logs_bring_what_is_missing_here_and_change_nothing_for_the_run(home: Ho
         assert problems(state) == []
         about = json.loads((state / "run.json").read_text())
         assert (about["exit_code"], about["cause"], about["stopped"]) == (3, "rank", [])
+
+
+def test_a_run_that_was_stopped_is_listed_with_its_end(home: Home, tmp_path: Path) -> None:
+    run = left(home, "local:2", "sh", "-c", "echo up; exec sleep 1000")
+    assert eventually(lambda: home.mesh("logs").lines == ["[0] up", "[1] up"])
+    other = left(home, "local:2", "sh", "-c", "echo other; exit 3")
+    assert "detached" in home.mesh("runs").out.decode()
+    assert home.mesh("stop", run).status == 0
+    assert home.mesh("stop", other).status == 0  # it has ended by itself
+    listed = {line.split()[0]: line for line in home.mesh("runs").out.decode().splitlines()}
+    assert " exit 143, signal " in listed[run]
+    assert " exit 3 " in listed[other]
+    about = json.loads((runs(home) / run / "run.json").read_text())
+    assert [rank["signal"] for rank in about["ranks"]] == [15, 15]
+    assert b"tape-" not in home.mesh("clean", "--dry-run", "local:2").out  # nobody has fetched the output yet
+    done = home.mesh("logs", other)  # what it printed is still brought from its hosts
+    assert done.lines == ["[0] other", "[1] other"], done.err
+    for directory in (runs(home) / run, runs(home) / other):
+        assert home.mesh("attach", directory.name, "--output", "none").status in (3, 143)
+        assert problems(directory) == []
+        assert "unfetched" not in json.loads((directory / "run.json").read_text())
+
+
+def test_the_end_of_a_stopped_run_is_kept_where_its_output_cannot_be_fetched(home: Home, tmp_path: Path) -> None:
+    run = left(home, "local:2", "sh", "-c", "echo up; exec sleep 1000")
+    assert home.mesh("stop", run).status == 0
+    for tape in (home.path / ".mesh").rglob("tape-*"):
+        shutil.rmtree(tape)
+    home.mesh("logs", run)
+    (listed,) = home.mesh("runs").out.decode().splitlines()[1:]
+    assert " exit 143, signal " in listed
 
 
 def test_what_is_shown_begins_where_it_was_asked_for(home: Home, tmp_path: Path) -> None:

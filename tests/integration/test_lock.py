@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, Home
-from tests.lab import Lab, eventually, is_agent
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -256,6 +256,45 @@ def test_stop_last_means_the_one_that_goes_on_by_itself(pod: Home) -> None:
     run = pod.mesh("run", "-d", "pod", "sleep", "1000").out.decode().strip()
     assert pod.mesh("exec", "pod", "true").status == 0
     assert pod.mesh("stop", "last").out == f"stopped {run}\n".encode()
+
+
+def logins(host: TestHost) -> int:
+    """How often somebody has logged in there."""
+    return host.path("/var/log/sshd.log").read_text().count("Accepted publickey")
+
+
+def test_ps_asks_each_host_of_all_clusters_once(pod: Home, lab: Lab) -> None:
+    """A host whose cable is cut stands in three clusters, one that refuses connections in two."""
+    clusters = [lab.cluster_yaml("first", hosts=lab.hosts[:2])]
+    clusters += [lab.cluster_yaml(name, hosts=lab.hosts) for name in ("second", "third", "fourth")]
+    refusing = f'- "{lab.hosts[2].address}:9"\n'
+    pod.clusters("".join(clusters).replace(f"- {lab.hosts[2].address}\n", refusing))
+    run = pod.mesh("run", "-d", "first", "sleep", "1000").out.decode().strip()
+    lab.hosts[3].cut()
+    before = [logins(host) for host in lab.hosts[:2]]
+    process = pod.popen("ps")
+    assert process.stdout is not None
+    head, line = process.stdout.readline(), process.stdout.readline()
+    assert process.poll() is None  # it waits for the host that does not answer
+    assert head.split()[:2] == [b"run", b"cluster"]
+    assert line.split()[:2] == [run.encode(), b"first"]
+    assert line.split()[4:6] == [b"2", b"2"]  # hosts and ranks
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (125, b"")
+    assert [err.decode().count(f"{host.address}: cannot connect") for host in lab.hosts] == [0, 0, 1, 1]
+    assert "no answer within 4 s" in err.decode()
+    assert [logins(host) for host in lab.hosts[:2]] == [number + 1 for number in before]
+    assert pod.mesh("stop", run).status == 0
+
+
+def test_ps_gives_up_a_host_that_takes_the_login_and_never_answers(pod: Home, lab: Lab) -> None:
+    lab.hosts[0].script("printf '#!/bin/sh\\nexec sleep 1000\\n' > /tmp/stuck; chmod +x /tmp/stuck")
+    lab.hosts[0].set_shell("/tmp/stuck")
+    done = pod.mesh("ps")
+    lab.end_all(lab.hosts[0])
+    assert done.status == 125
+    assert f"{lab.hosts[0].address}: no answer within 5 s\n" in done.err
+    assert not any(f"{host.address}: " in done.err for host in lab.hosts[1:])
 
 
 def test_what_cannot_be_asked_is_told(pod: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
-from tests.lab import Lab, eventually, is_agent
+from tests.lab import Lab, TestHost, eventually, is_agent
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
@@ -96,11 +97,122 @@ def test_keep_going(pod: Home) -> None:
     assert done.lines == ["[0] 0", "[2] 2", "[3] 3"]
 
 
-@pytest.mark.parametrize(("words", "status"), [(["no-such-command"], 127), (["/etc/passwd"], 126)])
-def test_a_command_that_cannot_be_executed(pod: Home, words: list[str], status: int) -> None:
-    done = pod.mesh("run", "pod", *words)
+@pytest.mark.parametrize("how", ["run", "exec"])
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["no-such-command"], 127, "no-such-command: no such command on any of 4 hosts"),
+        (["./nowhere/x"], 127, "./nowhere/x: no such command on any of 4 hosts"),
+        (["/etc/passwd"], 126, "/etc/passwd: not executable on any of 4 hosts"),
+        (["/etc"], 126, "/etc: not executable on any of 4 hosts"),
+    ],
+)
+def test_a_command_that_cannot_be_executed(pod: Home, how: str, words: list[str], status: int, told: str) -> None:
+    done = pod.mesh(how, "pod", *words)
     assert done.status == status
-    assert f"cannot run '{words[0]}'" in done.err
+    assert f"error: the command was not started: {told}\n" in done.err
+    assert len([*done.lines, *done.err.splitlines()]) <= 5
+    record = about(pod)
+    assert (record["exit_code"], record["cause"], record["started"]) == (status, "rank", None)
+
+
+def test_exec_goes_on_without_hosts_that_cannot_be_reached(pod: Home, lab: Lab) -> None:
+    """The cable of one is cut, and another one refuses the connection: those that answer run, under their own ranks."""
+    yaml = lab.cluster_yaml()
+    pod.clusters(yaml.replace(f"- {lab.hosts[1].address}\n", f'- "{lab.hosts[1].address}:9"\n'))
+    lab.hosts[3].cut()
+    show = ["pod", "sh", "-c", "echo $RANK/$WORLD_SIZE $MESH_HOSTS; exit 0"]
+    process = pod.popen("exec", "--keep-going", *show)
+    assert process.stderr is not None
+    err = b""
+    names = f"{lab.hosts[1].address},{lab.hosts[3].address}"
+    paste = f"mesh exec --exclude {names} --keep-going {shlex.join(show)}\n"
+    while paste not in err.decode():  # while it is connecting
+        err += process.stderr.readline()
+        assert process.poll() is None, err
+    assert f"not reached after 10 s: {names.replace(',', ', ')}; to leave them out:\n" in err.decode()
+    out, rest = process.communicate(timeout=60)
+    addresses = ",".join(host.address for host in lab.hosts)
+    assert sorted(out.decode().splitlines()) == [f"[{n}] {n}/4 {addresses}" for n in (0, 2)]
+    assert process.returncode == 76
+    assert "the ranks start on 2 of 4 hosts\n" in rest.decode()
+    assert "error: ranks 1,3 did not run: 2 of 4 hosts could not be reached\n" in rest.decode()
+    assert f"to leave them out: {paste}" in rest.decode()
+    told = about(pod)
+    assert (told["exit_code"], told["cause"]) == (76, "lost")
+    words = shlex.split(paste)[1:]
+    assert pod.mesh(*words).lines == [f"[{n}] {n}/2 {lab.hosts[0].address},{lab.hosts[2].address}" for n in (0, 1)]
+
+
+def test_a_failed_rank_is_named_beside_the_hosts_that_were_not_reached(pod: Home, lab: Lab) -> None:
+    pod.clusters(lab.cluster_yaml().replace(f"- {lab.hosts[0].address}\n", f'- "{lab.hosts[0].address}:9"\n'))
+    done = pod.mesh("exec", "--keep-going", "pod", "sh", "-c", "[ $RANK = 2 ] && exit 5; exit 0")
+    assert done.status == 76
+    assert f"rank 2 on {lab.hosts[2].address} failed first: exit 5" in done.err
+    assert "rank 0 did not run: 1 of 4 hosts could not be reached\n" in done.err
+
+
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_hosts_that_cannot_be_reached_are_named_with_the_command_to_go_on(pod: Home, lab: Lab, how: str) -> None:
+    lab.hosts[3].cut()
+    process = pod.popen(how, "pod", "echo", "it's")
+    assert process.stderr is not None
+    paste = f"""    mesh {how} --exclude {lab.hosts[3].address} pod echo 'it'"'"'s'\n"""
+    err = ""
+    while paste not in err:
+        err += process.stderr.readline().decode()
+        assert process.poll() is None, err
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"==> not reached after 10 s: {lab.hosts[3].address}; to leave it out:\n{paste}" in err
+
+
+def install(host: TestHost, *names: str) -> None:
+    """Put programs that leave a trace into the user's own directory of programs."""
+    for name in names:
+        host.script(
+            f"mkdir -p .local/bin; printf '#!/bin/sh\\ntouch ~/ran' > .local/bin/{name}; chmod +x .local/bin/{name}"
+        )
+
+
+@pytest.mark.parametrize("how", ["run", "exec"])
+def test_a_missing_command_is_named_once_with_the_nearest_name(pod: Home, lab: Lab, how: str) -> None:
+    for host in lab.hosts:
+        install(host, "launcher3", "unlike-it")
+    done = pod.mesh(how, "--env", "A=b c", "pod", "launcher", "--name", "it's")
+    assert done.status == 127
+    paste = f"""mesh {how} --env 'A=b c' pod launcher3 --name 'it'"'"'s'"""
+    assert f"the nearest name there is launcher3: {paste}\n" in done.err
+    assert done.err.count("no such command") == 1
+    assert len([*done.lines, *done.err.splitlines()]) <= 5
+
+
+def test_no_rank_starts_where_some_hosts_lack_the_command(pod: Home, lab: Lab) -> None:
+    for host in lab.hosts[:2]:
+        install(host, "launcher")
+    for how in ("run", "exec"):
+        done = pod.mesh(how, "pod", "launcher")
+        assert done.status == 127
+        names = ", ".join(host.address for host in lab.hosts[2:])
+        assert f"launcher: no such command on 2 of 4 hosts ({names})\n" in done.err
+    assert [host.path("/root/ran").exists() for host in lab.hosts] == [False] * 4
+
+
+def test_prerun_may_make_the_command(pod: Home, lab: Lab) -> None:
+    make = "mkdir bin own; printf '#!/bin/sh\\\\necho made' > bin/tool; chmod +x bin/tool"
+    pod.files(mesh__yaml=f'prerun: ["{make}; export PATH=$PWD/bin:$PATH; cd own; cp ../bin/tool here"]\n')
+    assert pod.mesh("run", "pod", "tool").lines == [f"[{n}] made" for n in range(4)]
+    pod.files(mesh__yaml='prerun: ["cd own"]\n')  # where prerun ends, the command is looked for
+    assert pod.mesh("run", "pod", "./here").status == 0
+    done = pod.mesh("run", "pod", "here")
+    assert done.status == 127
+    assert "the nearest name there is ./here: mesh run pod ./here\n" in done.err
+
+
+def test_the_words_of_shell_text_are_left_to_the_shell(pod: Home) -> None:
+    done = pod.mesh("exec", "pod", "no-such-command || echo other")
+    assert (done.status, done.lines) == (0, [f"[{n}] other" for n in range(4)])
 
 
 def test_the_time_is_out(pod: Home) -> None:

@@ -127,10 +127,17 @@ def test_a_setup_whose_own_process_is_killed_names_the_command(home: Home) -> No
     assert "setup failed in 'kill -9 $PPID; sleep 60': killed by SIGKILL" in done.err
 
 
-def test_nothing_to_do(home: Home) -> None:
+def test_a_directory_without_mesh_yaml_is_wrong_usage(home: Home) -> None:
     done = home.mesh("setup", "local")
-    assert done.status == 0
-    assert f"==> nothing to run: there is no {home.project}/mesh.yaml; `mesh init` writes one\n" in done.err
+    assert done.status == 2
+    assert done.err.splitlines() == [
+        f"error: {home.project}/mesh.yaml: there is no such file, here or above",
+        "       `mesh init` writes one; its `commands:` are what a setup runs",
+    ]
+    assert not (home.path / ".local/state/mesh/runs").exists()
+
+
+def test_nothing_to_do(home: Home) -> None:
     commands(home)
     done = home.mesh("setup", "local:1")
     assert done.status == 0

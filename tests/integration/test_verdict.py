@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,14 @@ def fits(plant: Plant, done: Done) -> bool:
         and plant.fact in done.err
         and (f"try: {first['advice']}" in done.err) == bool(plant.fact)
     )
+
+
+def test_the_live_line_and_the_verdict_name_the_same_ranks(home: Home) -> None:
+    done = home.mesh("exec", "local:4", "sh", "-c", "exit 3")
+    assert done.status == 3
+    (live,) = re.findall(r"^==> (ranks? [0-9,-]+) (?:on local-[0-3]|failed alike): exit 3$", done.err, re.MULTILINE)
+    (judged,) = re.findall(r"^error: (ranks? [0-9,-]+) .*failed", done.err, re.MULTILINE)
+    assert live == judged
 
 
 def test_a_lost_host(home: Home) -> None:

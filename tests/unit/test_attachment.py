@@ -29,6 +29,7 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
 from mesh.engine.introduction import Introduction
+from mesh.engine.naming import NAMING_DELAY_S
 from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
 from mesh.remote.agent.alone import QUIET, Alone
 from tests.unit.test_supervisor import Replay, exited, finish, gone, stop
@@ -163,6 +164,7 @@ def test_a_run_that_a_host_cannot_keep_ends_as_ever(has_failed: bool, detach: bo
     replay.handle(started(0), started(1), detached(0))
     failed, stays = exited(1, 3), StaysAttached(time=3, node=1)
     replay.handle(*[failed] * has_failed, stays, stays, *[failed] * (not has_failed))
+    replay.tick(1.0 + NAMING_DELAY_S)
     assert sorted(replay.said) == [
         "rank 1 on h1: exit 3",
         "the run stays with this client; `mesh detach r` tries again, "

@@ -224,6 +224,7 @@ def test_outputs_that_cannot_be_written(home: Home) -> None:
 
 
 def test_an_interrupt_at_any_moment_has_no_traceback(home: Home) -> None:
+    home.files(mesh__yaml="")
     for pause in (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2):
         process = home.popen("setup", "local")
         time.sleep(pause)  # the moment is the test

@@ -269,7 +269,7 @@ def test_the_reason_names_the_message_and_the_field() -> None:
 def test_no_message_breaks_a_run(frame: bytes, moment: str) -> None:
     """It ends by the rules, and nothing is raised: the message may have been one that can be."""
     outcome, _, backend = run(moment, frame)
-    assert outcome.exit_code in (0, 75, 76, 125, 137, 143)
+    assert outcome.exit_code in (0, 75, 76, 125, 126, 127, 128 + 9, 143)
     assert all(channel._is_closed for channel in backend.channels)
 
 

@@ -497,6 +497,18 @@ def test_summaries() -> None:
     assert summarize(outcome(Cause.SIGNAL, 130)) == ["ended by SIGINT: the command was stopped", "logs: /logs"]
 
 
+def test_ranks_that_failed_alike_are_one_subject() -> None:
+    ends = (exited(0, 3, at=8.1), exited(1, 3, at=8.11), exited(2, 3, at=8.12), exited(5, 4, at=8.12))
+    failed = outcome(Cause.RANK, 3, first=ends[0], alike=(0, 1, 2), exits=ends)
+    assert summarize(failed, ["no data"]) == [
+        "ranks 0-2 failed alike: exit 3, 4.1 s after the start",
+        "what rank 0 on tpu-0 said:",
+        "    no data",
+        "after it: rank 5 failed within 0.0 s (exit 4)",
+        "logs: /logs",
+    ]
+
+
 def test_equal_failures_are_told_once() -> None:
     failures = tuple(
         PrepareFailed(time=1, node=node, step="python", message="no python3 there", hint="install one")

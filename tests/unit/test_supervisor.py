@@ -37,6 +37,7 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
+from mesh.engine.naming import NAMING_DELAY_S
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
 from mesh.remote.telling import told_other
@@ -169,6 +170,101 @@ def test_where_something_is_held_or_runs_before_the_ranks_hosts_wait_for_each_ot
 
 def last(rank: int, code: int = 0) -> Exited:
     return replace(exited(rank, code), is_last=True)
+
+
+def unreachable(node: int) -> PrepareFailed:
+    return PrepareFailed(time=2, node=node, step="reach", message="timed out")
+
+
+def skipping(hosts: int = 3) -> Replay:
+    """The supervisor of an ``exec --keep-going``."""
+    replay = Replay(hosts=hosts, lock=False, sync=False, keep_going=True, skip_unreachable=True)
+    replay.tick(1.0)
+    return replay
+
+
+def prepared(*nodes: int) -> list[Event]:
+    return [event for node in nodes for event in (at_once(node), Locked(time=1, node=node), Ready(time=1, node=node))]
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_a_host_that_cannot_be_reached_is_skipped(dead: int) -> None:
+    replay = skipping()
+    alive = [node for node in range(3) if node != dead]
+    assert replay.handle(*prepared(*alive)) == []
+    assert replay.handle(unreachable(dead)) == [Start(node=node) for node in alive]
+    assert replay.said == [f"not reached: h{dead}; the ranks start on 2 of 3 hosts"]
+    assert replay.handle(*(last(node) for node in alive)) == []
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.first) == (76, Cause.LOST, None)
+    assert [failure.node for failure in outcome.failures] == [dead]
+
+
+def test_a_host_that_was_not_reached_comes_before_a_rank_that_failed() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), *prepared(0, 2), last(0), last(2, code=5))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.first) == (76, Cause.LOST, last(2, code=5))
+
+
+def test_a_host_that_is_lost_before_the_start_is_skipped() -> None:
+    replay = skipping()
+    replay.handle(*prepared(0, 2), at_once(1))
+    assert replay.handle(Lost(time=2, node=1, reason="the connection ended")) == [Start(node=0), Start(node=2)]
+
+
+def test_nothing_starts_where_no_host_can_be_reached() -> None:
+    replay = skipping()
+    replay.handle(*map(unreachable, range(3)))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, len(outcome.failures)) == (125, Cause.PREPARE, 3)
+
+
+def test_a_signal_decides_though_a_host_was_skipped() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), *prepared(0, 2), Interrupted(time=3, signal=signal.SIGINT))
+    replay.handle(exited(0, by=2, at=3.1), exited(2, by=2, at=3.1), *gone(0, 2))
+    assert replay.outcome().exit_code == 130
+
+
+def test_other_failures_of_the_preparation_keep_all_hosts_from_starting() -> None:
+    replay = skipping()
+    replay.handle(unreachable(1), at_once(0), Locked(time=1, node=0), *prepared(2))
+    replay.handle(PrepareFailed(time=2, node=0, step="interface", message="none so named"))
+    assert replay.tick(4.0) == [finish(0), finish(2)]
+    replay.handle(*gone(0, 2))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, [failure.node for failure in outcome.failures]) == (125, [0, 1])
+
+
+def test_no_rank_starts_where_a_host_lacks_the_command() -> None:
+    replay = Replay(hosts=3, lock=False, sync=False, command=("python", "a.py"))
+    replay.tick(1.0)
+    for node in (0, 1):
+        assert replay.handle(at_once(node), Locked(time=1, node=node)) == []
+    lacking = Ready(time=1, node=1, status=127, nearest="python3")
+    assert replay.handle(Ready(time=1, node=0), lacking, at_once(2), Locked(time=1, node=2)) == []
+    told, *orders = replay.handle(Ready(time=1, node=2, status=126))
+    assert [order.event.node for order in (told, orders.pop(0)) if isinstance(order, Tell)] == [1, 2]  # type: ignore[attr-defined]
+    assert orders == [finish(0), finish(1), finish(2)]
+    replay.handle(*gone(0, 1, 2))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.cause, outcome.started, outcome.first) == (127, Cause.RANK, 0.0, None)
+    assert [(one.node, one.step, one.message) for one in outcome.failures] == [
+        (1, "command", "python: no such command"),
+        (2, "command", "python: not executable"),
+    ]
+
+
+def test_a_failure_of_the_preparation_comes_before_a_missing_command() -> None:
+    replay = Replay(hosts=2, lock=False, sync=False)
+    replay.tick(1.0)
+    replay.handle(at_once(0), Locked(time=1, node=0), Ready(time=1, node=0, status=127))
+    replay.handle(PrepareFailed(time=2, node=1, step="reach", message="refused"))
+    assert replay.tick(4.0) == [finish(0)]
+    replay.handle(*gone(0))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, [one.step for one in outcome.failures]) == (125, ["command", "reach"])
 
 
 def test_nobody_waits_for_hosts_where_nothing_is_left() -> None:
@@ -403,6 +499,54 @@ def test_the_time_is_out() -> None:
     assert replay.outcome().exit_code == 124
 
 
+def test_ranks_that_fail_within_the_error_of_the_clocks_failed_alike() -> None:
+    replay = Replay(hosts=5)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(2, 3, at=2.0), exited(0, 3, at=1.98), exited(4, 1, at=2.0), exited(1, 3, at=2.02))
+    assert replay.said == []
+    replay.tick(2.0 + NAMING_DELAY_S)
+    assert replay.said == ["ranks 0-2 failed alike: exit 3"]
+    replay.handle(exited(3, 3, at=2.5))
+    replay.handle(*gone(0, 1, 2, 3, 4))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.first, outcome.alike) == (3, exited(0, 3, at=1.98), (0, 1, 2))
+
+
+@pytest.mark.parametrize("arrives", [(0, 1), (1, 0)])
+def test_the_first_of_two_different_failures_is_named_whichever_arrives_first(arrives: tuple[int, int]) -> None:
+    replay = Replay()
+    replay.ready()
+    replay.tick(2.0)
+    ends = [exited(0, 5, at=1.99), exited(1, 6, at=2.0)]
+    replay.handle(*(ends[rank] for rank in arrives))
+    assert replay.said == ["rank 0 on h0: exit 5"]  # no longer than until all have ended
+    replay.handle(*gone(0, 1))
+    outcome = replay.outcome()
+    assert (outcome.exit_code, outcome.first, outcome.alike) == (5, ends[0], (0,))
+
+
+def test_a_failure_is_named_before_the_others_are_stopped() -> None:
+    replay = Replay(drain=0.0)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(0, 5))
+    replay.tick(2.01)
+    assert replay.said[0] == "rank 0 on h0: exit 5"
+    assert replay.said[1].startswith("stopping 1 rank")
+
+
+def test_keep_going_names_all_that_fail() -> None:
+    replay = Replay(hosts=4, keep_going=True)
+    replay.ready()
+    replay.tick(2.0)
+    replay.handle(exited(2, 1, at=2.0), exited(1, 9, at=2.0), exited(0, 1, at=2.0))
+    replay.tick(2.5)
+    assert replay.said == ["ranks 0,2 failed alike: exit 1", "rank 1 on h1: exit 9"]
+    replay.handle(exited(3, 1, at=3.0))
+    assert replay.said[2:] == ["rank 3 on h3: exit 1"]
+
+
 def test_keep_going_lets_the_others_run() -> None:
     replay = Replay(keep_going=True)
     replay.ready()
@@ -596,6 +740,27 @@ class TestInquiry:
         assert inquiry.done
         assert (inquiry.answers, inquiry.failures) == ({0: answers[0], 1: answers[1]}, {})
         assert inquiry.outcome(1.0).exit_code == 0
+
+    def test_hosts_that_do_not_answer_in_time_are_given_up(self) -> None:
+        """The time in which the user types a password does not count."""
+        hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
+        prompts = [False]
+        inquiry = Inquiry(Placement(hosts=hosts), {"question": "runs"}, limit=5.0, is_paused=lambda: prompts[0])
+        inquiry.handle(Tick(time=1, monotonic=1))
+        inquiry.handle(connected(1))
+        inquiry.handle(Answered(time=2, node=1, answer={}, clock=0.0))
+        inquiry.handle(Gone(time=2, node=1))
+        for at, is_open in ((2, True), (20, True), (22, False), (23, False)):
+            prompts[0] = is_open
+            inquiry.handle(Tick(time=at, monotonic=at))
+        assert not inquiry.done
+        inquiry.handle(connected(0))
+        inquiry.handle(Tick(time=26, monotonic=26))
+        assert inquiry.done
+        assert {node: one.message for node, one in inquiry.failures.items()} == {
+            0: "no answer within 5 s",
+            2: "no answer within 5 s",
+        }
 
     def test_an_answer_that_lasts(self) -> None:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))

@@ -26,6 +26,7 @@ NOT_ANSWERING = "not answering"  # the state of a run whose agent is there, but 
 KEPT_GROUP = "mesh-kept-by-agent-"  # the beginning of a name in ``group_of``
 PATIENCE = 5.0  # seconds: for an answer of an agent, and for SIGKILL to take effect
 CONNECT_INTERVAL_S = 0.02  # between two attempts to connect to an agent for which others wait
+LIST_LIMIT_S = 3.0  # for the answers of all agents to `mesh ps`, which gives a host 5 s
 
 
 def directory() -> str:
@@ -202,9 +203,9 @@ def bring_channel(begin: dict[str, Any]) -> None:
     visitor.recv(1)  # nothing is sent: it returns when the agent is done with the channel
 
 
-def runs(run: str = "") -> list[dict[str, Any]]:
-    """What the agents of this user tell of their runs, or of one."""
-    return tell_runs(run, {"type": "about"})
+def runs(run: str = "", patience: float = PATIENCE) -> list[dict[str, Any]]:
+    """What the agents of this user tell of their runs, or of one. patience: seconds for all their answers"""
+    return tell_runs(run, {"type": "about"}, patience)
 
 
 def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]:
@@ -215,10 +216,39 @@ def stop_runs(run: str = "", grace: float | None = None) -> list[dict[str, Any]]
     return tell_runs(run, {"type": "stop", "grace": grace})
 
 
-def tell_runs(run: str, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Have the agents of a run, or ("") of all, do something; return what they answer."""
+def tell_runs(run: str, request: dict[str, Any], patience: float = PATIENCE) -> list[dict[str, Any]]:
+    """Have the agents of a run, or ("") of all, do something; return what they answer.
+
+    patience: seconds for the answers of all, which are asked before the first answer is awaited
+    """
     paths = [path for path in _paths() if not run or os.path.basename(path).rpartition("-")[0] == run]
-    return [told for told in (_ask(path, request) for path in paths) if told]
+    deadline = time.monotonic() + patience
+    asked: list[tuple[str, Socket]] = []
+    busy: list[str] = []  # too many others wait for these agents
+    for path in paths:
+        try:
+            visitor = _send(path, request, 0.0)
+        except BlockingIOError:
+            busy.append(path)
+            continue
+        if visitor:
+            asked.append((path, visitor))
+    answers = [_answer(path, visitor, deadline) for path, visitor in asked]
+    for path in busy:
+        try:
+            visitor = _send(path, request, max(0.0, deadline - time.monotonic()))
+        except BlockingIOError:
+            answers.append(_not_answering(path))
+            continue
+        if visitor:
+            answers.append(_answer(path, visitor, deadline))
+    return [told for told in answers if told]
+
+
+def _not_answering(path: str) -> dict[str, Any]:
+    """Return what is known of a run whose agent does not answer, from its door's name."""
+    run, _, node = os.path.basename(path).rpartition("-")
+    return {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
 
 
 def _paths() -> list[str]:
@@ -231,28 +261,30 @@ def _paths() -> list[str]:
     ]
 
 
-def _ask(path: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the agent behind a door; {} if nobody is there, and then the door is removed.
+def _send(path: str, request: dict[str, Any], limit_s: float) -> Socket | None:
+    """Ask the agent behind a door; None if nobody is there, and then the door is removed.
 
-    One that does not answer in time lives all the same.
+    limit_s: BlockingIOError is raised for an agent that accepts no connection for so long
     """
-    run, _, node = os.path.basename(path).rpartition("-")
-    hangs = {"run": run, "node": int(node), "about": {}, "attached": True, "state": NOT_ANSWERING, "ranks": []}
     try:
-        visitor = knock(path, request, [], PATIENCE)
+        return knock(path, request, [], limit_s)
     except ConnectionRefusedError:
         _unlink(path)
-        return {}
+        return None
     except BlockingIOError:
-        return hangs
+        raise
     except OSError:
-        return {}
-    visitor.settimeout(PATIENCE)
+        return None
+
+
+def _answer(path: str, visitor: Socket, deadline: float) -> dict[str, Any]:
+    """Return the answer of the agent behind a door; {} if it has ended. An agent that is late lives all the same."""
+    visitor.settimeout(max(0.01, deadline - time.monotonic()))
     try:
         told: dict[str, Any] = loads(visitor.recv(MAX_REQUEST))
         return told
     except socket.timeout:
-        return hangs
+        return _not_answering(path)
     except (OSError, ValueError):
         return {}
     finally:

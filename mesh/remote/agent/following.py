@@ -34,7 +34,8 @@ def follow(request: dict[str, Any], decoder: Decoder, rest: list[Frame]) -> None
     """Serve one client until it leaves or has everything.
 
     request: "run", "node", "remote_dir"; "client": the same through all channels of a client; "have": bytes of each
-    stream that it has; "place": bytes that have come to it through earlier channels; "only_reads": end nothing here
+    stream that it has; "place": bytes that have come to it through earlier channels; "only_reads": end nothing here;
+    "only_end": the client does not want the output, which stays to be fetched
     """
     _Following(request, decoder).serve(rest)
 
@@ -70,7 +71,7 @@ class _Following:
                 pass
         finally:
             if self._tape is not None:
-                if self._has_all():
+                if self._has_all() and not self._request["only_end"]:
                     self._fetched()
                 self._tape.close()
 

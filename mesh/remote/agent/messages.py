@@ -259,7 +259,9 @@ FIRST = {
         }
     ),
     "channel": Message({**_OF_RUN, "have": PLACE, "cgroup": PATH}, {"age": SECONDS}),
-    "follow": Message({**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "place": PLACE}),
+    "follow": Message(
+        {**_OF_RUN, "client": NAME, "have": mapping(PLACE), "only_reads": truth, "only_end": truth, "place": PLACE}
+    ),
 }
 
 _NUMBERED = {"n": integer(1, PLACE_MAX)}
@@ -276,6 +278,7 @@ REQUESTS = {
             "finds": FINDS,
             "prerun": listed(record({"run": TEXT, "inputs": TEXTS})),
             **dict.fromkeys(("force", "claim", "evict"), truth),
+            "program": TEXT,
         },
         data=PIECE_BYTES,
     ),

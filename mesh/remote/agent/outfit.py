@@ -10,7 +10,7 @@ from .frames import to_bytes, to_text
 from .lean import partial
 from .oom import Memory
 from .ranks import INTERFACES, extend_path, rank_environment
-from .spawning import Setting
+from .spawning import NOT_FOUND, Setting, check_program, status_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Outfit:
         self.has_claimed = False  # devices
         self._given: dict[bytes, bytes] = {}  # variables
         self._library = ""  # where Python finds what we bring it; "": nowhere
+        self._program = b""  # the first word of the command line of the ranks; b"": there is none
 
     def do_prepare(self, header: dict[str, Any], data: bytes) -> None:
         """Look at devices, and run prerun, if there is any, with what the host's first rank finds.
@@ -39,6 +40,7 @@ class Outfit:
         data: the source of meshrun, if it is to be there
         """
         if not self._agent.is_over():
+            self._program = to_bytes(header["program"])
             self.learn(header["finds"], lambda: self._prepare(header, data))
 
     def learn(self, finds: dict[str, Any], then: Callable[[], None]) -> None:
@@ -163,6 +165,16 @@ class Outfit:
         self._agent.preparation.start(header["prerun"], header["force"])
 
     def tell_ready(self) -> None:
-        """The ranks can be started."""
+        """Report that the ranks can be started, or that their program cannot: prerun may have made or hidden it."""
         interfaces = {name: to_text(self.setting.environment.get(to_bytes(name), b"")) for name in INTERFACES}
-        self._agent.out.send({"type": "ready", "interfaces": interfaces})
+        ready: dict[str, Any] = {"type": "ready", "interfaces": interfaces}
+        if self._program:
+            try:
+                check_program(self._program, self.setting)
+            except OSError as error:
+                ready["status"] = status_of(error)
+                if ready["status"] == NOT_FOUND:
+                    from .nearest import nearest_program
+
+                    ready["nearest"] = to_text(nearest_program(self._program, self.setting))
+        self._agent.out.send(ready)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 
 from . import cgroups
 from .lean import prctl, signal
@@ -92,7 +93,7 @@ def in_child(argv: Sequence[bytes], work: Callable[[], None]) -> None:
     except OSError as error:
         name = os.fsdecode(argv[0]) if argv else ""
         os.write(2, (f"mesh: cannot run {name!r}: {error.strerror or error}\n").encode("utf-8", "replace"))
-        os._exit(NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE)
+        os._exit(status_of(error))
     except Exception as error:
         os.write(2, (f"mesh: cannot run the command: {error}\n").encode("utf-8", "replace"))
     finally:  # nothing of ours may go on in the child, whatever happened
@@ -143,16 +144,30 @@ def die_with(parent: int) -> None:
         os._exit(NOT_EXECUTABLE)
 
 
-def find_program(name: bytes, path: bytes) -> bytes:
+def status_of(error: OSError) -> int:
+    """Return the exit status of a command that cannot be executed for this reason, as a shell has it."""
+    return NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+def check_program(name: bytes, setting: Setting) -> None:
+    """Find the program that ``become`` would execute. Raises OSError if there is none, or it cannot be executed."""
+    path = setting.environment.get(b"PATH", os.defpath.encode())
+    file = find_program(name, path, os.fsencode(setting.directory))
+    if not stat.S_ISREG(os.stat(file).st_mode) or not os.access(file, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def find_program(name: bytes, path: bytes, directory: bytes = b"") -> bytes:
     """What a shell would run: name itself if it holds a slash, else the first program of that name on PATH.
 
     A directory that we may not read holds nothing, as for a shell; execvp(3) would call the command forbidden.
+    directory: the working directory of the command; b"": ours
     """
     if b"/" in name:
-        return name
+        return os.path.join(directory, name)
     found = b""
     for place in path.split(b":"):
-        file = os.path.join(place, name)
+        file = os.path.join(directory, place, name)
         if os.path.isfile(file):
             if os.access(file, os.X_OK):
                 return file

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+MOST_NAMED = 8  # hosts in one message
 
 
 def told(ranks: Iterable[int], width: int = 0) -> str:
@@ -46,3 +48,12 @@ def members(bits: int) -> list[int]:
     [0, 2, 3]
     """
     return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]
+
+
+def few(names: Sequence[str]) -> str:
+    """Join names of hosts for a message; of many, the first ones.
+
+    >>> few(["a", "b"]), few([str(number) for number in range(10)])
+    ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, ...')
+    """
+    return ", ".join(names[:MOST_NAMED]) + ", ..." * (len(names) > MOST_NAMED)
