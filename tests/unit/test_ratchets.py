@@ -1,0 +1,54 @@
+"""What must become less in the code never grows: ``python -m tests.ratchets`` lists every place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ratchets import COUNTERS, ROOT, Module, counted, limits
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[str]]:
+    return counted()
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_no_count_grows(name: str, found: dict[str, list[str]]) -> None:
+    places, limit = found[name], limits()[name]
+    listed = "\n  ".join(places)
+    assert len(places) <= limit, f"{len(places)} {name}, and {limit} are allowed:\n  {listed}"
+    assert len(places) == limit, f"only {len(places)} {name}: lower the limit by `python -m tests.ratchets --write`"
+
+
+BAD = '''
+"""What it is."""
+from typing import Any
+PATIENCE = 3.0
+from mesh.core import second
+NAME = "mesh.core.second"
+
+def f(a: Any, b: int, c: int, d: int, e: int, g: int, h: int) -> None:
+    """Tell the host."""  # Whoever reads this
+    raise ValueError("Nobody is there")
+'''
+
+
+def test_each_counter_can_fail() -> None:
+    first = Module(ROOT / "core/first.py", BAD.lstrip() + "    x = 1\n" * 400)
+    second = Module(ROOT / "core/second.py", "import mesh.core.first\n")
+    modules = {module.name: module for module in (first, second)}
+    assert {name: len(list(counter(modules))) for name, counter in COUNTERS.items()} == {
+        "texts that begin with a word that hides the actor": 3,
+        "texts in which a machine has a verb of people": 0,
+        "constants without subject or unit": 1,
+        "modules over 400 lines": 1,
+        "functions over 60 lines": 1,
+        "functions over 6 parameters": 1,
+        "modules in a circle": 2,
+        "module names in strings": 1,
+        "Any": 1,
+    }
+    told = Module(Path(ROOT / "core/third.py"), '"""The agent tells its client."""\n')
+    assert len(list(COUNTERS["texts in which a machine has a verb of people"]({told.name: told}))) == 1
