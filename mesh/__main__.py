@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing is imported before it is known that the command is done here
     import signal
-    from typing import Any, NoReturn
+    from typing import NoReturn
 else:
     import _signal as signal
 
@@ -32,25 +32,16 @@ def main() -> None:
         _leave(status)
     # The default looks after every 700 new objects: a quarter of the time that listing 20,000 files takes.
     gc.set_threshold(50_000, 20, 50)
-    from mesh.core.later import later
+    from mesh.cli.program import run
 
-    def mock(*given: Any, **named: Any) -> Any:
-        from unittest.mock import Mock
-
-        return Mock(*given, **named)
-
-    # Invoke has its Mock for those who test their tasks, and its YAML for settings of its own: half of its import.
-    with later("unittest.mock", Mock=mock), later("invoke.vendor.yaml"):
-        import invoke  # noqa: F401
-    from mesh.cli.program import MeshProgram
-
-    program = MeshProgram()
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: object
     try:
-        program.run()
+        code = run(sys.argv)
     except SystemExit as end:
-        _leave(final_status(end.code))
+        code = end.code
+    _leave(final_status(code))
 
 
 def _leave(status: int) -> NoReturn:

@@ -1,7 +1,7 @@
 """Counts of what must become less in the code: prose that hides the actor, long modules, circles, ``Any``.
 
-``tests/ratchets.json`` holds the highest count that is allowed for each. ``python -m tests.ratchets`` prints every place;
-``python -m tests.ratchets --write`` lowers the numbers to what stands now, and never raises one.
+``tests/ratchets.json`` holds the highest count that is allowed for each. ``python -m tests.ratchets`` prints every
+place; ``python -m tests.ratchets --write`` lowers the numbers to what stands now, and never raises one.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def messages(module: Module) -> Iterator[tuple[int, str]]:
     """String constants that look like text for people, docstrings left out."""
     known = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in known:
-            if len(node.value.split()) >= MESSAGE_WORDS:
-                yield node.lineno, node.value
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in known
+        if is_text and len(node.value.split()) >= MESSAGE_WORDS:
+            yield node.lineno, node.value
 
 
 def hidden_actors(all_modules: Modules) -> Iterator[str]:
@@ -174,7 +174,7 @@ def public_functions(all_modules: Modules) -> set[tuple[str, str]]:
 
 
 def many_parameters(all_modules: Modules) -> Iterator[str]:
-    """Functions with more than PARAMETERS parameters; public ones may have PUBLIC_PARAMETERS, and three of them more."""
+    """Functions with more than PARAMETERS parameters; public ones may have PUBLIC_PARAMETERS, and three even more."""
     public = public_functions(all_modules)
     exceptions = []
     for module in all_modules.values():
@@ -255,9 +255,9 @@ def modules_in_strings(all_modules: Modules) -> Iterator[str]:
     """Names of our modules in strings, which hide an import from every check."""
     for module in all_modules.values():
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if node.value.count(".") and node.value in all_modules:
-                    yield module.at(node, node.value)
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if "." in text and text in all_modules:
+                yield module.at(node, text)
 
 
 def anys(all_modules: Modules) -> Iterator[str]:

@@ -359,10 +359,7 @@ def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: 
 
 
 def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
-    from mesh.core.later import METADATA, later, version
-
-    with later(METADATA, version=version):  # which paramiko asks for its own version, and nothing else
-        from mesh.backends.ssh import SshBackend
+    from mesh.backends.ssh import SshBackend
 
     return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
 

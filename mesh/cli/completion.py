@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from invoke.parser.context import ParserContext
-
 from mesh import api
-from mesh.cli.words import CLUSTER, REFUSED, SHORT, TAKES_WORDS, written
+from mesh.cli.command import COMMANDS, Takes
+from mesh.cli.options import CLUSTER, NAMES_RUN, options_of
 from mesh.core.errors import MeshError, UsageError
 
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
@@ -59,51 +58,42 @@ def script(shell: str) -> str:
     return SHELLS[shell]
 
 
-def candidates(words: Sequence[str], contexts: Mapping[str, ParserContext]) -> list[str]:
-    """What the last word may become, given those before it; nothing where the user's own command begins."""
+def candidates(words: Sequence[str]) -> list[str]:
+    """Return what the last word may become, given those before it; nothing where the user's command begins."""
     *before, last = words or [""]
     if not before:
-        return _starting(last, [*contexts, "--help", "--version"])
+        return _starting(last, [*COMMANDS, "help", "--help", "--version"])
     name, *given = before
-    if name not in contexts:
-        return []
-    task, is_named = contexts[name], False
+    if name not in COMMANDS:
+        return _starting(last, list(COMMANDS)) if name == "help" and not given else []
+    options = options_of(name)
+    flags = {flag: option for option in options for flag in (option.flag, option.short) if flag}
+    is_named = False
     values = iter(given)
     for word in values:
-        flag = SHORT.get(word, word)
-        if flag in task.flags and task.flags[flag].takes_value:
+        option = flags.get(word)
+        if option and option.takes_value:
             if next(values, None) is None:
-                return _values(flag, last)
+                return _clusters(last) if option.flag == CLUSTER.flag else _starting(last, option.choices)
         elif not word.startswith("-"):
-            if name in TAKES_WORDS:
+            if COMMANDS[name].takes is Takes.COMMAND:
                 return []  # the cluster is named: the rest is the user's
             is_named = True
     if last.startswith("-"):
-        flags = {written(flag) for flag in task.flags if flag.startswith("--")} - REFUSED.get(name, set())
-        return _starting(last, [*sorted(flags), "--help"])
+        return _starting(last, [*sorted(option.flag for option in options), "--help"])
     if is_named:
         return []
-    if name == "completion":
-        return _starting(last, list(SHELLS))
-    if name in ("logs", "stacks", "stop", "attach", "detach", "signal"):
+    return _places(name, last)
+
+
+def _places(name: str, last: str) -> list[str]:
+    """Return what the first word of a command may become."""
+    words = {"completion": list(SHELLS), "runs": ["prune"], "keep": ["stop"]}
+    if name in words:
+        return _starting(last, words[name])
+    if name in NAMES_RUN:
         return _runs(last)
-    if name == "runs":
-        return _starting(last, ["prune"])
-    return _clusters(last) if CLUSTER in task.flags and not task.positional_args else []
-
-
-def _values(flag: str, last: str) -> list[str]:
-    from mesh.api.attaching import FROM
-    from mesh.api.wiring import FOLDS, LABELS, OUTPUTS
-
-    known: dict[str, Sequence[str]] = {
-        "--output": OUTPUTS,
-        "--fold": FOLDS,
-        "--from": FROM,
-        "--label": LABELS,
-        "--stdin": ("none", "rank0", "all"),
-    }
-    return _clusters(last) if flag == CLUSTER else _starting(last, known.get(flag, ()))
+    return _clusters(last) if name in CLUSTER.commands else []
 
 
 def _clusters(last: str) -> list[str]:

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import mesh
 from mesh.api import keeper, wiring
 from mesh.api.owner import user_name
-from mesh.cli.program import MeshProgram
+from mesh.cli.program import run
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
 from mesh.config.clusters import clusters_path, load_clusters
 from mesh.core.errors import MeshError
@@ -66,12 +66,11 @@ def main(life: int) -> None:
     is_alone = len(os.listdir("/proc/self/task")) == 1  # those who are forked would lack the other threads
     if not is_alone or any(changed >= started for _, changed, _ in files):
         return
-    program = MeshProgram()
     gc.collect()
     gc.freeze()  # so that what is shared with those who are forked stays so
     with contextlib.suppress(OSError), _listening(path) as listener:
         os.write(1, b"ready\n")  # nobody reads it, but sees that it can be read
-        _serve(listener, life, path, program, lambda: _files(paths) == files)
+        _serve(listener, life, path, lambda: _files(paths) == files)
 
 
 def _import_all() -> None:
@@ -123,9 +122,7 @@ def _listening(path: str) -> Iterator[socket.socket]:
                     os.unlink(path)
 
 
-def _serve(
-    listener: socket.socket, life: int, path: str, program: MeshProgram, is_as_before: Callable[[], bool]
-) -> None:
+def _serve(listener: socket.socket, life: int, path: str, is_as_before: Callable[[], bool]) -> None:
     """Raises OSError: the socket is gone, or a file of the code, or something cannot be had."""
     mine = os.stat(path).st_ino
     poll = select.poll()
@@ -135,11 +132,11 @@ def _serve(
         ready = [descriptor for descriptor, _ in poll.poll(LOOK * 1000)]
         if life in ready:
             return
-        if ready and not _fork(listener, program, is_as_before):
+        if ready and not _fork(listener, is_as_before):
             return
 
 
-def _fork(listener: socket.socket, program: MeshProgram, is_as_before: Callable[[], bool]) -> bool:
+def _fork(listener: socket.socket, is_as_before: Callable[[], bool]) -> bool:
     """Have a command done; False, and it is not done, if the code is not what it was. Raises OSError."""
     way, _ = listener.accept()
     verdict, answer = os.pipe()
@@ -147,7 +144,7 @@ def _fork(listener: socket.socket, program: MeshProgram, is_as_before: Callable[
         if os.fork() == 0:
             telling.close()
             listener.close()
-            _work(way, told, program)
+            _work(way, told)
         # It makes itself ready meanwhile, and does nothing before it hears of this.
         if not is_as_before():
             return False
@@ -159,7 +156,7 @@ def _fork(listener: socket.socket, program: MeshProgram, is_as_before: Callable[
 # ---- in a process that was forked
 
 
-def _work(way: socket.socket, told: io.FileIO, program: MeshProgram) -> NoReturn:
+def _work(way: socket.socket, told: io.FileIO) -> NoReturn:
     """Be the thin client's process from here on. Whatever happens, nothing of the server's goes on in here.
 
     told: says GO if the code is what it was
@@ -174,7 +171,7 @@ def _work(way: socket.socket, told: io.FileIO, program: MeshProgram) -> NoReturn
             watch.start()
             keeper.expect(sys.argv[1:], os.environ)
             wiring.AFTERWARDS = []
-            status = _run(program)
+            status = _run()
             watch.end(status)
             for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
                 with contextlib.suppress(OSError):
@@ -255,13 +252,12 @@ class _Watch(threading.Thread):
             self._way.send(str(status).encode())
 
 
-def _run(program: MeshProgram) -> int:
+def _run() -> int:
     """Run it, and return its status as Python would exit with it."""
     try:
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        program.run()
-        code: object = 0
+        code: object = run(sys.argv)
     except SystemExit as end:
         code = end.code
     except BaseException:

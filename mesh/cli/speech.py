@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
-from invoke.exceptions import Exit
-
-from mesh.core.errors import MeshError, OutputClosed, UnknownCluster
+from mesh.core.errors import MeshError, OutputClosed
 
 
 def show(lines: Iterable[str]) -> None:
@@ -49,20 +45,3 @@ def complain(error: MeshError) -> None:
 def without_value(flag: str, word: str) -> str:
     """What to say where a word after a flag with an optional time is none."""
     return f"{flag} was taken without a value, as {word!r} is no time such as 30s, 5m or 2h"
-
-
-def told(body: Callable[..., None]) -> Callable[..., None]:
-    """A task that tells its errors and exits with their status, under ``mesh`` as under ``inv``."""
-
-    @functools.wraps(body)
-    def work(*args: Any, **options: Any) -> None:
-        try:
-            body(*args, **options)
-        except MeshError as error:
-            # The word after --wait may have been meant for it.
-            if isinstance(error, UnknownCluster) and options.get("wait") is True:
-                error.hint += "\n" + without_value("--wait", options["cluster"])
-            complain(error)
-            raise Exit(code=error.exit_code) from error
-
-    return work

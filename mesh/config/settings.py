@@ -71,94 +71,48 @@ class Options:
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
 
-
-def read_options(
-    *,
-    hosts: str = "",
-    ranks: str = "",
-    exclude: str = "",
-    nproc: str = "",
-    launcher: str = "",
-    bind: bool = False,
-    master_port: str = "",
-    env: Sequence[str] = (),
-    grace: str = "",
-    drain: str = "",
-    timeout: str = "",
-    host_grace: str = "",
-    lease: str = "",
-    connect_timeout: str = "",
-    keep_going: bool = False,
-    interactive: bool = False,
-    stdin: str = "",
-    wait: str | bool | None = None,
-    share: bool = False,
-    exclusive: bool = False,
-    evict: bool = False,
-    fresh: bool = False,
-    no_fanout: bool = False,
-    prerun: bool = False,
-    check: bool = False,
-    stacks: bool = False,
-    stacks_on_timeout: bool = False,
-    detach: bool = False,
-) -> Options:
-    """Options as they were typed; "" is what was not. Raises UsageError that names the flag."""
-    if share and wait:
-        raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint="leave one of them out")
-    if share and exclusive:
-        raise UsageError("--share runs beside others, and --exclusive beside nobody", hint="leave one of them out")
-    if stacks_on_timeout and not timeout:
-        raise UsageError("--stacks-on-timeout needs --timeout", hint="mesh run --timeout 2h --stacks-on-timeout ...")
-    if detach and stacks_on_timeout:
-        hint = "leave it out: `mesh stacks` shows where the ranks of a detached run are"
-        raise UsageError("--stacks-on-timeout needs a client that is there, and --detach leaves", hint=hint)
-    if detach and (interactive or stdin not in ("", "none")):
-        raise UsageError("--detach leaves, so that there is no standard input to give", hint="leave out -i or --stdin")
-    if nproc and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
-        raise UsageError(f"--nproc: expected {NPROC}, found {nproc!r}")
-    if master_port and not (master_port.isdecimal() and int(master_port)):
-        raise UsageError(f"--master-port: expected a port (1 to 65535), found {master_port!r}")
-    return Options(
-        hosts=hosts,
-        ranks=ranks,
-        exclude=exclude,
-        nproc=AUTO if nproc == "auto" else int(nproc or 1),
-        launcher=launcher,
-        bind=bind,
-        master_port=int(master_port or 0),
-        env=_read_env(env),
-        grace=read_seconds("--grace", grace),
-        drain=read_seconds("--drain", drain),
-        timeout=read_seconds("--timeout", timeout),
-        host_grace=read_seconds("--host-grace", host_grace),
-        lease=read_seconds("--lease", lease),
-        connect_timeout=read_seconds("--connect-timeout", connect_timeout),
-        keep_going=keep_going,
-        stdin=stdin or ("rank0" if interactive else "none"),
-        stdin_notice=not stdin and not interactive,
-        wait=math.inf if wait is True else read_seconds("--wait", wait or "") or 0.0,
-        share=share,
-        exclusive=exclusive,
-        evict=evict,
-        fresh=fresh,
-        fan_out=not no_fanout,
-        prerun=prerun,
-        check=check,
-        stacks=stacks,
-        stacks_on_timeout=stacks_on_timeout,
-        detach=detach,
-    )
+    def checked(self) -> Options:
+        """Return these options. Raises UsageError where two of them contradict each other."""
+        if self.share and self.wait:
+            hint = "leave one of them out"
+            raise UsageError("--share takes no lock, so that there is nothing to --wait for", hint=hint)
+        if self.share and self.exclusive:
+            hint = "leave one of them out"
+            raise UsageError("--share runs beside others, and --exclusive beside nobody", hint=hint)
+        if self.stacks_on_timeout and not self.timeout:
+            hint = "mesh run --timeout 2h --stacks-on-timeout ..."
+            raise UsageError("--stacks-on-timeout needs --timeout", hint=hint)
+        if self.detach and self.stacks_on_timeout:
+            hint = "leave it out: `mesh stacks` shows where the ranks of a detached run are"
+            raise UsageError("--stacks-on-timeout needs a client that is there, and --detach leaves", hint=hint)
+        if self.detach and self.stdin != "none":
+            hint = "leave out -i or --stdin"
+            raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
+        return self
 
 
-def _read_env(typed: Sequence[str]) -> dict[str, str]:
-    env = {}
-    for item in typed:
-        name, equals, value = item.partition("=")
-        if not equals or not VARIABLE.fullmatch(name):
-            raise UsageError(f"--env: expected NAME=VALUE, found {item!r}")
-        env[name] = value
-    return env
+def read_nproc(place: str, text: str) -> int:
+    """Read a number of ranks on each host, or AUTO. Raises UsageError that names its place."""
+    if text == "auto":
+        return AUTO
+    if not (text.isdecimal() and int(text)):
+        raise UsageError(f"{place}: expected {NPROC}, found {text!r}")
+    return int(text)
+
+
+def read_port(place: str, text: str) -> int:
+    """Read a TCP port. Raises UsageError that names its place."""
+    if not (text.isdecimal() and int(text)):
+        raise UsageError(f"{place}: expected a port (1 to 65535), found {text!r}")
+    return int(text)
+
+
+def read_environment(place: str, text: str) -> dict[str, str]:
+    """Read one NAME=VALUE. Raises UsageError that names its place."""
+    name, equals, value = text.partition("=")
+    if not equals or not VARIABLE.fullmatch(name):
+        raise UsageError(f"{place}: expected NAME=VALUE, found {text!r}")
+    return {name: value}
 
 
 def is_time(text: str) -> bool:

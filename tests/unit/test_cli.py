@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import signal
@@ -14,53 +13,92 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from invoke.parser.context import ParserContext
 
-from mesh.cli.program import MeshProgram
-from mesh.cli.words import fill_in
+from mesh.cli import options as o
+from mesh.cli.options import TABLE, Given, options_of
+from mesh.cli.parser import Parser
+from mesh.cli.parser import parse as parse_command
+from mesh.cli.program import COMMANDS, overview
+from mesh.cli.reference import page
+from mesh.config.project import load_project
+from mesh.config.settings import Options, patient, run_spec
+from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import command_words
 from tests.conftest import REPOSITORY, Home
 
-RUN = MeshProgram().contexts["run"]
 
-
-def parse(*words: str, usage: str = "usage") -> tuple[ParserContext, list[str]]:
-    task = copy.deepcopy(RUN)
-    return task, fill_in("run", words, task, usage)
-
-
-def value(task: ParserContext, name: str) -> object:
-    return task.args[name].value
+def parse(*words: str) -> Given:
+    return parse_command(COMMANDS["run"], words)
 
 
 def test_options_end_at_the_cluster() -> None:
-    task, words = parse("--hosts", "a,b", "--json", "--nproc=2", "pod", "python", "main.py", "--lr", "1e-3", "--json")
-    assert value(task, "cluster") == "pod"
-    assert (value(task, "hosts"), value(task, "json"), value(task, "nproc")) == ("a,b", True, "2")
-    assert words == ["python", "main.py", "--lr", "1e-3", "--json"]
+    given = parse("--hosts", "a,b", "--json", "--nproc=2", "pod", "python", "main.py", "--lr", "1e-3", "--json")
+    assert given[o.CLUSTER] == "pod"
+    assert (given[o.PICK_HOSTS], given[o.JSON], given[o.NPROC]) == ("a,b", True, 2)
+    assert given.words == ["python", "main.py", "--lr", "1e-3", "--json"]
 
 
 def test_a_value_may_begin_with_dashes() -> None:
-    task, words = parse("--env", "ARGS=--x", "--env=B=-y", "--hosts", "--json", "pod", "x")
-    assert value(task, "env") == ["ARGS=--x", "B=-y"]
-    assert value(task, "hosts") == "--json"
-    assert words == ["x"]
+    given = parse("--env", "ARGS=--x", "--env=B=-y", "--hosts", "--json", "--ranks", "--", "pod", "x")
+    assert given[o.ENV] == {"ARGS": "--x", "B": "-y"}
+    assert (given[o.PICK_HOSTS], given[o.PICK_RANKS]) == ("--json", "--")
+    assert given.words == ["x"]
 
 
 def test_short_i() -> None:
-    assert value(parse("-i", "pod", "cat")[0], "interactive") is True
+    assert parse("-i", "pod", "cat").options().stdin == "rank0"
 
 
 def test_the_cluster_as_an_option() -> None:
-    task, words = parse("--cluster", "pod", "--", "echo", "--")
-    assert (value(task, "cluster"), words) == ("pod", ["echo", "--"])
+    given = parse("--cluster", "pod", "--", "echo", "--")
+    assert (given[o.CLUSTER], given.words) == ("pod", ["echo", "--"])
+
+
+def test_every_option_of_a_command_is_written_once() -> None:
+    for name in COMMANDS:
+        flags = [option.flag for option in options_of(name)]
+        assert len(flags) == len(set(flags)), name
+    assert {name for option in TABLE for name in option.commands} <= COMMANDS.keys()
+
+
+def test_the_reference_page_is_made_from_the_table() -> None:
+    found = (REPOSITORY / "docs/reference.md").read_text()
+    assert found == page(), "python -m mesh.cli.reference > docs/reference.md"
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = Parser(COMMANDS[name]).format_help().splitlines() if name else list(overview())
+    # Command lines are never cut.
+    prose = [line for line in lines if not line.startswith(("  mesh ", "usage: "))]
+    assert max(map(len, prose)) <= int(columns)
+    if name == "run":
+        assert len(lines) < 75
+    assert not name or any(line.startswith("  ") and name in line for line in lines[-40:]), "an example"
+
+
+def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
+    for option in TABLE:
+        if option.variable and option.variable != "MESH_CLUSTERS":
+            project = load_project(tmp_path)
+            environ = {option.variable: "77"}
+            spec = run_spec(project, Options(), ["true"], "r", environ, "me", "laptop")
+            cluster = patient(Cluster(name="pod", hosts=()), Options(), environ)
+            assert getattr(cluster if option.field == "connect_timeout" else spec, option.field) == 77.0
+
+
+def test_no_option_is_found_by_a_part_of_its_name() -> None:
+    with pytest.raises(UsageError, match="unknown option --host-gr"):
+        parse("--host-gr", "5", "pod", "x")
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=10), max_size=6))
 def test_every_word_after_the_command_is_the_users(words: list[str]) -> None:
-    assert parse("--json", "pod", "python", *words)[1] == ["python", *words]
-    assert parse("--json", "pod", "--", *words)[1] == ["--", *words]
+    assert parse("--json", "pod", "python", *words).words == ["python", *words]
+    assert parse("--json", "pod", "--", *words).words == ["--", *words]
 
 
 @pytest.mark.parametrize(
@@ -100,16 +138,16 @@ def test_every_word_after_the_command_is_the_users(words: list[str]) -> None:
 )
 def test_options_after_the_cluster_are_refused(words: list[str], message: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
-        parse(*words, usage="mesh run [options] CLUSTER COMMAND")
+        parse(*words)
     assert str(raised.value).startswith(message)
     assert raised.value.hint.startswith(hint)
 
 
 def test_command_that_begins_with_a_dash() -> None:
-    assert parse("pod", "-c", "echo $1", "--json")[1] == ["-c", "echo $1", "--json"]
-    assert parse("pod", "-", "--json")[1] == ["-", "--json"]
-    assert parse("--launcher", "torchrun", "pod", "-m", "train", "--json")[1] == ["-m", "train", "--json"]
-    assert parse("--launcher=torchrun", "pod", "--tee", "3", "x.py")[1] == ["--tee", "3", "x.py"]
+    assert parse("pod", "-c", "echo $1", "--json").words == ["-c", "echo $1", "--json"]
+    assert parse("pod", "-", "--json").words == ["-", "--json"]
+    assert parse("--launcher", "torchrun", "pod", "-m", "train", "--json").words == ["-m", "train", "--json"]
+    assert parse("--launcher=torchrun", "pod", "--tee", "3", "x.py").words == ["--tee", "3", "x.py"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +185,6 @@ def test_commands(words: list[str], command: tuple[str, ...]) -> None:
 
 def test_statuses_and_messages(home: Home) -> None:
     for words, status, message in [
-        ([], 2, "error: no command was given\n"),
         (["rn"], 2, "error: unknown command 'rn'; did you mean 'run' or 'runs'?\n"),
         (["--nonsense"], 2, "error: unknown option '--nonsense'"),
         (["run"], 2, "error: no command was given\n"),
@@ -186,7 +223,7 @@ def test_what_exec_does_not_do(home: Home) -> None:
     assert "--grace" in told[1]
     done = home.mesh("exec", "--fresh", "--share", "local", "true")
     assert (done.status, done.out) == (2, b"")
-    assert "takes no lock: --fresh, --share is for mesh run" in done.err
+    assert "mesh exec has no --fresh; mesh run and mesh push have it" in done.err
 
 
 def test_a_push_does_one_thing(home: Home) -> None:
@@ -276,10 +313,10 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
 
 def test_version_and_help(home: Home) -> None:
     assert home.mesh("--version").out == b"mesh 0.1.0\n"
-    assert b"run         Run a command on every host" in home.mesh("--help").out
-    for words in (["run", "--help"], ["run", "--json", "-h"], ["run", "pod", "--help"], ["run", "pod", "--json", "-h"]):
-        assert home.mesh(*words).status == 0
-        assert home.mesh(*words).out.startswith(b"Usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
+    for words in ([], ["--help"], ["help"]):
+        assert b"run         Run a command on every host" in home.mesh(*words).out
+    for words in (["run", "--help"], ["run", "--json", "-h"], ["help", "run"], ["run", "pod", "--help"]):
+        assert home.mesh(*words).out.startswith(b"usage: mesh run [options] CLUSTER COMMAND [ARG ...]\n")
     for words in (["local"], ["--cluster", "local"], ["--cluster=local"]):
         assert home.mesh("run", *words, "sh", "-c", "echo $0", "--help").lines == ["[0] --help", "[1] --help"]
     assert home.mesh("run", "local:1", "-c", "echo $0", "--help").lines == ["[0] --help"]

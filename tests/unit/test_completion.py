@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.cli.completion import candidates
-from mesh.cli.program import MeshProgram
+from mesh.cli.program import candidates
 from tests.conftest import Home
-
-CONTEXTS = MeshProgram().contexts
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def user(home: Home, tmp_path: Path) -> Home:
     ],
 )
 def test_candidates(words: list[str], found: list[str]) -> None:
-    assert candidates(words, CONTEXTS) == found
+    assert candidates(words) == found
 
 
 def test_clusters_that_can_be_used(user: Home) -> None:

@@ -11,10 +11,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh.cli.parser import given_of
+from mesh.cli.program import COMMANDS
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
 from mesh.config.project import TEMPLATE, check_workspace, load_project
-from mesh.config.settings import Options, given_command, read_options, run_spec, select_hosts
+from mesh.config.settings import Options, given_command, run_spec, select_hosts
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 from mesh.core.run import AUTO, PrerunEntry, RunSpec
@@ -328,7 +330,7 @@ def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | N
     project = dataclasses.replace(
         load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0
     )
-    options = read_options(**typed)  # type: ignore[arg-type]
+    options = given_of(COMMANDS["run"], typed, ()).options()
     return run_spec(project, options, given_command(words, "usage"), "r", environ or {}, "me", "laptop")
 
 

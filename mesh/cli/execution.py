@@ -1,0 +1,153 @@
+"""Commands that run something on every host, or bring files there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from json import dumps
+
+from mesh import api
+from mesh.cli import options as o
+from mesh.cli.command import COMMANDS, Takes, command
+from mesh.cli.options import Given
+from mesh.cli.reports import explained, listed
+from mesh.cli.speech import complain, say, show
+from mesh.config.settings import given_command
+from mesh.core.errors import UsageError
+
+GROUP = "Run"
+
+
+@command(
+    "run",
+    GROUP,
+    "CLUSTER COMMAND [ARG ...]",
+    takes=Takes.COMMAND,
+    examples=(
+        ("mesh run local python train.py", "two ranks on this machine"),
+        ("mesh run pod python train.py --lr 1e-3", "every word after the cluster is the command's"),
+        ("mesh run -d pod python train.py", "leave once it runs; `mesh attach` comes back"),
+        ("mesh run --hosts tpu-[0-3] pod 'make && ./train'", "one word with spaces is for bash"),
+    ),
+)
+def run(given: Given) -> int:
+    """Run a command on every host, with the working directory there and RANK set."""
+    return _start(given, api.run)
+
+
+@command(
+    "exec",
+    GROUP,
+    "CLUSTER COMMAND [ARG ...]",
+    takes=Takes.COMMAND,
+    examples=(
+        ("mesh exec pod nvidia-smi", "on every host, whatever runs there"),
+        ("mesh exec pod 'df -h / | tail -1'", "one word with spaces is for bash"),
+    ),
+)
+def execute(given: Given) -> int:
+    """Run a command without sync, prerun and lock: safe while a run is on."""
+    return _start(given, api.exec)
+
+
+def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
+    options = given.options()
+    words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
+    if given[o.DRY_RUN]:
+        show(api.plan(words, cluster=given[o.CLUSTER], options=options, clusters_file=given[o.CLUSTERS]))
+        return 0
+    result = function(
+        words,
+        cluster=given[o.CLUSTER],
+        options=options,
+        clusters_file=given[o.CLUSTERS],
+        output=given[o.SHOWN],
+        fold=given[o.FOLD],
+        label=given[o.LABEL],
+        json=given[o.JSON],
+        typed=given.typed,
+    )
+    if options.detach and not given[o.JSON]:
+        _show_detached(result)
+    return result.exit_code
+
+
+def _show_detached(result: api.RunResult) -> None:
+    """Print the id of a run that goes on without its client, for scripts."""
+    from mesh.core.outcome import Cause
+
+    if result.cause is Cause.DETACHED:
+        show([result.run])
+
+
+@command(
+    "setup",
+    GROUP,
+    "CLUSTER",
+    examples=(
+        ("mesh setup pod", "the `commands:` of mesh.yaml, on every host"),
+        ("mesh setup --hosts tpu-3 --force pod", "one host, and what `unless` would skip too"),
+    ),
+)
+def setup(given: Given) -> int:
+    """Run the `commands:` of mesh.yaml on every host."""
+    result = api.setup(
+        cluster=given[o.CLUSTER],
+        options=given.options(),
+        force=given[o.FORCE],
+        clusters_file=given[o.CLUSTERS],
+        json=given[o.JSON],
+    )
+    return result.exit_code
+
+
+@command(
+    "push",
+    "Files",
+    "CLUSTER [--watch] | --list | --explain PATH",
+    examples=(
+        ("mesh push pod --watch", "again whenever a file changes, until Ctrl-C"),
+        ("mesh push --list", "what would be sent, the biggest first"),
+        ("mesh push --explain data/x.bin", "why a path is sent or not"),
+    ),
+)
+def push(given: Given) -> int:
+    """Bring the working directory to every host, and start nothing."""
+    if (given[o.EXPLAIN] != "") + given[o.LIST] + given[o.WATCH] > 1:
+        raise UsageError("--list, --explain and --watch are three things: name one of them")
+    json, where = given[o.JSON], given[o.CLUSTER]
+    if path := given[o.EXPLAIN]:
+        found = api.explain(path)
+        show([dumps(asdict(found))] if json else explained(path, found))
+        return 0
+    if given[o.LIST]:
+        files = api.list_workspace()
+        show([dumps([asdict(file) for file in files])] if json else listed(files))
+        return 0
+    options, file = given.options(), given[o.CLUSTERS]
+    if given[o.WATCH]:
+        return api.watch(cluster=where, options=options, clusters_file=file, json=json, say=say, complain=complain)
+    return api.sync(cluster=where, options=options, clusters_file=file, json=json).exit_code
+
+
+@command(
+    "pull",
+    "Files",
+    "CLUSTER PATH ...",
+    takes=Takes.PATHS,
+    examples=(
+        ("mesh pull pod 'checkpoints/*.pt' train.log", "into pulled/rank-0000/ and so on"),
+        ("mesh pull pod '~/profile' --into /data/run7", "paths outside of the workspace come whole"),
+    ),
+)
+def pull(given: Given) -> int:
+    """Bring files back from every host: paths in the workspace, or with ~, / and *."""
+    result = api.pull(
+        given.words,
+        cluster=given[o.CLUSTER],
+        into=given[o.INTO],
+        options=given.options(),
+        clusters_file=given[o.CLUSTERS],
+        json=given[o.JSON],
+    )
+    return result.exit_code

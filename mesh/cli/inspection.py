@@ -1,0 +1,139 @@
+"""Commands that look at hosts, or log in to one."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from json import dumps
+
+from mesh import api
+from mesh.cli import options as o
+from mesh.cli.command import Takes, command
+from mesh.cli.options import Given
+from mesh.cli.reports import (
+    RunsTable,
+    keeper_lines,
+    leftovers,
+    report_as_dict,
+    stack_lines,
+    stacks_as_dict,
+    table,
+)
+from mesh.cli.speech import say, show
+from mesh.core.errors import MeshError, UsageError
+
+GROUP = "Hosts"
+SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
+
+
+@command(
+    "check",
+    GROUP,
+    "CLUSTER",
+    examples=(
+        ("mesh check pod", "what would keep a run from starting, or let it hang"),
+        ("mesh check --path /nfs/data --master-port 29500 pod", "a path and a port as well"),
+    ),
+)
+def check(given: Given) -> int:
+    """Check whether hosts are fit for a run: login, disk, devices, versions, network."""
+    reports = api.check(
+        cluster=given[o.CLUSTER],
+        options=given.options(),
+        clusters_file=given[o.CLUSTERS],
+        paths=given[o.PATHS],
+        programs=given[o.PROGRAMS],
+    )
+    show([dumps([report_as_dict(report) for report in reports])] if given[o.JSON_LIST] else table(reports))
+    return 0 if all(report.ok for report in reports) else 1
+
+
+@command("ps", "Runs", "[CLUSTER]", examples=(("mesh ps", "on all clusters"), ("mesh ps pod --json", "as JSON")))
+def ps(given: Given) -> None:
+    """List the runs on a cluster's hosts, or on all clusters, from any machine."""
+    cluster, options, file = given[o.CLUSTER], given.options(), given[o.CLUSTERS]
+    if given[o.JSON_LIST]:
+        answers = api.ps(cluster=cluster, options=options, clusters_file=file)
+        show([dumps([asdict(line) for line in answers.runs])])
+    else:
+        rows = RunsTable()
+        answers = api.ps(
+            cluster=cluster,
+            options=options,
+            clusters_file=file,
+            show=lambda runs: show(rows.rows(runs, time.time())),
+        )
+        show([*rows.end(), *keeper_lines(api.about_keepers())])
+    if answers.failures:
+        raise MeshError("\n".join(answers.failures), hint=SEE_CHECK)
+
+
+@command(
+    "stacks",
+    "Runs",
+    "[RUN]",
+    examples=(
+        ("mesh stacks", "of the last run, one line for equal stacks"),
+        ("mesh stacks --full 20261121-10", "every call of every thread"),
+    ),
+)
+def stacks(given: Given) -> None:
+    """Show where every rank of a run is: equal stacks as one line, the odd one out first."""
+    found = api.stacks(given[o.RUN] or "last", cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
+    show([dumps(stacks_as_dict(found))] if given[o.JSON_LIST] else stack_lines(found, full=given[o.FULL]))
+    for note in found.notes:
+        say(note)
+    if found.failures:
+        raise MeshError("\n".join(found.failures), hint=SEE_CHECK)
+
+
+@command("clean", GROUP, "CLUSTER", examples=(("mesh clean --dry-run pod", "what it would remove"),))
+def clean(given: Given) -> int:
+    """Remove what runs that were cut short have left on the hosts; workspaces stay."""
+    dry_run = given[o.DRY_CLEAN]
+    found = api.clean(
+        cluster=given[o.CLUSTER], dry_run=dry_run, options=given.options(), clusters_file=given[o.CLUSTERS]
+    )
+    show([dumps([asdict(item) for item in found])] if given[o.JSON_LIST] else leftovers(found, dry_run))
+    return 1 if any(item.stays for item in found) else 0
+
+
+@command(
+    "ssh",
+    GROUP,
+    "CLUSTER[:RANK] [-- COMMAND ...]",
+    takes=Takes.COMMAND,
+    examples=(("mesh ssh pod:3", "a shell on the host of rank 3"), ("mesh ssh pod:3 -- nvidia-smi", "a command there")),
+)
+def ssh(given: Given) -> None:
+    """Log in to a host with the system's ssh; words after it are run there."""
+    words = given.words[given.words[:1] == ["--"] :]
+    argv = api.ssh_argv(given[o.CLUSTER], words, given[o.CLUSTERS])
+    os.execvp(argv[0], argv)
+
+
+@command("clusters", GROUP, examples=(("mesh clusters --json", "with the names of all hosts"),))
+def clusters(given: Given) -> None:
+    """List the clusters there are."""
+    lines = api.list_clusters(given[o.CLUSTERS], refresh=given[o.REFRESH])
+    if given[o.JSON_LIST]:
+        show([dumps([asdict(line) for line in lines])])
+        return
+    width = max(len(line.name) for line in lines)
+    for line in lines:
+        count = len(line.hosts)
+        about = line.problem or line.note or f"{count} host{'s' * (count != 1)}"
+        show([f"{line.name:<{width}}  {about}".replace("\n", "\n" + " " * (width + 2))])
+
+
+@command("keep", GROUP, "[stop]", examples=(("mesh keep", "what is held"), ("mesh keep stop", "end it")))
+def keep(given: Given) -> None:
+    """Show the connections that `keep:` of cluster.yaml holds for the next command, or end them."""
+    action = given[o.ACTION]
+    if action not in ("", "stop"):
+        raise UsageError(f"mesh keep: expected stop or nothing, found {action!r}")
+    if action:
+        show(["nothing is kept any more" if api.stop_keepers() else "nothing is kept"])
+    else:
+        show(keeper_lines(api.about_keepers()) or ["nothing is kept"])

@@ -1,0 +1,389 @@
+"""The option table: every option of every command, written once.
+
+The ``mesh`` parser, the Invoke tasks, ``--help``, completion and docs/reference.md are made from it. An option that the
+engine reads names the field of ``mesh.config.settings.Options`` that takes its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add, or_
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from mesh.config.settings import (
+    Options,
+    read_environment,
+    read_flag,
+    read_nproc,
+    read_number,
+    read_port,
+    read_ranks,
+    read_seconds,
+)
+from mesh.core.run import Launch
+from mesh.core.typed import Typed
+
+T = TypeVar("T")
+
+HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "What is run", "What is shown"
+ENDS, FILES, SHARING, DIAGNOSIS = "When it ends", "Files", "Hosts that others use", "Looking into a run"
+WHICH_RUN, OTHER = "Which run", "More"
+
+OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
+STDINS, BEGINS = ("none", "rank0", "all"), ("here", "start", "now")
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """One option of one or several commands."""
+
+    name: str  # without dashes, as "host-grace"
+    commands: tuple[str, ...]  # that have it
+    group: str  # heading in the help
+    help: str
+    read: Callable[[str, str], T]  # from the flag's name and the text after it; raises UsageError
+    default: T  # where it is not given
+    metavar: str = ""  # stands for the value in the help; "": a switch, which takes none
+    bare: T | None = None  # the value where none follows; None: one must follow
+    short: str = ""  # as "-d"
+    joined: Callable[[T, T], T] | None = None  # makes one value of two; None: the last one given counts
+    choices: tuple[str, ...] = ()  # values to complete
+    variable: str = ""  # environment variable that gives the value where the option is absent
+    field: str = ""  # of Options
+    is_place: bool = False  # also the next word that is no option
+    is_secret: bool = False  # a word after it is never repeated in a message
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def key(self) -> str:
+        """The name in Python.
+
+        >>> FROM.key, HOST_GRACE.key
+        ('from_', 'host_grace')
+        """
+        name = self.name.replace("-", "_")
+        return f"{name}_" if name == "from" else name
+
+    @property
+    def takes_value(self) -> bool:
+        return bool(self.metavar)
+
+
+class Given:
+    """The values of one command line, and the words that are no options."""
+
+    def __init__(
+        self, command: str, values: Mapping[str, object], words: Sequence[str] = (), typed: Typed | None = None
+    ) -> None:
+        """values: by the names of options; words: the user's command, or paths; typed: the whole command line"""
+        self.command, self.words, self.typed = command, list(words), typed
+        self._values = values
+
+    def __getitem__(self, option: Option[T]) -> T:
+        """Return the value of an option, or its default."""
+        return cast(T, self._values.get(option.name, option.default))
+
+    def options(self) -> Options:
+        """Return the values that the engine reads. Raises UsageError where two of them contradict each other."""
+        fields = {option.field: self[option] for option in options_of(self.command) if option.field}
+        if self[INTERACTIVE] and STDIN.name not in self._values:
+            fields["stdin"] = "rank0"
+        if STDIN.field in fields:
+            fields["stdin_notice"] = STDIN.name not in self._values and not self[INTERACTIVE]
+        return Options(**fields).checked()
+
+
+AnyOption: TypeAlias = Option[Any]
+TABLE: list[AnyOption] = []  # all of them, in the order of this module: that of the help
+
+
+def value(
+    name: str,
+    commands: tuple[str, ...],
+    group: str,
+    metavar: str,
+    about: str,
+    read: Callable[[str, str], T],
+    default: T,
+    **more: Any,
+) -> Option[T]:
+    """Add an option with a value to the table. The parameters are the fields of Option."""
+    option = Option(name, commands, group, about, read, default, metavar, **more)
+    TABLE.append(option)
+    return option
+
+
+def text(name: str, commands: tuple[str, ...], group: str, metavar: str, about: str, **more: Any) -> Option[str]:
+    """Add an option whose value is taken as it is."""
+    return value(name, commands, group, metavar, about, _as_text, more.pop("default", ""), **more)
+
+
+def switch(
+    name: str, commands: tuple[str, ...], group: str, about: str, *, on: bool = True, **more: Any
+) -> Option[bool]:
+    """Add an option without a value, which is ``on`` where it is given."""
+    return value(name, commands, group, "", about, lambda flag, text: on, not on, **more)
+
+
+def seconds(name: str, commands: tuple[str, ...], about: str, group: str = ENDS) -> Option[float | None]:
+    """Add a time that Options and an environment variable have under the same name."""
+    variable = f"MESH_{name.upper().replace('-', '_')}"
+    field = name.replace("-", "_")
+    return value(name, commands, group, "SECONDS", about, read_seconds, None, variable=variable, field=field)
+
+
+def _as_text(flag: str, text: str) -> str:
+    return text
+
+
+def _as_words(flag: str, text: str) -> tuple[str, ...]:
+    return (text,)
+
+
+def _as_wait(flag: str, text: str) -> float:
+    return read_seconds(flag, text) or 0.0
+
+
+SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
+STARTS = ("run", "exec")
+NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
+SHOWS = ("run", "exec", "attach", "logs")
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "clusters")
+
+CLUSTER = text(
+    "cluster",
+    (*SELECT, "ssh"),
+    HOSTS,
+    "CLUSTER",
+    "a name from cluster.yaml, or local, or local:N",
+    is_place=True,
+)
+RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, the beginning of one, or last", is_place=True)
+SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
+CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, if this machine does not know")
+ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
+SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
+
+PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as tpu-0,tpu-[4-7]", field="hosts")
+PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these numbers: 0-3,6", field="ranks")
+EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
+
+CONNECT_TIMEOUT = seconds(
+    "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start mesh there (20)", group=HOSTS
+)
+
+NPROC = value(
+    "nproc",
+    STARTS,
+    RANKS,
+    "N|auto",
+    "ranks on each host, or auto: one a GPU (default: 1)",
+    read_nproc,
+    1,
+    field="nproc",
+)
+LAUNCHER = text(
+    "launcher",
+    STARTS,
+    RANKS,
+    "NAME",
+    "torchrun, accelerate or deepspeed starts the ranks",
+    choices=tuple(launch.value for launch in Launch if launch.value),
+    field="launcher",
+)
+BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
+MASTER_PORT = value(
+    "master-port",
+    (*STARTS, "check"),
+    RANKS,
+    "PORT",
+    "where ranks meet on the first host (default: a free one)",
+    read_port,
+    0,
+    field="master_port",
+)
+ENV: Option[Mapping[str, str]] = value(
+    "env",
+    STARTS,
+    RANKS,
+    "NAME=VALUE",
+    "a variable for every rank; repeatable",
+    read_environment,
+    {},
+    joined=or_,
+    field="env",
+)
+STDIN = text(
+    "stdin",
+    STARTS,
+    RANKS,
+    "WHO",
+    "ranks that get our stdin: none, rank0 or all",
+    default="none",
+    choices=STDINS,
+    field="stdin",
+)
+INTERACTIVE = switch("interactive", STARTS, RANKS, "give our stdin to rank 0", short="-i")
+
+SHOWN = text(
+    "output", (*SHOWS, "mad"), OUTPUT, "MODE", "all, fold, rank0 or none (default: fold on a terminal)", choices=OUTPUTS
+)
+FOLD = text("fold", SHOWS, OUTPUT, "HOW", "numbers, or exact: fold equal lines only", default="numbers", choices=FOLDS)
+LABEL = text(
+    "label", SHOWS, OUTPUT, "WHAT", "lead a line by rank or host (default: rank)", default="rank", choices=LABELS
+)
+MAD_LABEL = text(
+    "label", ("mad",), OUTPUT, "WHAT", "lead a line by host or rank (default: host)", default="host", choices=LABELS
+)
+JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
+JSON_LIST = switch("json", ("check", "ps", "clean", "clusters", "stacks"), OUTPUT, "print what was found as JSON")
+JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
+
+GRACE = seconds("grace", (*STARTS, "setup", "stop"), "from SIGTERM to SIGKILL (default: 10)")
+DRAIN = seconds("drain", STARTS, "that others may speak after a failure (default: 2)")
+TIMEOUT = seconds("timeout", (*STARTS, "setup"), "end the run then (or 30m, 2h), status 124")
+HOST_GRACE = seconds("host-grace", STARTS, "a host silent so long is lost, status 76 (default: 60)")
+LEASE = seconds("lease", STARTS, "that hosts keep a run without its client (default: 900 on a terminal, else 60)")
+KEEP_GOING = switch(
+    "keep-going",
+    STARTS,
+    ENDS,
+    "go on past a failed rank (exec: or unreachable host)",
+    field="keep_going",
+)
+DETACH = switch("detach", STARTS, ENDS, "leave once all ranks run; print the run's id", short="-d", field="detach")
+
+FRESH = switch("fresh", ("run", "push"), FILES, "remove what hosts made in the workspace", field="fresh")
+NO_FANOUT = switch("no-fanout", ("run", "push"), FILES, "send to each host from here", on=False, field="fan_out")
+PRERUN = switch("prerun", ("run",), FILES, "run prerun entries with unchanged inputs too", field="prerun")
+LIST = switch("list", ("push",), FILES, "list what would be sent, biggest first; needs no cluster")
+EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether PATH is sent")
+WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
+INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
+FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip")
+
+WAIT = value(
+    "wait",
+    (*STARTS, "setup", "push"),
+    SHARING,
+    "SECONDS",
+    "wait for busy hosts, at most so long (or 10m)",
+    _as_wait,
+    0.0,
+    bare=math.inf,
+    field="wait",
+)
+MAD_WAIT = value(
+    "wait", ("mad",), SHARING, "SECONDS", "wait for busy nodes, at most so long (or 10m)", _as_wait, 0.0, bare=math.inf
+)
+SHARE = switch("share", ("run",), SHARING, "run beside others, in a copy of the workspace", field="share")
+EXCLUSIVE = switch(
+    "exclusive", STARTS, SHARING, "refuse hosts with another Unix user's run, status 75", field="exclusive"
+)
+EVICT = switch("evict", STARTS, SHARING, "end your own processes that hold a device", field="evict")
+
+DRY_RUN = switch("dry-run", (*STARTS, "mad"), DIAGNOSIS, "print what would be done, and do nothing")
+CHECK = switch("check", STARTS, DIAGNOSIS, "check devices, disk and network of every host first", field="check")
+STACKS = switch("stacks", STARTS, DIAGNOSIS, "prepare Python for `mesh stacks` without py-spy's rights", field="stacks")
+STACKS_ON_TIMEOUT = switch(
+    "stacks-on-timeout",
+    STARTS,
+    DIAGNOSIS,
+    "show where every rank is when --timeout runs out",
+    field="stacks_on_timeout",
+)
+
+PATHS: Option[Sequence[str]] = value(
+    "path", ("check",), COMMAND, "PATH", "must be there, alike on all hosts; repeatable", _as_words, (), joined=add
+)
+PROGRAMS: Option[Sequence[str]] = value(
+    "program", ("check",), COMMAND, "NAME", "must be on PATH; repeatable", _as_words, (), joined=add
+)
+DRY_CLEAN = switch("dry-run", ("clean",), OTHER, "list it, and remove nothing")
+FULL = switch("full", ("stacks",), OUTPUT, "all calls of all threads and processes")
+REFRESH = switch("refresh", ("clusters",), OTHER, "ask the TPU API again for the hosts of TPUs")
+
+ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
+FROM = text(
+    "from", ("attach",), OUTPUT, "WHERE", "show from here, start or now (default: here)", default="here", choices=BEGINS
+)
+SOME_RANKS = value("rank", ("logs", "signal"), WHICH_RUN, "RANKS", "only these, as 3,5-7", read_ranks, None)
+STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
+PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
+SINCE = value("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
+GREP = text("grep", ("logs",), OUTPUT, "REGEX", "only lines in which this Python regex matches")
+FOLLOW = switch("follow", ("logs",), OUTPUT, "go on until the run has ended", short="-f")
+LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no host")
+
+KEEP = value("keep", ("runs",), OTHER, "N", "prune: the newest N stay", read_number, None)
+OLDER_THAN = value(
+    "older-than", ("runs",), OTHER, "TIME", "prune: what ended within TIME stays (default: 30d)", read_seconds, None
+)
+DRY_PRUNE = switch("dry-run", ("runs",), OTHER, "prune: print what would be removed, and stop")
+
+CLUSTERS = text(
+    "clusters",
+    TAKES_CLUSTERS_FILE,
+    OTHER,
+    "FILE",
+    "read clusters from FILE (default: ~/.config/mesh/cluster.yaml)",
+    variable="MESH_CLUSTERS",
+)
+
+# MaxText's multihost_runner.py has its flags in capitals.
+MULTIHOST = ("multihost",)
+TPU_PREFIX = text("TPU_PREFIX", MULTIHOST, HOSTS, "NAME", "a TPU's name; pod stands for pod-0, pod-1, ... too")
+TPU_COMMAND = text("COMMAND", MULTIHOST, COMMAND, "TEXT", "what every worker runs, as text for bash")
+SCRIPT_DIR = text("SCRIPT_DIR", MULTIHOST, FILES, "DIR", "the directory to send and to run in (default: .)")
+RUN_NAME = text("RUN_NAME", MULTIHOST, FILES, "NAME", "its directory's name on the hosts")
+USE_EXISTING_FOLDER = value(
+    "USE_EXISTING_FOLDER", MULTIHOST, FILES, "BOOL", "run in RUN_NAME's directory, send nothing", read_flag, None
+)
+INTERNAL_IP = value(
+    "INTERNAL_IP", MULTIHOST, HOSTS, "BOOL", "this machine is in the TPUs' own network", read_flag, None
+)
+PROJECT = text("PROJECT", MULTIHOST, HOSTS, "NAME", "the TPUs' project (default: gcloud's)")
+ZONE = text("ZONE", MULTIHOST, HOSTS, "NAME", "the TPUs' zone (default: gcloud's)")
+SCP_TIMEOUT_SECS = value(
+    "SCP_TIMEOUT_SECS", MULTIHOST, FILES, "SECONDS", "for SCRIPT_DIR to be everywhere (default: 600)", read_number, None
+)
+TPU_CLUSTERS = text("clusters", MULTIHOST, OTHER, "FILE", "take user and key from the cluster TPU_PREFIX in FILE")
+
+# The flags of MAD Engine's SSH runner; `mesh.config.mad` reads their texts, as an INI file may have them too.
+MAD = ("mad",)
+MAD_MODEL = text("model", MAD, COMMAND, "TAG", "the tag of a model; required")
+MAD_NODES = text("nodes", MAD, HOSTS, "HOSTS", "by commas, the first one has rank 0; required")
+MAD_USER = text("ssh-user", MAD, HOSTS, "USER", "who logs in there; required")
+MAD_PASSWORD: Option[str | bool | None] = value(
+    "ssh-password",
+    MAD,
+    HOSTS,
+    "TEXT",
+    "ask for the password; no value is taken",
+    _as_text,
+    None,
+    bare=True,
+    is_secret=True,
+)
+MAD_PASSWORD_ENV = text("password-env", MAD, HOSTS, "NAME", "the variable that holds the password")
+MAD_KEY = text("ssh-key", MAD, HOSTS, "FILE", "a private key (default: as ssh finds them)")
+MAD_MASTER = text("master-addr", MAD, RANKS, "ADDRESS", "where ranks meet (default: the first node)")
+MAD_PORT = text("master-port", MAD, RANKS, "PORT", "and at which port (default: 4000)")
+MAD_DATA = text("shared-data-path", MAD, FILES, "PATH", "where data is on every node (default: /nfs/data)")
+MAD_NCCL = text("nccl-interface", MAD, RANKS, "NAME", "for NCCL (default: the one towards the master)")
+MAD_GLOO = text("gloo-interface", MAD, RANKS, "NAME", "for gloo (default: likewise)")
+MAD_TIMEOUT = text("timeout", MAD, ENDS, "SECONDS", "end the run then, status 124 (default: 3600)")
+MAD_PROGRAM = text("madengine-path", MAD, COMMAND, "PATH", "on the nodes (default: madengine)")
+MAD_ARGUMENTS = text("additional-args", MAD, COMMAND, "TEXT", "more words, split as a shell would")
+MAD_DIRECTORY = text("working-directory", MAD, FILES, "DIR", "in the home there (default: a copy of this directory)")
+MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as keys; flags win")
+
+
+def options_of(command: str) -> list[AnyOption]:
+    """Return the options of one command, in the order of the table."""
+    return [option for option in TABLE if command in option.commands]

@@ -1,0 +1,116 @@
+"""Command lines of other programs: MaxText's multihost_runner.py, and MAD Engine's SSH runner."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+
+from mesh import api
+from mesh.cli import options as o
+from mesh.cli.command import command
+from mesh.cli.options import Given
+from mesh.cli.reports import aligned
+from mesh.cli.speech import show
+from mesh.core.errors import UsageError
+from mesh.sinks.escapes import plain
+
+GROUP = "Other programs' command lines"
+REASON_WIDTH = 100  # characters of why a node could not take part
+MULTIHOST_LINE = 'mesh multihost --TPU_PREFIX=NAME --COMMAND="bash setup.sh"'
+
+
+@command(
+    "multihost",
+    GROUP,
+    "--TPU_PREFIX=NAME --COMMAND=TEXT",
+    examples=(
+        ('mesh multihost --TPU_PREFIX=pod --COMMAND="bash setup.sh"', "on every worker"),
+        ('mesh multihost --TPU_PREFIX=pod --COMMAND="python3 train.py" --RUN_NAME=r1', "in a directory of that name"),
+    ),
+)
+def multihost(given: Given) -> int:
+    """Run a command on all workers of TPUs, as MaxText's multihost_runner.py does."""
+    for option in (o.TPU_PREFIX, o.TPU_COMMAND):
+        if not given[option]:
+            raise UsageError(f"{option.flag} is missing", hint=MULTIHOST_LINE)
+    seconds = given[o.SCP_TIMEOUT_SECS]
+    result = api.multihost(
+        given[o.TPU_COMMAND],
+        tpu_prefix=given[o.TPU_PREFIX],
+        script_dir=given[o.SCRIPT_DIR],
+        run_name=given[o.RUN_NAME],
+        use_existing_folder=bool(given[o.USE_EXISTING_FOLDER]),
+        internal_ip=given[o.INTERNAL_IP],
+        project=given[o.PROJECT],
+        zone=given[o.ZONE],
+        scp_timeout_secs=api.SCP_TIMEOUT_SECS if seconds is None else seconds,
+        clusters_file=given[o.TPU_CLUSTERS],
+        output="",
+    )
+    return result.exit_code
+
+
+# What `mesh.config.mad` reads from flags and from the INI file alike.
+MAD_TEXTS = (
+    o.MAD_MODEL,
+    o.MAD_NODES,
+    o.MAD_USER,
+    o.MAD_PASSWORD_ENV,
+    o.MAD_KEY,
+    o.MAD_MASTER,
+    o.MAD_PORT,
+    o.MAD_DATA,
+    o.MAD_NCCL,
+    o.MAD_GLOO,
+    o.MAD_TIMEOUT,
+    o.MAD_PROGRAM,
+    o.MAD_ARGUMENTS,
+    o.MAD_DIRECTORY,
+)
+
+
+@command(
+    "mad",
+    GROUP,
+    examples=(
+        ("mesh mad --model TAG --nodes 10.0.0.1,10.0.0.2 --ssh-user me --ssh-key ~/.ssh/id_rsa", "two nodes"),
+        ("mesh mad --config mad.ini --timeout 2h", "sections [cluster], [ssh], [training], [madengine]"),
+    ),
+)
+def mad(given: Given) -> int:
+    """Run madengine on every node, as MAD Engine's SSH runner does."""
+    from mesh.config.mad import read_mad
+    from mesh.core.outcome import Cause
+
+    typed: dict[str, str | bool | None] = {option.name: given[option] for option in MAD_TEXTS}
+    typed[o.MAD_PASSWORD.name] = given[o.MAD_PASSWORD]
+    job = read_mad(typed, given[o.MAD_CONFIG], os.environ)
+    if given[o.DRY_RUN]:
+        show(api.plan_mad(job))
+        return 0
+    json = given[o.JSON]
+    result = api.mad(job, wait=given[o.MAD_WAIT], output=given[o.SHOWN], label=given[o.MAD_LABEL], json=json)
+    if not json and result.cause is not Cause.OUTPUT_CLOSED:
+        show(node_table(result))
+    return result.exit_code
+
+
+def node_table(result: api.RunResult) -> Iterator[str]:
+    """Return how madengine ended on each node, and on how many it succeeded."""
+    rows = [[rank.host, str(rank.rank), _end(result, rank)] for rank in result.ranks]
+    yield from aligned([["node", "rank", "result"], *rows])
+    yield f"Successful nodes: {sum(rank.code == 0 for rank in result.ranks)}/{len(result.ranks)}"
+
+
+def _end(result: api.RunResult, rank: api.RankResult) -> str:
+    from mesh.core.events import Exited
+
+    if rank.code is not None or rank.signal is not None:
+        return Exited(time=0, node=0, rank=rank.rank, code=rank.code or 0, signal=rank.signal or 0).told()
+    lead = f"{rank.host}: "
+    why = next((failure for failure in result.failures if failure.startswith(lead)), "")
+    reason = plain(why.removeprefix(lead).split("\n")[0])
+    return textwrap.shorten(reason, REASON_WIDTH, placeholder="...") or (
+        "not started" if result.failures else "its end is not known"
+    )

@@ -1,0 +1,139 @@
+"""Commands about runs that are there: on hosts without a client, or in this machine's run directories."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from json import dumps
+
+from mesh import api
+from mesh.cli import options as o
+from mesh.cli.command import command
+from mesh.cli.options import Given
+from mesh.cli.speech import say, show
+from mesh.core.errors import MeshError, UsageError
+
+GROUP = "Runs"
+LAST, NEWEST = "last", "the last run of this machine"
+
+
+@command(
+    "attach",
+    GROUP,
+    "[RUN]",
+    examples=(("mesh attach", "the last run"), ("mesh attach 20261121-10 --from start", "all that it printed")),
+)
+def attach(given: Given) -> int:
+    """Come back to a run that goes on without a client: its output and its exit status."""
+    result = api.attach(
+        given[o.RUN] or LAST,
+        cluster=given[o.CLUSTER_OF_RUN],
+        begin=given[o.FROM],
+        clusters_file=given[o.CLUSTERS],
+        output=given[o.SHOWN],
+        label=given[o.LABEL],
+        fold=given[o.FOLD],
+        json=given[o.JSON],
+    )
+    return result.exit_code
+
+
+@command("detach", GROUP, "[RUN]", examples=(("mesh detach last", "close the laptop after that"),))
+def detach(given: Given) -> None:
+    """Have the hosts keep a run without its client, which leaves."""
+    run = api.detach(given[o.RUN] or LAST, cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
+    say(f"{run} goes on by itself; `mesh attach {run}` comes back")
+
+
+@command("signal", GROUP, "RUN SIGNAL", examples=(("mesh signal last USR1 --rank 0", "rank 0 alone"),))
+def signal(given: Given) -> None:
+    """Signal the processes of a run's ranks that have a handler for it."""
+    run, name = given[o.RUN], given[o.SIGNAL]
+    if not run or not name:
+        raise UsageError("expected a run and a signal", hint="mesh signal RUN USR1")
+    from mesh.core.ranks import told_ranks
+
+    where = {"cluster": given[o.CLUSTER_OF_RUN], "clusters_file": given[o.CLUSTERS]}
+    sent = api.signal(run, name, ranks=given[o.SOME_RANKS], **where)
+    if reached := [rank for rank, count in sent.items() if count]:
+        show([f"signalled {told_ranks(reached)}"])
+    if missed := [rank for rank, count in sent.items() if not count]:
+        raise MeshError(f"{told_ranks(missed)}: no process there has a handler for {name}, which would end it")
+
+
+@command(
+    "stop",
+    GROUP,
+    "RUN | --all --cluster CLUSTER",
+    examples=(("mesh stop last", "the last run"), ("mesh stop --all --cluster pod", "every run of yours there")),
+)
+def stop(given: Given) -> None:
+    """End a run on every host, from any machine; succeeds once nothing of it is left."""
+    run = given[o.RUN]
+    stopped = api.stop(
+        run,
+        every=given[o.ALL],
+        cluster=given[o.CLUSTER_OF_RUN],
+        options=given.options(),
+        clusters_file=given[o.CLUSTERS],
+    )
+    name = NEWEST if run == LAST else run
+    nothing = f"nothing to stop: {name} has ended already" if run else "no run is there"
+    show([f"stopped {one}" for one in stopped] or [nothing])
+
+
+@command(
+    "logs",
+    GROUP,
+    "[RUN]",
+    examples=(
+        ("mesh logs", "the last run, as `mesh run` showed it"),
+        ("mesh logs -f --rank 3,5-7", "go on until it ends, some ranks only"),
+        ("mesh logs last --since 10m --grep 'loss|nan' --stderr", "some lines only"),
+    ),
+)
+def logs(given: Given) -> None:
+    """Show what the ranks of a run have printed."""
+    api.logs(
+        given[o.RUN] or LAST,
+        ranks=given[o.SOME_RANKS],
+        stderr=given[o.STDERR],
+        prerun=given[o.PRERUN_LOGS],
+        since=given[o.SINCE],
+        grep=given[o.GREP],
+        follow=given[o.FOLLOW],
+        output=given[o.SHOWN],
+        fold=given[o.FOLD],
+        label=given[o.LABEL],
+        cluster=given[o.CLUSTER_OF_RUN],
+        clusters_file=given[o.CLUSTERS],
+        local=given[o.LOCAL],
+    )
+
+
+@command(
+    "runs",
+    GROUP,
+    "[prune]",
+    examples=(
+        ("mesh runs | head", "the newest runs"),
+        ("mesh runs prune", "remove those older than 30 days, but not the last 50"),
+        ("mesh runs prune --keep 10 --dry-run", "what would be removed"),
+    ),
+)
+def runs(given: Given) -> None:
+    """List the runs that this machine has started, newest first; `runs prune` removes old ones."""
+    from mesh.cli.records import pruned, record_as_json, records_table
+
+    action, keep, older_than = given[o.ACTION], given[o.KEEP], given[o.OLDER_THAN]
+    dry_run, json = given[o.DRY_PRUNE], given[o.JSON_RUNS]
+    if action not in ("", "prune"):
+        raise UsageError(f"unknown word {action!r}", hint="mesh runs, or mesh runs prune")
+    if action:
+        removed = api.prune(keep=keep, older_than=older_than, dry_run=dry_run)
+        show((dumps(asdict(one)) for one in removed) if json else pruned(removed, dry_run))
+        return
+    if keep is not None or older_than is not None or dry_run:
+        raise UsageError("--keep, --older-than and --dry-run are for `mesh runs prune`")
+    records = api.list_records()
+    show(map(record_as_json, records) if json else records_table(records, time.time()))
