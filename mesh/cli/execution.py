@@ -24,10 +24,10 @@ GROUP = "Run"
     "CLUSTER COMMAND [ARG ...]",
     takes=Takes.COMMAND,
     examples=(
-        ("mesh run local python train.py", "two ranks on this machine"),
-        ("mesh run pod python train.py --lr 1e-3", "every word after the cluster is the command's"),
-        ("mesh run -d pod python train.py", "leave once it runs; `mesh attach` comes back"),
-        ("mesh run --hosts tpu-[0-3] pod 'make && ./train'", "one word with spaces is for bash"),
+        ("mesh run local python train.py", "two ranks here"),
+        ("mesh run pod python train.py --lr 1e-3", "later words are yours"),
+        ("mesh run -d pod python train.py", "`mesh attach` comes back"),
+        ("mesh run --hosts tpu-[0-3] pod 'make && ./train'", "one word is for bash"),
     ),
 )
 def run(given: Given) -> int:
