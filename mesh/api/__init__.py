@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mesh.api.inquiries import RunLine as RunLine
     from mesh.api.inquiries import clean as clean
     from mesh.api.inquiries import ps as ps
-    from mesh.api.inquiries import stop as stop
     from mesh.api.keeper import about_keepers as about_keepers
     from mesh.api.keeper import stop_keepers as stop_keepers
     from mesh.api.madengine import mad as mad
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from mesh.api.records import list_records as list_records
     from mesh.api.records import prune as prune
     from mesh.api.replaying import logs as logs
+    from mesh.api.stopping import stop as stop
     from mesh.api.workspaces import Explanation as Explanation
     from mesh.api.workspaces import Listed as Listed
     from mesh.api.workspaces import explain as explain
@@ -91,7 +91,6 @@ _MODULES = {
         "RunLine",
         "clean",
         "ps",
-        "stop",
     ),
     "mesh.api.replaying": ("logs",),
     "mesh.api.keeper": ("about_keepers", "stop_keepers"),
@@ -109,6 +108,7 @@ _MODULES = {
         "list_records",
         "prune",
     ),
+    "mesh.api.stopping": ("stop",),
     "mesh.api.workspaces": (
         "Explanation",
         "Listed",

@@ -1,0 +1,67 @@
+"""mesh stop: end a run on every host, and write down how a detached one ended."""
+
+from __future__ import annotations
+
+from mesh.api.fetching import fetch_end
+from mesh.api.inquiries import DEFAULTS, STOP_PATIENCE, FoundRun, ask, clusters_of, find_run, told_failures
+from mesh.api.records import find_record
+from mesh.config.settings import Options
+from mesh.core.errors import MeshError, UsageError
+from mesh.sinks.records import State
+
+
+def stop(
+    run: str = "",
+    *,
+    every: bool = False,
+    cluster: str = "",
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+) -> tuple[str, ...]:
+    """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
+
+    run: an id, the beginning of one, or "last" for the last one of this machine (of which nobody knows that it has
+        ended, if there is such a one); a run that is no more is no error
+    every: all runs of this login on the cluster
+    options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
+    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    Raises UsageError, and MeshError if something is left or a host cannot be asked.
+    """
+    if every and not cluster:
+        raise UsageError("--all: expected a cluster", hint="mesh stop --all --cluster CLUSTER")
+    if every == bool(run):
+        raise UsageError(
+            "expected a run", hint="`mesh ps` lists them; mesh stop RUN, or mesh stop --all --cluster CLUSTER"
+        )
+    if every:
+        where = FoundRun(
+            run="", clusters=tuple(clusters_of(cluster, options, clusters_file, [])), problems=(), record=None
+        )
+    else:
+        where = find_run(run, cluster, options, clusters_file)
+    question = {"question": "stop", "run": where.run, "grace": options.grace}
+    stopped: set[str] = set()
+    troubles = list(where.problems)
+    for found in where.clusters:
+        inquiry = ask(found, question, STOP_PATIENCE)
+        troubles += told_failures(found, inquiry)
+        for node, answered in inquiry.answers.items():
+            stopped |= {told["run"] for told in answered.answer["stopped"]}
+            troubles += [
+                f"{found.hosts[node].name}: something of run {left} is left" for left in answered.answer["left"]
+            ]
+    if troubles:
+        raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
+    if not stopped and run and not where.record:
+        names = ", ".join(found.name for found in where.clusters)
+        raise UsageError(f"no run {run!r} is on {names}, and none is known here", hint="`mesh ps` lists what runs")
+    for one in sorted({*stopped, *([where.run] if where.run else [])}):
+        _note_end(one, clusters_file)
+    return tuple(sorted(stopped))
+
+
+def _note_end(run: str, clusters_file: str) -> None:
+    """Write into this machine's record of a detached run how it ended."""
+    record = find_record(run)
+    if record and record.state is State.DETACHED and record.hosts:
+        fetch_end(record, clusters_file)
