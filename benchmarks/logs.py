@@ -7,12 +7,13 @@ that is doubled or out of order.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.figures import Sample, Samples, Spread, medians, table
 from benchmarks.peers import peers
@@ -114,7 +115,7 @@ def measured(stage: Stage, found: list[Contestant], rounds: int) -> dict[str, li
             for one in here:
                 sample = stage.measure(one, out=shown)
                 wrong = look(shown, labels, SAME if SAME in one.argv else OWN, hosts)
-                samples[one.name].append(dataclasses.replace(sample, wrong=wrong))
+                samples[one.name].append(replace(sample, wrong=wrong))
                 for user in stage.users:
                     shutil.rmtree(user.home / ".local/state/mesh/runs", ignore_errors=True)
     finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import shutil
 import time
 from collections.abc import Callable
 from functools import partial
+
+from msgspec.structs import replace
 
 from benchmarks.peers import close_masters, masters
 from benchmarks.rows import Chosen, absent, told
@@ -83,7 +84,7 @@ class _Cases:
     ) -> None:
         """less: the names of those that are left out; where nothing is warm, no connection is there before"""
         here = [one for one in self.contestants if one.name not in less and (warm or not _is_connected(one))]
-        found = [dataclasses.replace(one, before=partial(before, one)) for one in here]
+        found = [replace(one, before=partial(before, one)) for one in here]
         samples = self._stage.compare(found, self._chosen.rounds, warm=warm)
         count = len(self._stage.addresses)
         title = f"{count} host{'s' * (count > 1)}: {title}"

@@ -8,13 +8,14 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from mesh.api.choosing import choose_cluster, make_spec, project_here
 from mesh.api.owner import Owners
 from mesh.api.wiring import placed
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ _ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/
 _CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
 
 
-@frozen
-class HostReport:
+class HostReport(Struct, frozen=True, kw_only=True):
     """What ``check`` found on one host."""
 
     host: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.api.choosing import (
     NOT_NAMED,
     cluster_file,
@@ -17,11 +19,9 @@ from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE
 from mesh.core.cluster import HostKeys
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.frozen import frozen
 
 
-@frozen
-class ClusterLine:
+class ClusterLine(Struct, frozen=True, kw_only=True):
     """One line of ``mesh clusters``."""
 
     name: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.api.choosing import (
     choose_cluster,
@@ -56,7 +57,7 @@ def run(
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
-    spec = dataclasses.replace(spec, lock=with_lock and not spec.share, claim=with_lock)
+    spec = replace(spec, lock=with_lock and not spec.share, claim=with_lock)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)
@@ -88,7 +89,7 @@ def exec(  # noqa: A001  (the command's name)
     spec = make_spec(project_here(), options, _words(command))
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.keep_going and not spec.detach
-    spec = dataclasses.replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
+    spec = replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)
@@ -133,7 +134,7 @@ def _sync(
 ) -> tuple[SyncResult, Outcome]:
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    spec = dataclasses.replace(
+    spec = replace(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
     )
     collected = _Synced()
@@ -168,7 +169,7 @@ def setup(
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    spec = dataclasses.replace(
+    spec = replace(
         make_spec(project, options, ()),
         kind=Kind.SETUP,
         commands=project.commands,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.api.checking import REACH
 from mesh.api.choosing import choose_cluster
@@ -18,7 +20,6 @@ from mesh.api.wiring import Attaching
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
 from mesh.sinks.layout import LOGS, SUFFIX
 from mesh.sinks.records import RUN_ID, Record, read_record
@@ -29,8 +30,7 @@ DEFAULTS = Options()
 ALL_OUTPUT_BYTES = 1 << 62  # more than a stream has
 
 
-@frozen
-class DetachedRun:
+class DetachedRun(Struct, frozen=True, kw_only=True):
     """A run that there is somewhere."""
 
     run: str  # its id
@@ -86,7 +86,7 @@ def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = (
     """The cluster with the hosts of a run; one that it has no more is named, and not looked for."""
     hosts = {host.name: host for host in cluster.hosts}
     chosen = tuple(hosts.get(name) or Host(name=name, address="") for name in names)
-    return dataclasses.replace(cluster, hosts=chosen, slices=tuple(slices))
+    return replace(cluster, hosts=chosen, slices=tuple(slices))
 
 
 def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
@@ -178,7 +178,7 @@ class Place:
         else:
             self._directory = directory
             left = read_left(read_record(directory), lock)
-            left = dataclasses.replace(left, about={**found.about, **left.about})
+            left = replace(left, about={**found.about, **left.about})
             fetch = {} if begin == "start" else left.have
             skip = left.have if begin == "start" else {}
             self.attaching = Attaching(
@@ -189,10 +189,10 @@ class Place:
         """What we had for ourselves goes: the other client has it."""
         logs = self.attaching.told
         ranks = [
-            dataclasses.replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)
+            replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)
             for one in result.ranks
         ]
-        return dataclasses.replace(result, ranks=tuple(ranks), directory=logs.parent)
+        return replace(result, ranks=tuple(ranks), directory=logs.parent)
 
     def forget(self) -> None:
         """There is no such run: what we have made for it goes."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.core.cluster import Cluster, TpuName
 from mesh.core.errors import MeshError
@@ -102,7 +103,7 @@ def _noted(cluster: Cluster, answer: Answer, zone: gcloud.Zone, told: str) -> Cl
     if missing:
         counted += f"; there is no {', '.join(missing[:MOST_NAMED])}{' ...' if missing[MOST_NAMED:] else ''}"
     note = f"TPU {cluster.tpu.name} in {zone.zone}: {counted}{f' ({told})' if told else ''}"
-    return dataclasses.replace(cluster, note=note)
+    return replace(cluster, note=note)
 
 
 def _ago(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import queue
@@ -10,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec
 from mesh.api.wiring import BACKENDS, SEVERAL, Showing, launch
@@ -44,7 +45,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
     hosts = tuple(host for part in parts for host in part.hosts)
     together = Cluster(name="all clusters", hosts=hosts, backend=SEVERAL)
     spec = make_spec(Project(workspace=Path("/"), named=False), Options(), ())
-    spec = dataclasses.replace(spec, sync=False, lock=False)
+    spec = replace(spec, sync=False, lock=False)
     most = max((len(part.hosts) for part in parts), default=0)
     prompts = Prompts()
     inquiry = Inquiry(
@@ -75,14 +76,14 @@ def distinct(clusters: Sequence[Cluster]) -> list[Cluster]:
     for cluster in clusters:
         hosts = []
         for host in cluster.hosts:
-            host = dataclasses.replace(host, remote_dir=host.remote_dir or cluster.remote_dir)
+            host = replace(host, remote_dir=host.remote_dir or cluster.remote_dir)
             way = host.proxy_command or cluster.gateway
             key = (cluster.backend, way, host.address, host.port, host.user, host.remote_dir)
             if key not in seen:
                 seen.add(key)
                 hosts.append(host)
         if hosts:
-            parts.append(dataclasses.replace(cluster, hosts=tuple(hosts)))
+            parts.append(replace(cluster, hosts=tuple(hosts)))
     return parts
 
 
@@ -100,7 +101,7 @@ def _forget_wrong_hosts(parts: Sequence[Cluster], outcome: Outcome) -> None:
             from mesh.api.discovering import forget_if_wrong
 
             failures = tuple(failure for failure in outcome.failures if failure.node in nodes)
-            forget_if_wrong(part, dataclasses.replace(outcome, failures=failures))
+            forget_if_wrong(part, replace(outcome, failures=failures))
 
 
 class Prompts:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from mesh.api.checking import REACH
 from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
@@ -30,7 +31,7 @@ class Fetch:
         """place: nobody else writes it; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
-        self._spec = spec if lasting else dataclasses.replace(spec, host_grace=min(spec.host_grace, SILENT))
+        self._spec = spec if lasting else replace(spec, host_grace=min(spec.host_grace, SILENT))
         self._cluster, self._place, self._lasting = cluster, place, lasting
         self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
         self._error: BaseException | None = None
@@ -72,7 +73,7 @@ class Fetch:
         self._thread.join()
 
     def _work(self) -> None:
-        attaching = dataclasses.replace(self._place.attaching, only_reads=True)
+        attaching = replace(self._place.attaching, only_reads=True)
         try:
             outcome, _, store = launch(
                 self._spec,

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.api.inquiries import ask, find_run, told_failures
 from mesh.api.records import LAST
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.ranks import told_ranks
 from mesh.sinks.stacks import Group, ended, fold, notes
 
@@ -26,8 +27,7 @@ MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; 
 HASH = 20  # bytes of BLAKE2b, as for contents of a workspace
 
 
-@frozen
-class Stacks:
+class Stacks(Struct, frozen=True, kw_only=True):
     """The stacks of all ranks of a run."""
 
     run: str

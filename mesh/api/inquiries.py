@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
 from mesh.api.records import ambiguous, find_record
@@ -19,7 +21,6 @@ from mesh.config.project import Project
 from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause
 from mesh.sinks.records import RUN_ID, Record
 
@@ -31,8 +32,7 @@ MOST_NAMED = 8  # hosts in one message
 STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
-@frozen
-class RunLine:
+class RunLine(Struct, frozen=True, kw_only=True):
     """One run on the hosts of a cluster."""
 
     run: str
@@ -48,16 +48,14 @@ class RunLine:
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
 
 
-@frozen
-class Answers:
+class Answers(Struct, frozen=True, kw_only=True):
     """What hosts have told, and which could not be asked."""
 
     runs: tuple[RunLine, ...]
     failures: tuple[str, ...]  # one line for each host
 
 
-@frozen
-class Leftover:
+class Leftover(Struct, frozen=True, kw_only=True):
     """Something that a run has left on a host."""
 
     host: str
@@ -146,8 +144,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
 
 
-@frozen
-class FoundRun:
+class FoundRun(Struct, frozen=True, kw_only=True):
     """A run that a command is about."""
 
     run: str  # its id
@@ -187,7 +184,7 @@ def ask(
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
-    spec = dataclasses.replace(spec, sync=False, lock=False)
+    spec = replace(spec, sync=False, lock=False)
     placement = Placement(hosts=cluster.hosts)
     inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
     outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry, reach=reach)

@@ -23,10 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec.structs import asdict, replace
 
 from mesh.backends import kept
 from mesh.backends.kept import ANSWER, END, PACKET, TOGETHER, ask, key_of, receive, send_all

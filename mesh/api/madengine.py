@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.api.checking import vetted
 from mesh.api.choosing import make_spec, project_here
@@ -75,7 +76,7 @@ def _spec(job: MadJob, wait: float) -> RunSpec:
         wait=wait,
     )
     spec = make_spec(project, options, job.command)
-    return dataclasses.replace(spec, multi_node=True, prerun=_prerun(spec, job), lock=True, claim=True)
+    return replace(spec, multi_node=True, prerun=_prerun(spec, job), lock=True, claim=True)
 
 
 def _prerun(spec: RunSpec, job: MadJob) -> tuple[PrerunEntry, ...]:

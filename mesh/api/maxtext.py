@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.api.choosing import cluster_file, hosted, make_spec
 from mesh.api.running import run_on
@@ -58,7 +59,7 @@ def multihost(
     found = hosted(_cluster(tpu_prefix, project, zone, internal_ip, clusters_file))
     # The runner writes both to one file, and to the terminal's stdout.
     spec = make_spec(here, Options(evict=True), (*SHELL, f"exec 2>&1\n{command}"))
-    spec = dataclasses.replace(
+    spec = replace(
         spec,
         project=run_name or spec.project,
         sync=not use_existing_folder,
@@ -78,7 +79,7 @@ def _project(script_dir: str) -> Project:
     named = (directory / FILE).exists()
     found = load_project(directory) if named else Project(workspace=directory, named=bool(script_dir))
     check_workspace(found, Path.home())
-    return dataclasses.replace(found, ignore=(LEFT_OUT, *found.ignore))
+    return replace(found, ignore=(LEFT_OUT, *found.ignore))
 
 
 def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clusters_file: str) -> Cluster:
@@ -95,7 +96,7 @@ def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clust
     if internal_ip is None:
         return cluster
     assert cluster.tpu is not None
-    return dataclasses.replace(cluster, tpu=dataclasses.replace(cluster.tpu, internal_ip=str(internal_ip).lower()))
+    return replace(cluster, tpu=replace(cluster.tpu, internal_ip=str(internal_ip).lower()))
 
 
 def _is_same(tpu: TpuName, given: TpuName) -> bool:

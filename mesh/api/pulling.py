@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster, here, make_spec, project_here
 from mesh.api.wiring import Showing, launch
@@ -55,7 +56,7 @@ def pull(
     from mesh.workspace.landing import Landing
 
     project = project_here()
-    spec = dataclasses.replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
+    spec = replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
     directory = Path(into or INTO)
     place = here() / directory
     collected, began = _Collected(), time.monotonic()

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import Kind
 from mesh.sinks.layout import EVENTS
 from mesh.sinks.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
@@ -24,8 +25,7 @@ YOUNG = 3600.0  # seconds: what is no older may be a run that is just beginning
 _REMOVED = ".removed"  # ends the name of a directory that is being removed
 
 
-@frozen
-class Removed:
+class Removed(Struct, frozen=True, kw_only=True):
     """A run whose directory was removed."""
 
     run: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from mesh.api.checking import numbered, vetted
 from mesh.api.wiring import Showing, launch
@@ -20,7 +20,7 @@ def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bo
     if spec.nproc == AUTO:
         from mesh.api.inquiries import count_gpus
 
-        spec = dataclasses.replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
+        spec = replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
     outcome, placement, store = launch(spec, cluster, showing, supervisor=decider, keeps=not check_first)
     assert store is not None  # runs are kept

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import signal
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from mesh.api.choosing import here, project_here
 from mesh.config.project import FILE as PROJECT_FILE
@@ -33,13 +34,13 @@ def keep_synced(
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     if not options.wait:
-        options = dataclasses.replace(options, wait=math.inf)
+        options = replace(options, wait=math.inf)
     watch = _watch_all()
     try:
         known, status = watch.survey, sync(options)
         if status not in ENDED:
             say(f"watching {counted(known.count, 'file')} in {os.fsdecode(known.root)}; Ctrl-C ends it")
-        options = dataclasses.replace(options, fresh=False)  # what hosts make from now on stays
+        options = replace(options, fresh=False)  # what hosts make from now on stays
         while status not in ENDED:
             if status:
                 say("the next change tries again")

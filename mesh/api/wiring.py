@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from mesh.api.owner import Owners, owner_of, plan_of
 from mesh.api.records import runs_directory
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
@@ -50,8 +51,7 @@ LAST_WORDS = 1.0  # seconds for them, where one reader has stood still already
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
 
 
-@frozen
-class Showing:
+class Showing(Struct, frozen=True, kw_only=True):
     """What a command shows and keeps."""
 
     output: str = "all"  # one of OUTPUTS; "": "fold" on a terminal, else "all"
@@ -82,8 +82,7 @@ class Showing:
         return "fold" if _is_terminal(1) and replaced(1) is None else "all"
 
 
-@frozen
-class Attaching:
+class Attaching(Struct, frozen=True, kw_only=True):
     """What is here of a run that goes on by itself, and what is wanted of it."""
 
     directory: Path

@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.api.choosing import (
     here,
     project_here,
 )
 from mesh.config.project import check_workspace
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 
 
-@frozen
-class Listed:
+class Listed(Struct, frozen=True, kw_only=True):
     """A file or link of the workspace."""
 
     path: str  # relative to the workspace
     size: int  # bytes
 
 
-@frozen
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """Why a path belongs to the workspace, or does not."""
 
     belongs: bool

@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
+from msgspec import Struct
 
 from mesh.core.errors import HostUnreachable
-from mesh.core.frozen import frozen
 
 SSH_PORT = 22
 STEP = "host-key"  # of connecting, that fails here
 _writing = threading.Lock()
 
 
-@frozen(kw_only=False)
-class Line:
+class Line(Struct, frozen=True):
     """One line of a file."""
 
     path: Path
@@ -116,8 +115,7 @@ def lines_about(name: str, paths: Sequence[Path]) -> list[Line]:
     return lines
 
 
-@frozen(kw_only=False)
-class Checker:
+class Checker(Struct, frozen=True):
     """Decides about the keys of one host."""
 
     host: str  # the name that is connected to, or HostKeyAlias

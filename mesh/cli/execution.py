@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from json import dumps
+
+from msgspec.structs import asdict
 
 from mesh import api
 from mesh.cli import options as o

@@ -32,7 +32,6 @@ from mesh.cli.program import run
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
 from mesh.config.clusters import clusters_path, load_clusters
 from mesh.core.errors import MeshError
-from mesh.core.frozen import write_all
 from mesh.remote import blob
 from mesh.sinks.foreground import stand_behind
 
@@ -88,7 +87,6 @@ def _rehearse() -> None:
     with contextlib.suppress(MeshError, OSError):
         if clusters.is_file():  # what is in a pipe is for the command that it was given to
             load_clusters(clusters, required=False)
-    write_all()
     keeper.socket_of(os.environ)
     user_name()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
 from json import dumps
+
+from msgspec.structs import asdict
 
 from mesh import api
 from mesh.cli import options as o

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node
 
 from mesh.config import tpu, yamlfile
@@ -15,7 +15,6 @@ from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
 from mesh.core.errors import UnknownCluster, UsageError
-from mesh.core.frozen import frozen
 
 LOCAL = "local"
 LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
@@ -52,8 +51,7 @@ write that file, for example:
 or try the built-in cluster: mesh run local COMMAND"""
 
 
-@frozen
-class ClusterFile:
+class ClusterFile(Struct, frozen=True, kw_only=True):
     """The clusters of one file, good and bad ones."""
 
     path: Path
@@ -295,7 +293,7 @@ def _named_once(hosts: Sequence[_Found], problems: Problems) -> tuple[Host, ...]
     named: list[Host] = []
     for host, where, node in hosts:
         if counted[host.name] > 1 and host.port:  # one machine, several ports: as containers have
-            host = dataclasses.replace(host, name=f"{host.name}:{host.port}")
+            host = replace(host, name=f"{host.name}:{host.port}")
         if any(host.name == other.name for other in named):
             problems.add(node, where, f"{host.name} is listed twice")
         named.append(host)
@@ -319,11 +317,11 @@ def _host_mapping(node: MappingNode, where: str, defaults: Host, problems: Probl
     own = defaults
     if "user" in keys:
         user = yamlfile.text(keys["user"][1], f"{where}.user", problems, "a user name")
-        own = dataclasses.replace(own, user=_user(user, keys, where, problems))
+        own = replace(own, user=_user(user, keys, where, problems))
     if "port" in keys:
-        own = dataclasses.replace(own, port=_port(keys, where, problems))
+        own = replace(own, port=_port(keys, where, problems))
     if "identity_file" in keys:
-        own = dataclasses.replace(own, identity_file=_identity_file(keys, where, problems))
+        own = replace(own, identity_file=_identity_file(keys, where, problems))
     if "internal_ip" in keys:
         place = f"{where}.internal_ip"
         address = yamlfile.text(keys["internal_ip"][1], place, problems, "an address")
@@ -333,7 +331,7 @@ def _host_mapping(node: MappingNode, where: str, defaults: Host, problems: Probl
                 problems.unexpected(keys["internal_ip"][1], place, "an address without user and port")
         except NoHost as error:
             problems.add(keys["internal_ip"][1], place, str(error))
-        own = dataclasses.replace(own, internal_ip=address)
+        own = replace(own, internal_ip=address)
     place = f"{where}.host"
     written = yamlfile.text(keys["host"][1], place, problems, "a host name")
     hosts = _named(written, keys["host"][1], place, own, problems) if written else []
@@ -347,8 +345,8 @@ def _named(written: str, node: Node, where: str, defaults: Host, problems: Probl
         hosts = []
         for name in expand(written):
             user, address, port = split(name)
-            host = dataclasses.replace(defaults, name=address, address=address)
-            hosts.append(dataclasses.replace(host, user=user or host.user, port=port or host.port))
+            host = replace(defaults, name=address, address=address)
+            hosts.append(replace(host, user=user or host.user, port=port or host.port))
         return hosts
     except NoHost as error:
         problems.add(node, where, f"expected a host name, found {yamlfile.found(node)}: {error}")

@@ -8,13 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.project import VARIABLE
 from mesh.config.settings import read_seconds
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import MULTI_NODE_ARGS
 
 REQUIRED = ("model", "nodes", "ssh-user")
@@ -44,8 +45,7 @@ NO_PASSWORD = UsageError(
 )
 
 
-@frozen
-class MadJob:
+class MadJob(Struct, frozen=True, kw_only=True):
     """What madengine is to do, and where."""
 
     model: str  # the tag of a model

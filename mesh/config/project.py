@@ -7,15 +7,14 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntry, SetupCommand
 
 FILE = "mesh.yaml"
@@ -75,8 +74,7 @@ pass:
 """
 
 
-@frozen
-class Project:
+class Project(Struct, frozen=True, kw_only=True):
     """A directory with or without a mesh.yaml."""
 
     workspace: Path  # absolute; what every host gets a copy of

@@ -7,15 +7,16 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field, fields, replace
-from typing import Any
+from typing import get_type_hints
+
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import asdict, replace
 
 from mesh.config.hosts import NoHost, expand, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 from mesh.core.run import (
     AUTO,
     DEFAULT_DRAIN,
@@ -36,8 +37,7 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
-@frozen
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What may be chosen for one run. Times are in seconds; None leaves them to MESH_GRACE and the like, then to
     mesh.yaml, then to the default."""
 
@@ -89,6 +89,9 @@ class Options:
             hint = "leave out -i or --stdin"
             raise UsageError("--detach leaves, so that there is no standard input to give", hint=hint)
         return self
+
+
+_TYPES = get_type_hints(Options)
 
 
 def read_nproc(place: str, text: str) -> int:
@@ -172,7 +175,7 @@ def select_hosts(cluster: Cluster, options: Options) -> Cluster:
     if not picked:
         raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {', '.join(_names(cluster)[:8])}")
     hosts = tuple(host for node, host in enumerate(cluster.hosts) if node in picked)
-    return Cluster(**{**vars(cluster), "hosts": hosts, "slices": _slices_left(cluster.slices, picked)})
+    return replace(cluster, hosts=hosts, slices=_slices_left(cluster.slices, picked))
 
 
 def _slices_left(slices: Sequence[int], picked: Set[int]) -> tuple[int, ...]:
@@ -310,20 +313,17 @@ def _nproc(options: Options, env: Mapping[str, str]) -> int:
 
 
 def _check_types(options: Options) -> None:
-    """A program may have put anything there, and the hosts are not the place to find out. Raises UsageError."""
-    for field_ in fields(Options):
-        value = getattr(options, field_.name)
-        kinds: Any = {"nproc": int, "master_port": int, "env": Mapping}.get(field_.name, str)
-        if field_.name in ("grace", "drain", "timeout", "host_grace", "lease", "connect_timeout", "wait"):
-            kinds = (int, float) if field_.name == "wait" else (int, float, type(None))
-        elif isinstance(field_.default, bool):
-            kinds = bool
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            raise UsageError(f"{field_.name}: expected another kind of value, found {value!r}")
+    """Check the values that a program may have put into options. Raises UsageError that names the field."""
+    for name, value in asdict(options).items():
+        try:
+            convert(value, _TYPES[name])
+        except ValidationError as error:
+            text = str(error)
+            raise UsageError(f"{name}: {text[:1].lower()}{text[1:]}, found {value!r}") from error
     for name, value in options.env.items():
-        if not isinstance(name, str) or not VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             raise UsageError(f"env: {name!r} is no name of a variable")
-        if not isinstance(value, str) or "\0" in value:
+        if "\0" in value:
             raise UsageError(f"env: {name}: expected a text without zero bytes, found {value!r}")
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 
-from mesh.core.frozen import frozen
+from msgspec import Struct, field
 
 DEFAULT_REMOTE_DIR = "~/.mesh"
 LONGEST_KEEP = 600.0  # seconds; an agent that waits leaves by itself after a little more
@@ -25,8 +24,7 @@ class HostKeys(Enum):
     STRICT = "strict"
 
 
-@frozen
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """One machine of a cluster."""
 
     name: str  # how the user calls it: unique in its cluster, used in labels and file names
@@ -42,8 +40,7 @@ class Host:
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 
 
-@frozen
-class TpuName:
+class TpuName(Struct, frozen=True, kw_only=True):
     """TPU VMs of Google Cloud by their name: the API tells which hosts they are."""
 
     name: str
@@ -55,8 +52,7 @@ class TpuName:
     like: Host = field(default_factory=lambda: Host(name="", address=""))  # user, port and key of every host
 
 
-@frozen
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """A named, ordered set of hosts and how they are reached."""
 
     name: str
@@ -79,8 +75,7 @@ class Cluster:
     keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 
-@frozen
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Which ranks run where: host i runs ranks i * nproc .. i * nproc + nproc - 1.
 
     >>> hosts = tuple(Host(name=name, address=name) for name in ("a", "b"))

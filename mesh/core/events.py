@@ -7,11 +7,10 @@ corrected by the offset between the two clocks, so that events of different host
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from mesh.core.frozen import frozen
+from msgspec import Struct, field
 
 # The steps on the way to an agent, in their order: a host that fails in one of them has none.
 CONNECTING = ("reach", "host-key", "login", "python")
@@ -29,29 +28,25 @@ class Stream(Enum):
     SETUP = "setup"
 
 
-@frozen
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something that happened in a run."""
 
     time: float  # seconds since the epoch, on the launcher's clock
 
 
-@frozen
-class HostEvent(Event):
+class HostEvent(Event, frozen=True, kw_only=True):
     """Something that happened on one host."""
 
     node: int  # 0 .. number of hosts - 1
 
 
-@frozen
-class RankEvent(HostEvent):
+class RankEvent(HostEvent, frozen=True, kw_only=True):
     """Something that happened to one rank."""
 
     rank: int  # 0 .. world size - 1
 
 
-@frozen
-class Connected(HostEvent):
+class Connected(HostEvent, frozen=True, kw_only=True):
     """The agent runs there and has answered."""
 
     address: str  # by which the other hosts reach it
@@ -60,8 +55,7 @@ class Connected(HostEvent):
     is_preparing: bool = False  # and then prepares itself
 
 
-@frozen
-class OtherRun:
+class OtherRun(Struct, frozen=True, kw_only=True):
     """A run of another Unix user on a host."""
 
     user: str
@@ -69,8 +63,7 @@ class OtherRun:
     since: float  # seconds since the epoch, on our clock
 
 
-@frozen
-class Locked(HostEvent):
+class Locked(HostEvent, frozen=True, kw_only=True):
     """The host is ours until the agent leaves."""
 
     tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
@@ -79,8 +72,7 @@ class Locked(HostEvent):
     others: tuple[OtherRun, ...] = ()  # which the lock does not keep out
 
 
-@frozen
-class Busy(HostEvent):
+class Busy(HostEvent, frozen=True, kw_only=True):
     """Another run holds the host's lock."""
 
     owner: str  # whose, since when, with what: one line for people
@@ -88,8 +80,7 @@ class Busy(HostEvent):
     is_other_user: bool = False  # it is another Unix user's, and has a lock of its own
 
 
-@frozen
-class Synced(HostEvent):
+class Synced(HostEvent, frozen=True, kw_only=True):
     """The workspace on the host equals the local one."""
 
     files: int
@@ -99,45 +90,39 @@ class Synced(HostEvent):
     attempt: int = 0  # as in Lacks
 
 
-@frozen
-class Lacks(HostEvent):
+class Lacks(HostEvent, frozen=True, kw_only=True):
     """Contents that the host needs for its workspace."""
 
     wants: tuple[Mapping[str, Any], ...]  # as docs/sync.md has them
     attempt: int  # how often the workspace had been listed again when it was told what has changed
 
 
-@frozen
-class OtherTree(HostEvent):
+class OtherTree(HostEvent, frozen=True, kw_only=True):
     """The host has another tree than it had told: the changes were for nothing."""
 
     tree: str  # its tree hash
     attempt: int  # as in Lacks
 
 
-@frozen
-class Serving(HostEvent):
+class Serving(HostEvent, frozen=True, kw_only=True):
     """The host hands on the next pack that it gets."""
 
     tree: int  # which of the trees that hand on packs it is about
     port: int
 
 
-@frozen
-class Unfetched(HostEvent):
+class Unfetched(HostEvent, frozen=True, kw_only=True):
     """The host cannot get the pack from another one, or cannot hand it on."""
 
     tree: int  # as in Serving
     reason: str
 
 
-@frozen
-class Progress(Event):
+class Progress(Event, frozen=True, kw_only=True):
     """How far a sync or a pull is. A few come in a second; one that finds a sink busy is left out."""
 
 
-@frozen
-class Preparing(Progress):
+class Preparing(Progress, frozen=True, kw_only=True):
     """Our own part of the sync takes a while."""
 
     what: str  # "listing", "hashing" or "packing"
@@ -145,21 +130,18 @@ class Preparing(Progress):
     of: int  # the same; 0: not known
 
 
-@frozen
-class Sending(Progress):
+class Sending(Progress, frozen=True, kw_only=True):
     """The workspace travels."""
 
     sent: int  # bytes that have left for all hosts
     of: int  # bytes that are to leave, as far as is known
 
 
-@frozen
-class Heard(HostEvent):
+class Heard(HostEvent, frozen=True, kw_only=True):
     """Something has come that tells nothing. For the launcher, which acknowledges it."""
 
 
-@frozen
-class PrerunDecided(HostEvent):
+class PrerunDecided(HostEvent, frozen=True, kw_only=True):
     """The host knows whether it must run a prerun entry that has inputs."""
 
     entry: int  # index in the list
@@ -175,8 +157,7 @@ class PrerunDecided(HostEvent):
         return f"runs: {self.why}" if self.why else f"skipped: {UNCHANGED}"
 
 
-@frozen
-class Ready(HostEvent):
+class Ready(HostEvent, frozen=True, kw_only=True):
     """Everything before the ranks is done there, prerun too."""
 
     # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, as the ranks there will have them.
@@ -185,8 +166,7 @@ class Ready(HostEvent):
     nearest: str = ""  # the name of a command there that is like it; "": none is
 
 
-@frozen
-class PrepareFailed(HostEvent):
+class PrepareFailed(HostEvent, frozen=True, kw_only=True):
     """The host cannot take part; no rank will start anywhere."""
 
     # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
@@ -197,8 +177,7 @@ class PrepareFailed(HostEvent):
     killed_by: str = ""  # "signal 15" if the agent was killed, or ended by that
 
 
-@frozen
-class NoCommand(PrepareFailed):
+class NoCommand(PrepareFailed, frozen=True, kw_only=True):
     """The host cannot execute the command; found after prerun, and before any rank starts."""
 
     program: str  # the first word of the command line
@@ -206,36 +185,31 @@ class NoCommand(PrepareFailed):
     nearest: str = ""  # as in Ready
 
 
-@frozen
-class WorkspaceFailed(Event):
+class WorkspaceFailed(Event, frozen=True, kw_only=True):
     """Our own part of the preparation failed: the workspace cannot be listed, read or packed."""
 
     message: str
     hint: str = ""
 
 
-@frozen
-class WantsPassword(HostEvent):
+class WantsPassword(HostEvent, frozen=True, kw_only=True):
     """sudo on the host will want the user's password in a later command of the setup; the host does not wait."""
 
 
-@frozen
-class AsksPassword(HostEvent):
+class AsksPassword(HostEvent, frozen=True, kw_only=True):
     """sudo on the host wants the user's password; its setup waits."""
 
     step: int  # the number of the setup's command that needs it
 
 
-@frozen
-class Answered(HostEvent):
+class Answered(HostEvent, frozen=True, kw_only=True):
     """The agent's answer to a question."""
 
     answer: Mapping[str, Any]  # as the agent wrote it
     clock: float  # seconds that the host's clock is ahead of ours
 
 
-@frozen
-class Pulling(Progress, HostEvent):
+class Pulling(Progress, HostEvent, frozen=True, kw_only=True):
     """How far a pull from one host is."""
 
     files: int  # that are here
@@ -243,8 +217,7 @@ class Pulling(Progress, HostEvent):
     of: int  # bytes that are to come, as far as is known
 
 
-@frozen
-class Pulled(HostEvent):
+class Pulled(HostEvent, frozen=True, kw_only=True):
     """All that the host sends of a pull is here."""
 
     files: int  # files and links that are here now
@@ -254,8 +227,7 @@ class Pulled(HostEvent):
     seconds: float  # since the host was reached
 
 
-@frozen
-class NotPulled(HostEvent):
+class NotPulled(HostEvent, frozen=True, kw_only=True):
     """A path that a pull does not bring from this host."""
 
     path: str  # as it was given, or as it would be here; for people
@@ -263,23 +235,20 @@ class NotPulled(HostEvent):
     fails: bool = True  # the pull is not complete without it; False: a socket, a device
 
 
-@frozen
-class Started(RankEvent):
+class Started(RankEvent, frozen=True, kw_only=True):
     """The rank's process exists."""
 
     pid: int  # on its host
 
 
-@frozen
-class Output(RankEvent):
+class Output(RankEvent, frozen=True, kw_only=True):
     """Bytes that a rank (or, for Stream.PRERUN and SETUP, the host's session) wrote, as they came."""
 
     stream: Stream
     data: bytes
 
 
-@frozen
-class Exited(RankEvent):
+class Exited(RankEvent, frozen=True, kw_only=True):
     """The rank's process ended by itself or by a signal; all that it had written came before."""
 
     code: int = 0  # 0 .. 255; 0 when a signal ended it
@@ -311,24 +280,21 @@ class Exited(RankEvent):
             return f"killed by signal {self.signal}"
 
 
-@frozen
-class Ended(Exited):
+class Ended(Exited, frozen=True, kw_only=True):
     """The same, told before the output that came first: behind a paused terminal it is known all the same.
 
     For the supervisor; Exited comes in its turn.
     """
 
 
-@frozen
-class LeftOut(RankEvent):
+class LeftOut(RankEvent, frozen=True, kw_only=True):
     """Output that the host's spool had no room for."""
 
     stream: Stream
     bytes: int
 
 
-@frozen
-class Lost(HostEvent):
+class Lost(HostEvent, frozen=True, kw_only=True):
     """The host or its agent is gone without a good-bye, or is silent for too long."""
 
     reason: str
@@ -338,78 +304,66 @@ class Lost(HostEvent):
     is_cut: bool = False  # only the connection is gone: the agent may keep the ranks until its lease ends
 
 
-@frozen
-class Reconnecting(HostEvent):
+class Reconnecting(HostEvent, frozen=True, kw_only=True):
     """The connection ended; the agent goes on, and we are trying to reach it again."""
 
     reason: str
 
 
-@frozen
-class Reconnected(HostEvent):
+class Reconnected(HostEvent, frozen=True, kw_only=True):
     """The agent is back, and nothing was lost."""
 
 
-@frozen
-class Silent(HostEvent):
+class Silent(HostEvent, frozen=True, kw_only=True):
     """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
 
     seconds: float
 
 
-@frozen
-class HostNotice(HostEvent):
+class HostNotice(HostEvent, frozen=True, kw_only=True):
     """A line for the user about one host."""
 
     text: str
     seconds: float = 0.0  # that the host asks for to end what it is doing
 
 
-@frozen
-class Stopped(HostEvent):
+class Stopped(HostEvent, frozen=True, kw_only=True):
     """Somebody has asked the agent to end the run (``mesh stop``)."""
 
 
-@frozen
-class Cleared(HostEvent):
+class Cleared(HostEvent, frozen=True, kw_only=True):
     """Every process of the run is gone there; told before the output that comes before Gone. For the supervisor."""
 
 
-@frozen
-class Gone(HostEvent):
+class Gone(HostEvent, frozen=True, kw_only=True):
     """The agent has ended every process of the run, looked, and leaves."""
 
     left: tuple[str, ...] = ()  # what is still there and why, one line each; () if nothing is
     stays: tuple[str, ...] = ()  # what a setup has left in the background on purpose, one line each
 
 
-@frozen
-class Detached(HostEvent):
+class Detached(HostEvent, frozen=True, kw_only=True):
     """The host keeps the run without us from now on."""
 
     ends_with: str = ""  # its system ends it with the end of "login", ours there, or "logins", the user's last one
 
 
-@frozen
-class StaysAttached(HostEvent):
+class StaysAttached(HostEvent, frozen=True, kw_only=True):
     """The host cannot keep the run without us, though it was asked to; a HostNotice has told why."""
 
 
-@frozen
-class Introduced(HostEvent):
+class Introduced(HostEvent, frozen=True, kw_only=True):
     """The host's agent has met the others of the run, or waits for them; it need not be asked by us any more."""
 
     port: int = 0  # where the hub waits for the others
     reason: str = ""  # why they will not meet
 
 
-@frozen
-class CaughtUp(HostEvent):
+class CaughtUp(HostEvent, frozen=True, kw_only=True):
     """What comes from now on was not there when we attached."""
 
 
-@frozen
-class EndOrdered(HostEvent):
+class EndOrdered(HostEvent, frozen=True, kw_only=True):
     """The ranks of a host were told to end while the run went on without the client that had started it."""
 
     cause: str  # a value of outcome.Cause
@@ -418,41 +372,35 @@ class EndOrdered(HostEvent):
     reason: str = ""  # how that one was lost
 
 
-@frozen
-class Chosen(Event):
+class Chosen(Event, frozen=True, kw_only=True):
     """What the user has answered, who was asked."""
 
     answer: str  # "stop", "leave" or "go on"
 
 
-@frozen
-class Interrupted(Event):
+class Interrupted(Event, frozen=True, kw_only=True):
     """The launcher got a signal that asks it to end, or was told to."""
 
     signal: int
 
 
-@frozen
-class StdoutClosed(Event):
+class StdoutClosed(Event, frozen=True, kw_only=True):
     """Nobody reads our standard output any more."""
 
 
-@frozen
-class Tick(Event):
+class Tick(Event, frozen=True, kw_only=True):
     """Nothing happened but time. Only the supervisor sees it."""
 
     monotonic: float  # seconds of time.monotonic(), for deadlines
 
 
-@frozen
-class Notice(Event):
+class Notice(Event, frozen=True, kw_only=True):
     """A line for the user about the run as a whole. Comes from the supervisor, for the sinks."""
 
     text: str
 
 
-@frozen
-class Finished(Event):
+class Finished(Event, frozen=True, kw_only=True):
     """The run has ended everywhere; the last event of every run."""
 
     exit_code: int

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Event
-from mesh.core.frozen import frozen
 
 
-@frozen
-class Farewell:
+class Farewell(Struct, frozen=True, kw_only=True):
     """What a channel says after its end."""
 
     status: int | None  # exit status of the remote argv; None if it was not told
@@ -45,8 +45,7 @@ class Channel(Protocol):
         """End it at once, from any thread: a blocked send or receive returns or raises. May be called twice."""
 
 
-@frozen
-class Opened:
+class Opened(Struct, frozen=True, kw_only=True):
     """The end of one host's opening."""
 
     node: int  # index in the hosts that were given

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from msgspec import Struct
+
 from mesh.core.events import Exited, Lost, PrepareFailed
-from mesh.core.frozen import frozen
 
 
 class Cause(Enum):
@@ -30,8 +31,7 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127  # as a shell
 EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE
 
 
-@frozen
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The end of a run."""
 
     run: str

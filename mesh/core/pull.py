@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 
-@frozen
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """The beginning of a file that is here already."""
 
     size: int  # bytes; 0: nothing of it

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
-from mesh.core.frozen import frozen
+from msgspec import Struct, field
 
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
@@ -41,8 +40,7 @@ class Kind(Enum):
     PULL = "pull"  # files from the hosts
 
 
-@frozen
-class SetupCommand:
+class SetupCommand(Struct, frozen=True, kw_only=True):
     """One of the ``commands:`` of mesh.yaml."""
 
     run: str  # shell text
@@ -50,8 +48,7 @@ class SetupCommand:
     sudo: bool = False  # as root, by sudo
 
 
-@frozen
-class PrerunEntry:
+class PrerunEntry(Struct, frozen=True, kw_only=True):
     """One entry of ``prerun:``."""
 
     run: str  # shell text
@@ -70,8 +67,7 @@ class PrerunEntry:
         return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
 
 
-@frozen
-class RunSpec:
+class RunSpec(Struct, frozen=True, kw_only=True):
     """What one run does, on whatever hosts. Times are in seconds.
 
     A setup is a run as well: its ``commands`` take the place of the command, one rank to a host.

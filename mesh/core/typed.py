@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 EXCLUDE = "--exclude"
 
 
-@frozen
-class Typed:
+class Typed(Struct, frozen=True, kw_only=True):
     """A command line of ``mesh run`` or ``mesh exec``, split where the user's own command begins.
 
     >>> typed = Typed(before=("mesh", "run", "pod"), command=("python", "train.py", "--name", "a b"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from mesh.core.cluster import TpuName
 from mesh.core.errors import MeshError
@@ -178,8 +179,8 @@ def _with_instances(client: Any, node: TpuNode, zone: Zone, until: float) -> Tpu
     if len(names) != len(node.workers) or not all(names):
         told = f"TPU {node.name} does not tell what its machines are called, which iap: true needs"
         raise NotAsked(told, hint="does a policy (compute.disableGuestAttributesAccess) keep it from that?")
-    workers = (dataclasses.replace(worker, instance=name) for worker, name in zip(node.workers, names, strict=True))
-    return dataclasses.replace(node, workers=tuple(workers))
+    workers = (replace(worker, instance=name) for worker, name in zip(node.workers, names, strict=True))
+    return replace(node, workers=tuple(workers))
 
 
 def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:

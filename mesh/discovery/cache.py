@@ -9,19 +9,18 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
+from msgspec import Struct, to_builtins
+
 from mesh.core.cluster import TpuName
-from mesh.core.frozen import frozen
 from mesh.discovery.gcloud import Zone
 from mesh.discovery.nodes import TpuNode, Worker
 
 VERSION = 1
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The nodes of one name, and when they were told of."""
 
     time: float  # seconds since the epoch
@@ -52,7 +51,7 @@ class AnswerCache:
         new = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_text(json.dumps({"version": VERSION, **asdict(answer)}))
+            new.write_text(json.dumps({"version": VERSION, **to_builtins(answer)}))
             new.replace(self._path)
         except OSError:
             with contextlib.suppress(OSError):

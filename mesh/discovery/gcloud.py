@@ -6,9 +6,10 @@ import configparser
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.core.cluster import TpuName
 from mesh.core.errors import UsageError
-from mesh.core.frozen import frozen
 
 KEY = "~/.ssh/google_compute_engine"  # that gcloud makes, and logs in with
 PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -20,8 +21,7 @@ _PROPERTIES = {
 }
 
 
-@frozen
-class Zone:
+class Zone(Struct, frozen=True, kw_only=True):
     """Where TPUs are looked for."""
 
     project: str

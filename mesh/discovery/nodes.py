@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import itertools
 import re
 import shlex
 from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mesh.core.cluster import Cluster, Host, TpuName
 from mesh.core.errors import MeshError
-from mesh.core.frozen import frozen
 from mesh.discovery.gcloud import Zone
 
 READY = "READY"
@@ -27,8 +28,7 @@ _ADVICE = {
 }
 
 
-@frozen
-class Worker:
+class Worker(Struct, frozen=True, kw_only=True):
     """One machine of a node."""
 
     internal: str  # its address in its network
@@ -36,8 +36,7 @@ class Worker:
     instance: str = ""  # what it is called as a virtual machine; "": nobody has asked
 
 
-@frozen
-class TpuNode:
+class TpuNode(Struct, frozen=True, kw_only=True):
     """One TPU, that is one slice, with its machines in the order of their worker numbers."""
 
     name: str
@@ -111,7 +110,7 @@ def with_nodes(
     if not able:
         raise MeshError("\n".join(_complaint(node) for node in nodes), hint=_advice(nodes[0], zone))
     hosts = [_host(node, number, tpu, zone, key, is_google) for node in able for number in range(len(node.workers))]
-    return dataclasses.replace(cluster, hosts=tuple(hosts), slices=tuple(len(node.workers) for node in able))
+    return replace(cluster, hosts=tuple(hosts), slices=tuple(len(node.workers) for node in able))
 
 
 def _complaint(node: TpuNode) -> str:
@@ -127,7 +126,7 @@ def _advice(node: TpuNode, zone: Zone) -> str:
 def _host(node: TpuNode, number: int, tpu: TpuName, zone: Zone, key: str, is_google: bool) -> Host:
     worker, like = node.workers[number], tpu.like
     identity = like.identity_file or key
-    return dataclasses.replace(
+    return replace(
         like,
         name=f"{node.name}-w{number}",
         address=_address(node, worker, tpu, is_google),

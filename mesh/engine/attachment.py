@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
+
+from msgspec.structs import replace
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -96,16 +97,16 @@ class Attachment(Supervisor):
         self._started = 0.0 if self._started == UNKNOWN else self._started
         if self._refused is not None:
             outcome = self._left(ended, Cause.PREPARE, EXIT_PREPARE)
-            return dataclasses.replace(outcome, failures=(self._refused,))
+            return replace(outcome, failures=(self._refused,))
         if self._leaves is not None:
             cause, code = self._leaves
-            return dataclasses.replace(self._left(ended, cause, code), signal=self._signal)
+            return replace(self._left(ended, cause, code), signal=self._signal)
         why = min(self._ends, key=lambda end: end.time, default=None)
         first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
         if why and why.cause in (Cause.TIMEOUT.value, Cause.SIGNAL.value) and (not first or why.time <= first.time):
             self._cause, self._signal = Cause(why.cause), why.signal
         last = max((exited.time for exited in self._exits.values()), default=ended)
-        return dataclasses.replace(super().outcome(last), goes_on=bool(self._unreached))
+        return replace(super().outcome(last), goes_on=bool(self._unreached))
 
     # ---- the hosts tell
 
@@ -215,4 +216,4 @@ class Attachment(Supervisor):
             lost=lost.node if lost else -1,
             reason=lost.reason if lost else "",
         )
-        return [dataclasses.replace(order, why=why) if isinstance(order, Signal) else order for order in orders]
+        return [replace(order, why=why) if isinstance(order, Signal) else order for order in orders]

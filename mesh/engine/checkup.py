@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, PrepareFailed
-from mesh.core.frozen import frozen
 from mesh.engine import comparing, reaching
 from mesh.engine.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
@@ -21,8 +22,7 @@ CLOCK_OFF = 5.0  # seconds; mesh corrects the times it tells, but file times, ce
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
-@frozen
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a check looks for, beyond what it always does."""
 
     project: str = ""  # the name of the workspace's directory on hosts

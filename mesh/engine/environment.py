@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
-from mesh.core.frozen import frozen
 from mesh.core.run import VISIBLE_DEVICES, RunSpec, visible_devices
 
 
-@frozen
-class Rendezvous:
+class Rendezvous(Struct, frozen=True, kw_only=True):
     """Where the ranks meet."""
 
     addresses: Sequence[str]  # of every host, as the others reach it, in order

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 Value = TypeVar("Value", bound=Hashable)
 MOST_NAMED = 8  # hosts in one line
@@ -23,8 +23,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"  # an earlier failure kept it from being looked at
 
 
-@frozen
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that was looked at on one host."""
 
     name: str  # one of NAMES

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import os
 import queue
 import select
@@ -17,10 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import field
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import HostUnreachable, MeshError, OutputClosed
@@ -51,7 +52,6 @@ from mesh.core.events import (
     WantsPassword,
     WorkspaceFailed,
 )
-from mesh.core.frozen import frozen
 from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Landing
@@ -86,8 +86,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 NO_SUSPENSION = "not suspended: without us the hosts would end the run; Ctrl-C ends it"
 
 
-@frozen
-class Local:
+class Local(Struct, frozen=True, kw_only=True):
     """What the launcher needs from this side."""
 
     owner: dict[str, object]  # what the lock, and the agent, tell others
@@ -104,8 +103,7 @@ class Local:
     landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
 
 
-@frozen(kw_only=False)
-class _Arrival:
+class _Arrival(Struct, frozen=True):
     """An event, and how far the host's stream is told by then."""
 
     event: Event
@@ -214,7 +212,7 @@ class Launcher:
                 self._finish_showing()
             self._raise_errors()
             late = next((item.signal for item in list(self._urgent) if isinstance(item, Interrupted)), 0)
-            outcome = dataclasses.replace(outcome, signal=outcome.signal or late)
+            outcome = replace(outcome, signal=outcome.signal or late)
             conclude(outcome)
         return outcome
 

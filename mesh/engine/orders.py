@@ -5,58 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.events import EndOrdered, Event
-from mesh.core.frozen import frozen
 
 
-@frozen
-class Say:
+class Say(Struct, frozen=True, kw_only=True):
     """Tell the user a line."""
 
     text: str
 
 
-@frozen
-class Tell:
+class Tell(Struct, frozen=True, kw_only=True):
     """Show an event that no host has told."""
 
     event: Event
 
 
-@frozen
-class HostOrder:
+class HostOrder(Struct, frozen=True, kw_only=True):
     """Something to do on one host."""
 
     node: int  # 0 .. number of hosts - 1
 
 
-@frozen
-class Lock(HostOrder):
+class Lock(HostOrder, frozen=True, kw_only=True):
     """Take the host's lock, if the run takes any."""
 
 
-@frozen
-class Unlock(HostOrder):
+class Unlock(HostOrder, frozen=True, kw_only=True):
     """Let go of the host's lock."""
 
 
-@frozen
-class Sync(HostOrder):
+class Sync(HostOrder, frozen=True, kw_only=True):
     """Send the workspace."""
 
 
-@frozen
-class Prepare(HostOrder):
+class Prepare(HostOrder, frozen=True, kw_only=True):
     """Run prerun."""
 
 
-@frozen
-class Start(HostOrder):
+class Start(HostOrder, frozen=True, kw_only=True):
     """Start the ranks of this host, or its setup."""
 
 
-@frozen
-class Ask(HostOrder):
+class Ask(HostOrder, frozen=True, kw_only=True):
     """Ask the agent something."""
 
     question: Mapping[str, Any]
@@ -64,20 +56,17 @@ class Ask(HostOrder):
     enclosed: bytes = b""  # many bytes that the question comes with
 
 
-@frozen
-class Detach(HostOrder):
+class Detach(HostOrder, frozen=True, kw_only=True):
     """Keep the run without us."""
 
 
-@frozen
-class Introduce(HostOrder):
+class Introduce(HostOrder, frozen=True, kw_only=True):
     """Have the host's agent meet those of the other hosts, so that they end the run together without us."""
 
     port: int  # of the first host's agent, whom all others meet; 0: it is that one
 
 
-@frozen
-class Signal(HostOrder):
+class Signal(HostOrder, frozen=True, kw_only=True):
     """Signal every process of the run there; what is left after grace seconds is killed."""
 
     number: int
@@ -85,21 +74,18 @@ class Signal(HostOrder):
     why: EndOrdered | None = None  # for those who come back to a run that goes on by itself
 
 
-@frozen
-class Kill(HostOrder):
+class Kill(HostOrder, frozen=True, kw_only=True):
     """Kill every process of the run there, now."""
 
 
-@frozen
-class Finish(HostOrder):
+class Finish(HostOrder, frozen=True, kw_only=True):
     """End what is left, look that it is gone, and let the agent leave."""
 
     number: int
     grace: float
 
 
-@frozen
-class AskUser:
+class AskUser(Struct, frozen=True, kw_only=True):
     """Ask whether to stop the run or to leave it; Chosen is the answer."""
 
 

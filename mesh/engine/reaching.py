@@ -6,8 +6,9 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
-from mesh.core.frozen import frozen
 from mesh.engine.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
 
@@ -44,8 +45,7 @@ MEANINGS = {
 OTHER = "see `ip route get ADDRESS` there; internal_ip: in cluster.yaml names another address"
 
 
-@frozen
-class Try:
+class Try(Struct, frozen=True, kw_only=True):
     """One connection that is tried."""
 
     source: int  # node

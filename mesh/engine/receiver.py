@@ -13,9 +13,10 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.errors import MeshError, PathRefused
 from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
-from mesh.core.frozen import frozen
 from mesh.core.pull import Landing, Offer
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
@@ -37,8 +38,7 @@ class _State(Enum):
     IGNORING = "it was refused: its bytes are for nobody"
 
 
-@frozen(kw_only=False)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     path: bytes
     size: int  # bytes, as it was listed
     offer: Offer

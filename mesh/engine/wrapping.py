@@ -6,12 +6,12 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+
 from mesh.core.run import MULTI_NODE_ARGS, Launch, RunSpec, visible_devices
 
 
-@frozen
-class _Place:
+class _Place(Struct, frozen=True, kw_only=True):
     """What a launcher must know."""
 
     hosts: int

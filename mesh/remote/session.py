@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from mesh.core.errors import ChannelClosed
 from mesh.core.events import (
@@ -25,7 +26,6 @@ from mesh.core.events import (
     Reconnecting,
     Stream,
 )
-from mesh.core.frozen import frozen
 from mesh.core.interfaces import Channel, Farewell
 from mesh.core.run import PrerunEntry, SetupCommand
 from mesh.core.text import one_line
@@ -45,8 +45,7 @@ MAX_BANNER = 16 << 20  # bytes that login scripts may print before the agent gre
 REFUSED = "does not speak our protocol: "  # what comes before the reason; shown behind the name of the host
 
 
-@frozen
-class Begin:
+class Begin(Struct, frozen=True, kw_only=True):
     """What an agent must know from its first moment."""
 
     run: str
@@ -76,8 +75,7 @@ class Begin:
     plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back must know
 
 
-@frozen
-class Finds:
+class Finds(Struct, frozen=True, kw_only=True):
     """What the first rank of a host finds there."""
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -86,8 +84,7 @@ class Finds:
     targets: Sequence[str] = ()
 
 
-@frozen
-class Preparation:
+class Preparation(Struct, frozen=True, kw_only=True):
     """What a host does before its ranks can start."""
 
     prerun: Sequence[PrerunEntry] = ()
@@ -98,8 +95,7 @@ class Preparation:
     program: str = ""  # the first word of the command line, which the host looks for after prerun; "": none
 
 
-@frozen
-class Rank:
+class Rank(Struct, frozen=True, kw_only=True):
     """One rank to start: what differs from the host's first one."""
 
     rank: int
@@ -340,7 +336,7 @@ class Session:
 
     def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
-        listed = [dataclasses.asdict(command) for command in commands]
+        listed = [asdict(command) for command in commands]
         self._may_come_back = True
         self._asked.setup(rank, commands)
         self._order({"type": "setup", "rank": rank, "commands": listed, "force": force})
@@ -739,7 +735,7 @@ class Session:
 
 
 def _prepare_frame(preparation: Preparation, finds: Finds) -> bytes:
-    entries = [dataclasses.asdict(entry) for entry in preparation.prerun]
+    entries = [asdict(entry) for entry in preparation.prerun]
     chosen = {name: getattr(preparation, name) for name in ("force", "claim", "evict", "program")}
     return encode({"type": "prepare", "finds": _told(finds), "prerun": entries, **chosen}, preparation.library)
 

@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 MOST_VARIED = 4  # numbers of a line that may differ
 LONGEST = 1 << 14  # bytes of a line, or of a traceback, in which numbers are looked for
@@ -41,8 +41,7 @@ _WORD = re.compile(rb"[A-Za-z\x80-\xff]{3}")
 _SEPARATORS = b" T:.,-"
 
 
-@frozen(kw_only=False)
-class Shape:
+class Shape(Struct, frozen=True):
     """What a line has in common with those that are alike."""
 
     key: bytes

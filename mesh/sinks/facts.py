@@ -6,15 +6,15 @@ import re
 import signal
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from mesh.core.events import Exited
-from mesh.core.frozen import frozen
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses, as sh has them
 LOOK = 40  # last lines that are searched
 
 
-@frozen
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """A cause that has a name."""
 
     name: str

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import IO
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+
 from mesh.sinks.alike import Ranges, Shape, first_value, shape
 from mesh.sinks.lines import Lines
 from mesh.sinks.units import HOLD, Unit, UnitCutter, seen
@@ -32,8 +33,7 @@ STEPS = 32  # groups that are looked at to see whether a line may join one
 KNOWN = 4096  # lines of which the shape is remembered
 
 
-@frozen(kw_only=False)
-class Folded:
+class Folded(Struct, frozen=True):
     """Something to be shown."""
 
     ranks: int  # who wrote it: bit r stands for rank r

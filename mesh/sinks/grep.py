@@ -6,8 +6,9 @@ import codecs
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import IO
+
+from msgspec.structs import replace
 
 from mesh.core.events import Output, Stream
 from mesh.sinks.escapes import plain

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 KEPT = 1 << 20  # bytes of an unfinished line that are kept in memory; the rest goes to a file until the line ends
 PIECE = 1 << 18  # bytes that are read back at a time
 
 
-@frozen(kw_only=False)
-class Lines:
+class Lines(Struct, frozen=True):
     """One or more whole lines of one stream."""
 
     head: IO[bytes] | None  # the beginning of the first line, if it was too long for memory

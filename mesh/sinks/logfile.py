@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+
 from mesh.sinks.layout import marker, read_tail_name, tail_name
 
 MOST_OPEN = 64  # files at a time; a laptop may have 256 descriptors in all
@@ -21,8 +22,7 @@ PIECE = 1 << 18  # bytes that are written together
 AGAIN = 1.0  # seconds from a write that failed to the next attempt
 
 
-@frozen
-class Gap:
+class Gap(Struct, frozen=True, kw_only=True):
     """Bytes of a log that were left out."""
 
     at: int  # where its marker stands in the log's file

@@ -9,13 +9,13 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.cluster import Host, Placement
-from mesh.core.frozen import frozen
 from mesh.sinks.layout import EVENTS, LOGS, RUN
 
 UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
@@ -33,8 +33,7 @@ class State(Enum):
     DIED = "died"  # its client is gone, and has not written how it ended
 
 
-@frozen
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """A run that this machine has started. What its directory does not tell is empty, 0 or None."""
 
     run: str  # its id
@@ -50,7 +49,7 @@ class Record:
     ended: float | None
     exit_code: int | None
     cause: str  # a value of Cause
-    about: Mapping[str, Any] = field(repr=False)  # run.json; {} if it cannot be read
+    about: Mapping[str, Any]  # run.json; {} if it cannot be read
 
     @property
     def lacks_output(self) -> bool:

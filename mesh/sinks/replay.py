@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
-from mesh.core.frozen import frozen
 from mesh.sinks.layout import (
     INDEX,
     LOGS,
@@ -30,8 +31,7 @@ BLOCKS = 1 << 25  # bytes of all logs that are kept in memory
 LINE_BEGIN = 1 << 16  # how far before a moment the line that was being written then is looked for
 
 
-@frozen(kw_only=False)
-class Part:
+class Part(Struct, frozen=True):
     """A file, or a part of one, with some of a log's bytes."""
 
     start: int  # the place of its first byte in all that the rank has written

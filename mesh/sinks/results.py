@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
 from mesh.core.events import Stream
-from mesh.core.frozen import frozen
 from mesh.core.outcome import Cause, Outcome
 from mesh.sinks.store import StoreSink
 
 
-@frozen
-class RankResult:
+class RankResult(Struct, frozen=True, kw_only=True):
     """How one rank ended, and what it printed."""
 
     rank: int  # 0 .. world size - 1
@@ -33,8 +33,7 @@ class RankResult:
         return self.stderr_path.read_bytes() if self.stderr_path.exists() else b""
 
 
-@frozen
-class RunResult:
+class RunResult(Struct, frozen=True, kw_only=True):
     """The end of a run."""
 
     run: str  # its id
@@ -50,8 +49,7 @@ class RunResult:
         return self.exit_code == 0
 
 
-@frozen
-class SyncResult:
+class SyncResult(Struct, frozen=True, kw_only=True):
     """The end of a sync."""
 
     exit_code: int  # 0, 75, 125, 129, 130 or 143, by the table of the README
@@ -65,8 +63,7 @@ class SyncResult:
         return self.exit_code == 0
 
 
-@frozen
-class PullResult:
+class PullResult(Struct, frozen=True, kw_only=True):
     """The end of a pull."""
 
     exit_code: int  # 0, 76, 125, 129, 130 or 143, by the table of the README

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mesh.core.events import Stream
-from mesh.core.frozen import frozen
 from mesh.core.run import RunSpec
 from mesh.sinks.layout import EVENTS, SUFFIX, log_name, read_tail_name
 from mesh.sinks.records import Record
 from mesh.sinks.replay import LogFiles
 
 
-@frozen
-class Left:
+class Left(Struct, frozen=True, kw_only=True):
     """The state of a run directory."""
 
     lock: int  # a descriptor that appends to events.jsonl, and has its lock; whoever goes on closes it

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from mesh.core.cluster import Placement
 from mesh.core.events import Answered, Event, Exited, Finished
-from mesh.core.frozen import frozen
 from mesh.core.ranks import told
 from mesh.sinks.escapes import plain
 
@@ -17,8 +19,7 @@ _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/pytho
 HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
 
 
-@frozen
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """One call of a stack."""
 
     function: str
@@ -35,8 +36,7 @@ class Frame:
         return f"{self.function} at {place}" if place else self.function
 
 
-@frozen
-class At:
+class At(Struct, frozen=True, kw_only=True):
     """A process that has a stack."""
 
     rank: int
@@ -44,8 +44,7 @@ class At:
     pid: int
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Equal stacks, and whose they are."""
 
     role: str  # of the processes in their ranks; "" for the ranks' own program
@@ -165,7 +164,7 @@ def as_dict(group: Group) -> dict[str, Any]:
         "how": group.how,
         "words": group.words,
         "frames": [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in group.frames],
-        "processes": [vars(process) for process in group.processes],
+        "processes": [asdict(process) for process in group.processes],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -12,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -293,7 +294,7 @@ class StoreSink:
         key = event.rank, event.stream
         if skipped := min(self._skip.get(key, 0), len(event.data)):
             self._skip[key] -= skipped
-            event = dataclasses.replace(event, data=event.data[skipped:])
+            event = replace(event, data=event.data[skipped:])
             if not event.data:
                 return
         log = self._log(event.rank, event.stream)

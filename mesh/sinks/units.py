@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+
 from mesh.sinks.escapes import last_state
 from mesh.sinks.lines import LineCutter, Lines
 
@@ -11,8 +12,7 @@ HEAD = b"Traceback (most recent call last):"
 MOST_OF_BLOCK = 1 << 18  # bytes of a traceback; what is longer is none
 
 
-@frozen(kw_only=False)
-class Unit:
+class Unit(Struct, frozen=True):
     """A line, or the lines of a traceback, without the last newline."""
 
     text: bytes

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
 from mesh.core.events import Exited, Lost, PrepareFailed
-from mesh.core.frozen import frozen
 from mesh.core.outcome import Outcome
 from mesh.sinks.words import Raised, raised
 
@@ -22,8 +23,7 @@ KILLERS = "Likely cause: the command or prerun runs pkill, killall, kill -1 or r
 Tail = Callable[[int], Sequence[str]]
 
 
-@frozen
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """The end of one rank."""
 
     event: Exited
@@ -49,8 +49,7 @@ class Failure:
         }
 
 
-@frozen
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Why the ranks of a run ended before their time."""
 
     first: Failure | Lost  # what decided

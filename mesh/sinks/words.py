@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 # torch.distributed puts "[rank3]: " before each line of a traceback.
 _LEAD = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[ |+-]*\| ?)?")
@@ -17,8 +17,7 @@ _BARE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt
 MORE = 3  # lines of a message that has several
 
 
-@frozen
-class Raised:
+class Raised(Struct, frozen=True, kw_only=True):
     """An exception that ended a program."""
 
     error: str  # its last line: type and message

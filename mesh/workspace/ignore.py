@@ -15,11 +15,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mesh.workspace.patterns import NEVER, Pattern, read_lines, read_ours
 from mesh.workspace.tracked import TrackedFiles
 
@@ -66,8 +67,7 @@ def _together(patterns: Sequence[Pattern]) -> re.Pattern[bytes]:
     return re.compile(b"(?:" + alternatives + rb")\Z", re.DOTALL)
 
 
-@frozen(kw_only=False)
-class Rules:
+class Rules(Struct, frozen=True, dict=True):
     """The rules for one directory and what is in it."""
 
     top: bytes  # what paths are relative to: the repository's root, or the workspace
@@ -169,8 +169,7 @@ def load_rules(
     return rules, inside
 
 
-@frozen
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """Why a path belongs, or does not."""
 
     belongs: bool

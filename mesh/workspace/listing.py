@@ -6,12 +6,12 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from mesh.core.errors import MeshError
-from mesh.core.frozen import frozen
 from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 from mesh.workspace.tracked import TrackedFiles
@@ -42,8 +42,7 @@ class Entry(NamedTuple):
 _new = tuple.__new__  # an Entry of its fields, in half of the time
 
 
-@frozen(kw_only=False)
-class Listing:
+class Listing(Struct, frozen=True):
     """Everything that belongs, sorted by path."""
 
     root: bytes

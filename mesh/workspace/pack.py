@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from msgspec import Struct
+
 from mesh.core.errors import MeshError
-from mesh.core.frozen import frozen
 from mesh.workspace.counting import Counter, Tell, untold
 from mesh.workspace.listing import MOST_NAMED, told
 from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
@@ -31,8 +32,7 @@ NEW = -1  # in place of an offset: the bytes come from the pack
 Operation = tuple[int, int]  # offset in the base, or NEW; length
 
 
-@frozen(kw_only=False)
-class Want:
+class Want(Struct, frozen=True):
     """A content that a host lacks, and what it has instead; hosts with equal wants need the same pack."""
 
     hash: str
@@ -43,8 +43,7 @@ class Want:
     tail: tuple[str, ...] = ()  # the same from its end, the last one being the first of the file
 
 
-@frozen
-class Packed:
+class Packed(Struct, frozen=True, kw_only=True):
     """What went into a pack."""
 
     contents: int

@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 
 from gitignore_parser import rule_from_pattern
-
-from mesh.core.frozen import frozen
+from msgspec import Struct
 
 _CLASSES = {
     b"alnum": rb"0-9A-Za-z",
@@ -31,8 +30,7 @@ _CLASSES = {
 NEVER = rb"(?!)"
 
 
-@frozen(kw_only=False)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """One rule, for paths relative to the directory that it was written for."""
 
     text: bytes  # as it was written

@@ -12,7 +12,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import IO
 
-from mesh.core.frozen import frozen
+from msgspec import Struct
+
 from mesh.workspace import listing as listed
 from mesh.workspace import pack
 from mesh.workspace.counting import Counter, Tell, untold
@@ -28,8 +29,7 @@ LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with smal
 FEW_FILES, FEW_BYTES = 16, 1 << 20  # that are soon read
 
 
-@frozen
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A workspace that can be sent: what it was at one moment."""
 
     root: bytes

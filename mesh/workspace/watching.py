@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from mesh.core.errors import MeshError
-from mesh.core.frozen import frozen
 from mesh.workspace.ignore import FILES, Rules
 from mesh.workspace.listing import list_workspace
 from mesh.workspace.tracked import TrackedFiles
@@ -23,8 +24,7 @@ POLL = 300  # milliseconds between two looks where the system cannot tell (WATCH
 ADDED, MODIFIED, DELETED = 1, 2, 3  # watchfiles.Change
 
 
-@frozen(kw_only=False)
-class Survey:
+class Survey(Struct, frozen=True):
     """What of a workspace is watched, as it was at one moment."""
 
     root: bytes

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.backends.local import LocalBackend, LocalChannel
 from mesh.core.cluster import Host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -13,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import Home
 from tests.integration.test_run_directory import problems
@@ -67,7 +67,7 @@ def left(home: Home, *words: str) -> str:
 def elsewhere(home: Home, place: Path) -> Home:
     """The same user on a machine that knows nothing of the run."""
     place.mkdir()
-    return dataclasses.replace(home, environ={**home.environ, "XDG_STATE_HOME": str(place)})
+    return replace(home, environ={**home.environ, "XDG_STATE_HOME": str(place)})
 
 
 # How clients come back, and how they are made to leave.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mesh.cli.parser import given_of
 from mesh.cli.program import COMMANDS
@@ -110,7 +110,7 @@ pod:
       identity_file: {tmp_path}/key
 """,
     )
-    assert dataclasses.replace(found, hosts=()) == Cluster(
+    assert replace(found, hosts=()) == Cluster(
         name="pod",
         hosts=(),
         gateway="jump@bastion:22",
@@ -327,9 +327,7 @@ def test_the_examples_load_and_are_what_init_writes(tmp_path: Path) -> None:
 
 
 def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | None = None, tmp: str = "/") -> RunSpec:
-    project = dataclasses.replace(
-        load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0
-    )
+    project = replace(load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0)
     options = given_of(COMMANDS["run"], typed, ()).options()
     return run_spec(project, options, given_command(words, "usage"), "r", environ or {}, "me", "laptop")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pty
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mesh.core.cluster import Host, Placement
 from mesh.core.errors import OutputClosed
@@ -401,7 +401,7 @@ def store_of(tmp_path: Path, *events: Event) -> StoreSink:
 
 
 def test_the_prerun_log_tells_what_was_skipped(tmp_path: Path) -> None:
-    spec = dataclasses.replace(SPEC, prerun=(PrerunEntry(run="pip"), PrerunEntry(run="uv\n sync", inputs=("a",))))
+    spec = replace(SPEC, prerun=(PrerunEntry(run="pip"), PrerunEntry(run="uv\n sync", inputs=("a",))))
     sink = StoreSink(directory=tmp_path / "r1", spec=spec, cluster_name="pod", placement=PLACEMENT)
     sink.handle(output(1, b"pip\n", Stream.PRERUN))
     sink.handle(PrerunDecided(time=1, node=1, entry=1, why="", missing=("a",)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import (

@@ -6,11 +6,11 @@ import json
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import read_flag
