@@ -343,7 +343,7 @@ def test_a_lost_host_ends_the_run_with_76(pod: Home, lab: Lab) -> None:
     assert process.stdout is not None
     for _ in range(4):
         process.stdout.readline()
-    agents = [pid for pid, command in lab.hosts[2].processes() if "python3" in command]
+    agents = [pid for pid, command in lab.hosts[2].processes() if is_agent(command)]
     subprocess.run(["kill", "-9", *map(str, agents)], check=True)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 76, err

@@ -35,7 +35,7 @@ MESH = f"{sys.executable} -m mesh"
     ],
 )
 def test_unsent_stdin_is_mentioned_once(home: Home, script: str, notices: int) -> None:
-    home.files(file="data\n", empty="")
+    home.files(file="data\n", empty="", mesh__yaml="")
     shell = ["sh", "-c", script.replace("$MESH", MESH)]
     environ = {**home.environ, "PYTHONWARNINGS": ""}
     done = subprocess.run(shell, cwd=home.project, env=environ, capture_output=True, text=True, check=False)
