@@ -1,6 +1,7 @@
 """mesh's commands for a tasks.py of your own: ``from mesh.tasks import namespace``, or single tasks of it.
 
-Each task is made from the option table: ``inv run --cluster pod --nproc 2 -- python3 train.py``.
+Each task is made from the option table: ``inv run --cluster pod --nproc 2 -- python3 train.py``. Words that ``mesh``
+takes without a flag are options here: ``inv signal --run last --name USR1``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def _task(command: Command) -> Task[Any]:
         except MeshError as error:
             complain(error)
             raise Exit(code=error.exit_code) from error
-        raise Exit(code=status)
+        if status:  # a task that succeeded does not keep Invoke from those after it
+            raise Exit(code=status)
 
     body.__doc__ = command.summary
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -44,7 +46,7 @@ def _task(command: Command) -> Task[Any]:
         auto_shortflags=False,
         iterable=[option.key for option in options if option.joined],
         optional=[option.key for option in options if option.bare is not None],
-        positional=[option.key for option in options if option.is_place and option.name != "cluster"],
+        positional=[],
         help={option.key.strip("_").replace("_", "-"): option.help for option in options},  # as Invoke writes them
     )(body)
     return made

@@ -1,1 +1,1 @@
-"""The command line: Invoke tasks that parse, call one function of ``mesh.api``, and exit."""
+"""The ``mesh`` command: each command reads its options and calls one function of ``mesh.api``."""

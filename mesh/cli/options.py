@@ -174,7 +174,7 @@ PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these nu
 EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
 
 CONNECT_TIMEOUT = seconds(
-    "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start mesh there (20)", group=HOSTS
+    "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
 )
 
 NPROC = value(
@@ -245,10 +245,10 @@ JSON_LIST = switch("json", ("check", "ps", "clean", "clusters", "stacks"), OUTPU
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
 GRACE = seconds("grace", (*STARTS, "setup", "stop"), "from SIGTERM to SIGKILL (default: 10)")
-DRAIN = seconds("drain", STARTS, "that others may speak after a failure (default: 2)")
-TIMEOUT = seconds("timeout", (*STARTS, "setup"), "end the run then (or 30m, 2h), status 124")
+DRAIN = seconds("drain", STARTS, "seconds of output after a failure (default: 2)")
+TIMEOUT = seconds("timeout", (*STARTS, "setup"), "end the run after this time (or 30m, 2h), status 124")
 HOST_GRACE = seconds("host-grace", STARTS, "a host silent so long is lost, status 76 (default: 60)")
-LEASE = seconds("lease", STARTS, "that hosts keep a run without its client (default: 900 on a terminal, else 60)")
+LEASE = seconds("lease", STARTS, "a run goes on so long without its client (default: 900 on a terminal, else 60)")
 KEEP_GOING = switch(
     "keep-going",
     STARTS,
@@ -310,7 +310,13 @@ REFRESH = switch("refresh", ("clusters",), OTHER, "ask the TPU API again for the
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
-    "from", ("attach",), OUTPUT, "WHERE", "show from here, start or now (default: here)", default="here", choices=BEGINS
+    "from",
+    ("attach",),
+    OUTPUT,
+    "WHERE",
+    "from start, now, or here: where we left",
+    default="here",
+    choices=BEGINS,
 )
 SOME_RANKS = value("rank", ("logs", "signal"), WHICH_RUN, "RANKS", "only these, as 3,5-7", read_ranks, None)
 STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
@@ -373,7 +379,7 @@ MAD_PASSWORD: Option[str | bool | None] = value(
 MAD_PASSWORD_ENV = text("password-env", MAD, HOSTS, "NAME", "the variable that holds the password")
 MAD_KEY = text("ssh-key", MAD, HOSTS, "FILE", "a private key (default: as ssh finds them)")
 MAD_MASTER = text("master-addr", MAD, RANKS, "ADDRESS", "where ranks meet (default: the first node)")
-MAD_PORT = text("master-port", MAD, RANKS, "PORT", "and at which port (default: 4000)")
+MAD_PORT = text("master-port", MAD, RANKS, "PORT", "port of --master-addr (default: 4000)")
 MAD_DATA = text("shared-data-path", MAD, FILES, "PATH", "where data is on every node (default: /nfs/data)")
 MAD_NCCL = text("nccl-interface", MAD, RANKS, "NAME", "for NCCL (default: the one towards the master)")
 MAD_GLOO = text("gloo-interface", MAD, RANKS, "NAME", "for gloo (default: likewise)")

@@ -1,7 +1,7 @@
 """Reads a command line by the option table.
 
-argparse has the options, their values and the help. Before it, ``split`` tells options from the user's own words, as
-argparse would take a value that begins with a dash for an option, and options out of the user's command.
+``split`` first separates mesh's options from the user's command. argparse cannot: it reads a value that begins with a
+dash as an option, and takes options from the user's command. argparse then reads the values and prints the help.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def given_of(command: Command, values: dict[str, Any], words: Sequence[str]) -> 
 
 
 def _given(command: Command, options: list[str], words: list[str], typed: Typed) -> Given:
-    # argparse drops a value that is "--": none is where each has a mark before it, which _read takes away.
+    # argparse drops a value that is exactly "--". Each value gets a mark in front, which _read removes.
     marked = [word.replace("=", f"={VALUE_MARK}", 1) for word in options]
     values = vars(Parser(command).parse_args(marked))
     read: dict[str, object] = {}
@@ -162,6 +162,7 @@ def _own_words(command: Command, before: Sequence[str], rest: list[str], options
     corrected = shlex.join(["mesh", command.name, *typed, *rest[:count], cluster, *own])
     if not count:
         near = did_you_mean(first, [option.flag for option in options_of(command.name)])
+        near = near if near.startswith("; did you mean") else ""
         raise UsageError(f"unknown option {first} after the cluster{near}", hint=f"if it is the command: {corrected}")
     message = f"{first}: options stand before the cluster, found after {cluster!r}"
     raise UsageError(message, hint=corrected if own else command.usage)
@@ -198,8 +199,11 @@ def _known(command: Command, known: dict[str, AnyOption], flag: str) -> AnyOptio
     if others:
         where = " and ".join(f"mesh {name}" for name in others[:2])
         raise UsageError(f"mesh {command.name} has no {flag}; {where} {'have' if others[1:] else 'has'} it")
-    names = [option.flag for option in known.values()]
-    raise UsageError(f"unknown option {flag}{did_you_mean(flag, names)}", hint=command.usage)
+    names = [option.flag for option in known.values() if not option.is_place]
+    near = did_you_mean(flag, names)
+    if not near.startswith("; did you mean"):
+        near = f"; `mesh help {command.name}` lists all"
+    raise UsageError(f"unknown option {flag}{near}", hint=command.usage)
 
 
 def _with_value(

@@ -298,8 +298,9 @@ class Launcher:
             elif isinstance(order, orders.AskUser):
                 self._spawn("mesh-ask", self._ask_user)
         # Not before the last host has its order to start: what came earlier would be for nobody.
-        if self._spec.stdin != "none" and any(isinstance(order, orders.Start) for order in ordered):
-            self._spawn("mesh-stdin", self._feed_stdin)
+        started = [order.node for order in ordered if isinstance(order, orders.Start)]
+        if self._spec.stdin != "none" and started:
+            self._spawn("mesh-stdin", lambda: self._feed_stdin(started))
         for order in ordered:  # the hosts come first, as showing may take its time
             if isinstance(order, orders.Say):
                 self._show(Notice(time=time.time(), text=order.text))
@@ -374,9 +375,8 @@ class Launcher:
         )
 
     def _finds_alone(self) -> Finds:
-        """What is known of that before: enough to see whether there is an interface that is named."""
-        named = self._cluster.interface
-        return Finds(env=self._spec.env, interface=named) if named else Finds()
+        """Return the part of it that is known before: enough to find a named interface and the command on PATH."""
+        return Finds(env=self._spec.env, interface=self._cluster.interface)
 
     def _finds(self, node: int) -> Finds:
         """What the first rank of a host does, once all hosts have answered."""
@@ -641,9 +641,12 @@ class Launcher:
                     session.close()
         beats.close()
 
-    def _feed_stdin(self) -> None:
-        """Give our standard input to the ranks that want it, as fast as the slowest takes it."""
-        nodes = {rank.rank: self._sessions[node] for node in self._sessions for rank in self._ranks(node) if rank.stdin}
+    def _feed_stdin(self, started: Sequence[int]) -> None:
+        """Give our standard input to the ranks that want it, as fast as the slowest takes it.
+
+        started: the hosts whose ranks were started; a host that was skipped takes nothing
+        """
+        nodes = {rank.rank: self._sessions[node] for node in started for rank in self._ranks(node) if rank.stdin}
         data = b"?"
         while data and self._stdin.wait_for_room(nodes):
             data = self._read_stdin()

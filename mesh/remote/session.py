@@ -140,6 +140,7 @@ class Session:
         self._taken_over: set[str] = set()  # runs whose owner was dead
         self._may_come_back = False  # the agent listens for another channel
         self._attached = True  # the channel is the agent's; False until a new one is
+        self._has_brought = False  # a second channel was offered to the agent
         self._is_detached = False  # the agent goes on without us
         self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
         self._number = 0
@@ -489,6 +490,7 @@ class Session:
     def _bring(self, channel: Channel) -> None:
         """Offer the agent another channel; it goes on where its stream has reached us."""
         self._channel, self.opened = channel, time.monotonic()
+        self._has_brought = True
         self.awaits_login, self._login_limit = True, 0.0
         if self._given_up:
             channel.close()
@@ -633,8 +635,12 @@ class Session:
             case "hello":
                 yield self._connected(header)
             case kind:
+                if kind == "attached" and not self._has_brought:
+                    raise FrameError("attached: no channel was offered")
                 if kind == "attached" and self._attached:
-                    raise FrameError("attached: it has had this channel before")
+                    # The message for a channel that broke soon comes through the next one, before that one's.
+                    self._forget_orders(header["orders"])
+                    return
                 if kind == "attached":
                     self._go_on(header["orders"])
                 elif kind == "locked":

@@ -64,6 +64,17 @@ def test_the_built_in_cluster_has_a_directory_per_host(home: Home) -> None:
     assert [line for line in done.lines if "mine" in line] == ["[0] mine-0", "[1] mine-1", "[2] mine-2"]
 
 
+def test_a_command_on_a_path_of_the_users_is_found(home: Home) -> None:
+    """`mesh exec` looks for the command before its ranks have their environment."""
+    tool = home.path / "tools" / "my-tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    for command in ("exec", "run"):
+        done = home.mesh(command, "--env", f"PATH={tool.parent}:/usr/bin:/bin", "local:1", "my-tool")
+        assert (done.status, done.lines) == (0, ["[0] found"]), done.err
+
+
 def test_two_local_runs_at_once(home: Home) -> None:
     first = home.popen("run", "local", "sh", "-c", "echo up; exec sleep 1000")
     assert first.stdout is not None

@@ -402,6 +402,14 @@ def test_through_invoke(home: Home) -> None:
     assert failing.returncode == 7
 
 
+def test_a_task_of_ones_own_follows_a_command(home: Home) -> None:
+    imports = "from invoke import task\nfrom mesh.tasks import clusters\n"
+    home.files(tasks__py=f"{imports}@task(pre=[clusters])\ndef after(c):\n    print('x')\n")
+    argv, environ = [sys.executable, "-m", "invoke", "after"], {**home.environ, "PYTHONWARNINGS": ""}
+    done = subprocess.run(argv, cwd=home.project, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "local  2 hosts\nx\n"), done.stderr
+
+
 def test_stop_through_invoke(home: Home) -> None:
     """Invoke has no word that may be left out: there the run is an option."""
     home.environ["PYTHONWARNINGS"] = ""

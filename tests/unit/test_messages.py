@@ -10,6 +10,7 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from mesh.core.text import one_line
 from mesh.engine.launcher import Launcher, Local
 from mesh.remote import answers, messages
 from mesh.remote.agent import messages as requests
+from mesh.remote.agent.errand import NO_ANSWER
 from mesh.remote.agent.frames import Decoder, FrameError, encode
+from mesh.remote.agent.main import Agent
 from mesh.remote.following import Following
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
 from tests.unit.test_session import BEGIN, Recorder, begun
@@ -471,3 +474,12 @@ def test_a_request_is_as_the_table_has_it_or_refused(kind: str, fields: dict[str
     with contextlib.suppress(FrameError):
         found = requests.request({**fields, "type": kind})
         assert requests.request(found) == found
+
+
+def test_stacks_that_nobody_could_look_at_are_an_answer() -> None:
+    """A signal for the ranks ends the process that looks at them."""
+    sent: list[dict[str, Any]] = []
+    agent = SimpleNamespace(out=SimpleNamespace(send=sent.append))
+    Agent._send_stacks(agent, NO_ANSWER)  # type: ignore[arg-type]
+    checked = answers.answer({"question": "stacks"}, sent[0]["answer"], has_enclosed=False)
+    assert checked["notes"] == [[NO_ANSWER["error"], NO_ANSWER["hint"]]]

@@ -141,6 +141,8 @@ def test_a_note_that_is_believed(place: Path) -> None:
         {"since": "now"},
         {"since": -1},
         {"since": 1e300},
+        {"since": 5e11},
+        {"since": True},
         {"padding": "x" * neighbours.MOST_BYTES},
     ],
     ids=lambda changes: f"{next(iter(changes.items()))}"[:30],

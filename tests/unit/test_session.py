@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tempfile
 import time
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.core.events import Lost
+from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
 from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.session import PIECE, Begin, Session
+from mesh.remote.session import PIECE, Begin, Rank, Session
 
 BEGIN = Begin(
     run="r",
@@ -129,3 +130,47 @@ def test_who_does_not_speak_our_protocol_hears_a_good_bye_at_once() -> None:
     assert isinstance(event, Lost)
     assert "protocol" in event.reason
     assert channel.sent == [encode({"type": "bye"})]
+
+
+class Answering(Recorder):
+    """A channel to an agent that greets with the marker that it was sent, then says these messages, and ends."""
+
+    def __init__(self, *messages: dict[str, object]) -> None:
+        super().__init__()
+        self._messages = messages
+
+    def receive(self) -> bytes:
+        found = re.search(rb'"marker":"(\w+)"', b"".join(self.sent))
+        if found is None or not self._messages:
+            return b""
+        frames, self._messages = b"".join(map(encode, self._messages)), ()
+        return b"\n%s\n" % found[1] + frames
+
+    def farewell(self) -> Farewell:
+        return Farewell(status=None, stderr=b"")  # the connection broke
+
+
+ATTACHED: dict[str, object] = {"type": "attached", "orders": 1}
+
+
+def talk(*channels: Answering) -> list[Event]:
+    """Start a rank through the first channel; return the events of all channels."""
+    left = iter(channels)
+    one = Session(0, 0, next(left), taken=lambda rank, count: None, reopen=lambda: next(left, None))
+    one.begin(BEGIN)
+    one.start(["true"], [Rank(rank=0, env={}, stdin=False)])
+    return list(one.events())
+
+
+def test_a_second_word_that_a_channel_is_attached_changes_nothing() -> None:
+    """The first one was for a channel that broke before it was delivered."""
+    hello = {"type": "hello", "time": time.time(), "machine": "m"}
+    events = talk(Answering(hello), Answering(ATTACHED, ATTACHED))
+    assert [type(event) for event in events] == [Connected, Reconnecting, Reconnected, Reconnecting, Lost]
+    assert "could not be reached again" in events[-1].reason  # type: ignore[attr-defined]
+
+
+def test_a_host_that_was_offered_no_channel_attaches_none() -> None:
+    *_, last = talk(Answering({"type": "hello", "time": time.time(), "machine": "m"}, ATTACHED))
+    assert isinstance(last, Lost)
+    assert last.reason == "does not speak our protocol: attached: no channel was offered"

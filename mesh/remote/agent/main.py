@@ -314,7 +314,7 @@ class Agent:
         try:
             if self.work.ranks:  # about them
                 tell = partial(_tell_stacks, self.visits.about(), self.begin["remote_dir"])
-                self.send_on_errand(tell, lambda answer: self.out.send({"type": "answer", "answer": answer}))
+                self.send_on_errand(tell, self._send_stacks)
                 return
             if header["question"] == "pull":
                 from .pull import Pull
@@ -331,6 +331,13 @@ class Agent:
             self.out.send({"type": "answer", "answer": answer(question, self.begin["remote_dir"], self.enclosed)})
         except OSError as error:
             self.fail("home", why(error), hint(error))
+
+    def _send_stacks(self, found: dict[str, Any]) -> None:
+        """Send stacks, or the reason why there are none: a signal for the ranks ends what looks at them too."""
+        if "error" in found:
+            notes = [[found["error"], found.get("hint", "")]]
+            found = {"ranks": [], "silent": False, "stacks": [], "notes": notes}
+        self.out.send({"type": "answer", "answer": found})
 
     def do_enclosed(self, header: dict[str, Any], data: bytes) -> None:
         """A piece of what the next question comes with."""

@@ -41,7 +41,8 @@ class Notes:
 
     def add(self, session: int, pipes: Iterable[int]) -> None:
         """Note a process that leads a session of its own. pipes: our ends of those that it was given"""
-        self._write({"session": session, "pipes": [os.fstat(pipe).st_ino for pipe in pipes]})
+        start = [process.start for process in look_at([session])]
+        self._write({"session": session, "start": start, "pipes": [os.fstat(pipe).st_ino for pipe in pipes]})
 
     def remove(self) -> None:
         os.close(self._file)
@@ -63,7 +64,7 @@ class Note:
         self.agent, self.agent_start = map(int, first["agent"])
         self.is_of_here = (first["boot"], first["namespace"]) == (boot_id(), _namespace())
         self.places = tuple(f"{place}/" for place in first["places"])
-        self.sessions = {int(other["session"]) for other in others}
+        self.sessions = {int(other["session"]): set(map(int, other["start"])) for other in others}
         self.pipes = {f"pipe:[{pipe}]" for other in others for pipe in other["pipes"]}
 
     @property
@@ -75,10 +76,15 @@ class Note:
         """Return True if a process is the run's beyond doubt, by itself."""
         if process.start < self.agent_start:
             return False
-        if process.session in self.sessions or variable_of(process.pid, b"MESH_RUN_ID") == self.run.encode():
+        if self._is_session(process.session) or variable_of(process.pid, b"MESH_RUN_ID") == self.run.encode():
             return True
         held = (os.path.join(place, name) for place, name in _links(process.pid))
         return any(link in self.pipes or f"{link}/".startswith(self.places) for link in map(_target, held))
+
+    def _is_session(self, session: int) -> bool:
+        """Return True for a session that a rank leads or has led; its number may have been given to another since."""
+        starts = self.sessions.get(session)
+        return starts is not None and all(leader.start in starts for leader in look_at([session]))
 
 
 def left_notes(run: str = "") -> list[Note]:

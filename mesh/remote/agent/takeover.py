@@ -27,7 +27,8 @@ def end_run(run: str) -> dict[str, Any]:
 
     Returns "left", what could not be ended, and "was_on": False if it had ended before.
     """
-    told = doors.tell_runs(run, {"type": "over"})
+    # An agent of a detached run refuses: its client may have left in this moment.
+    told = [one for one in doors.tell_runs(run, {"type": "over"}) if not one.get("detached")]
     grace = max([one.get("grace", 0.0) for one in told], default=0.0)
     at_work, stuck = wait_until_ended(told, grace + END_LIMIT_S)
     left = [line for agent in sorted(at_work | stuck) for line in end_agent(*agent)]
