@@ -17,9 +17,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.check import check
 from benchmarks.kill import kill

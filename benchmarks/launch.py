@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from dataclasses import replace
 
 from benchmarks.peers import FABRIC_NAME, close_masters, peers
 from benchmarks.rows import Chosen, absent, told

@@ -11,9 +11,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.figures import Sample, Samples, Spread, medians, table
 from benchmarks.peers import peers

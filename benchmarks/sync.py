@@ -6,9 +6,8 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-
-from msgspec.structs import replace
 
 from benchmarks.peers import close_masters, masters
 from benchmarks.rows import Chosen, absent, told

@@ -9,10 +9,10 @@ import re
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.conftest import Home
 from tests.integration.test_run_directory import problems
