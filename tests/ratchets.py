@@ -1,4 +1,4 @@
-"""Counts of what must become less in the code: prose that hides the actor, long modules, circles, ``Any``.
+"""Counters of faults in the code, whose limits only fall: prose that hides the actor, long modules, circles, ``Any``.
 
 ``tests/ratchets.json`` holds the highest count that is allowed for each. ``python -m tests.ratchets`` prints every
 place; ``python -m tests.ratchets --write`` lowers the numbers to what stands now, and never raises one.

@@ -22,7 +22,7 @@ Body = Callable[[Given], int | None]
 
 @dataclass(frozen=True)
 class Command:
-    """One command of ``mesh``."""
+    """A command of ``mesh``."""
 
     name: str
     group: str  # heading in `mesh --help`

@@ -1,7 +1,7 @@
 """The option table: every option of every command, written once.
 
-The ``mesh`` parser, the Invoke tasks, ``--help``, completion and docs/reference.md are made from it. An option that the
-engine reads names the field of ``mesh.config.settings.Options`` that takes its value.
+The ``mesh`` parser, the Invoke tasks, ``--help``, completion and docs/reference.md are made from it. If the
+engine reads an option, its ``field`` is the field of ``mesh.config.settings.Options`` that gets the value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STDINS, BEGINS = ("none", "rank0", "all"), ("here", "start", "now")
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """One option of one or several commands."""
+    """An option, with the commands that have it."""
 
     name: str  # without dashes, as "host-grace"
     commands: tuple[str, ...]  # that have it
@@ -48,12 +48,12 @@ class Option(Generic[T]):
     metavar: str = ""  # stands for the value in the help; "": a switch, which takes none
     bare: T | None = None  # the value where none follows; None: one must follow
     short: str = ""  # as "-d"
-    joined: Callable[[T, T], T] | None = None  # makes one value of two; None: the last one given counts
+    joined: Callable[[T, T], T] | None = None  # combines the values of a repeated option; None: the last one wins
     choices: tuple[str, ...] = ()  # values to complete
     variable: str = ""  # environment variable that gives the value where the option is absent
     field: str = ""  # of Options
-    is_place: bool = False  # also the next word that is no option
-    is_secret: bool = False  # a word after it is never repeated in a message
+    is_place: bool = False  # may be given without its flag, as the next plain word
+    is_secret: bool = False  # messages never show a word that follows it
 
     @property
     def flag(self) -> str:
@@ -131,7 +131,7 @@ def switch(
 
 
 def seconds(name: str, commands: tuple[str, ...], about: str, group: str = ENDS) -> Option[float | None]:
-    """Add a time that Options and an environment variable have under the same name."""
+    """Add an option in seconds; its field in Options and its MESH_ variable have its name."""
     variable = f"MESH_{name.upper().replace('-', '_')}"
     field = name.replace("-", "_")
     return value(name, commands, group, "SECONDS", about, read_seconds, None, variable=variable, field=field)

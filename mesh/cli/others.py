@@ -51,7 +51,7 @@ def multihost(given: Given) -> int:
     return result.exit_code
 
 
-# What `mesh.config.mad` reads from flags and from the INI file alike.
+# Flags that may also stand in the INI file; `mesh.config.mad` reads both.
 MAD_TEXTS = (
     o.MAD_MODEL,
     o.MAD_NODES,

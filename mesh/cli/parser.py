@@ -114,7 +114,7 @@ def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[s
     known = _flags(command)
     places = [option for option in options_of(command.name) if option.is_place]
     rest, options, words = list(arguments), list[str](), list[str]()
-    is_literal = False  # after --, where no command is taken: the rest are no options
+    is_literal = False  # True after --: a word that begins with a dash is a path or a name
     while rest:
         word = rest.pop(0)
         if word in HELP and not is_literal:
@@ -145,7 +145,7 @@ def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[s
 def _own_words(command: Command, before: Sequence[str], rest: list[str], options: Sequence[str]) -> list[str]:
     """Return the words after CLUSTER. Raises UsageError for options there, with the corrected command as hint.
 
-    before: the words up to the cluster, which is the last one; options: those that stand before it, each as one word
+    before: the words up to and including the cluster; options: those before it, as --name=value
     """
     first = rest[0].partition("=")[0] if rest else ""
     if command.name == "ssh" or not first.startswith("-") or first in ("-", "--", SHELL_TEXT):

@@ -88,7 +88,7 @@ class RunsTable:
         self._widths: list[int] = []  # of the columns so far
 
     def rows(self, runs: Sequence[RunLine], now: float) -> Iterator[str]:
-        """One row for each run, the first time below a head; now: seconds since the epoch."""
+        """Return a row for each run, the first time below a head; now: seconds since the epoch."""
         rows = (
             []
             if self._widths
