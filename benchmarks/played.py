@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from mesh.api import wiring
+from mesh.app import assemble
 from mesh.core.cluster import Cluster, Host
 from mesh.core.run import RunSpec
 from tests.lab import peak_memory
@@ -57,10 +57,10 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
         spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
-        wiring.BACKENDS = {"played": lambda *given: backend}
+        assemble.BACKENDS = {"played": lambda *given: backend}
         begin = time.monotonic()
         with _Watch() as watch:
-            outcome, _, _ = wiring.launch(spec, cluster, wiring.Showing(output=mode))
+            outcome, _, _ = assemble.launch(spec, cluster, assemble.Showing(output=mode))
         seconds = time.monotonic() - begin
     if outcome.exit_code:
         raise SystemExit(f"exit {outcome.exit_code}")

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from mesh.api.inquiries import RunLine as RunLine
     from mesh.api.inquiries import clean as clean
     from mesh.api.inquiries import ps as ps
-    from mesh.api.keeper import about_keepers as about_keepers
-    from mesh.api.keeper import stop_keepers as stop_keepers
-    from mesh.api.madengine import mad as mad
-    from mesh.api.madengine import plan_mad as plan_mad
-    from mesh.api.maxtext import SCP_TIMEOUT_SECS as SCP_TIMEOUT_SECS
-    from mesh.api.maxtext import multihost as multihost
     from mesh.api.pulling import pull as pull
     from mesh.api.records import Removed as Removed
     from mesh.api.records import list_records as list_records
@@ -50,11 +44,13 @@ if TYPE_CHECKING:
     from mesh.api.workspaces import list_workspace as list_workspace
     from mesh.config.settings import Options as Options
     from mesh.core.run import AUTO as AUTO
-    from mesh.sinks.records import Record as Record
-    from mesh.sinks.results import PullResult as PullResult
-    from mesh.sinks.results import RankResult as RankResult
-    from mesh.sinks.results import RunResult as RunResult
-    from mesh.sinks.results import SyncResult as SyncResult
+    from mesh.keeper.server import about_keepers as about_keepers
+    from mesh.keeper.server import stop_keepers as stop_keepers
+    from mesh.rundir.records import Record as Record
+    from mesh.rundir.results import PullResult as PullResult
+    from mesh.rundir.results import RankResult as RankResult
+    from mesh.rundir.results import RunResult as RunResult
+    from mesh.rundir.results import SyncResult as SyncResult
 
 _MODULES = {
     "mesh.api.attaching": (
@@ -93,15 +89,7 @@ _MODULES = {
         "ps",
     ),
     "mesh.api.replaying": ("logs",),
-    "mesh.api.keeper": ("about_keepers", "stop_keepers"),
-    "mesh.api.madengine": (
-        "mad",
-        "plan_mad",
-    ),
-    "mesh.api.maxtext": (
-        "SCP_TIMEOUT_SECS",
-        "multihost",
-    ),
+    "mesh.keeper.server": ("about_keepers", "stop_keepers"),
     "mesh.api.pulling": ("pull",),
     "mesh.api.records": (
         "Removed",
@@ -117,8 +105,8 @@ _MODULES = {
     ),
     "mesh.config.settings": ("Options",),
     "mesh.core.run": ("AUTO",),
-    "mesh.sinks.records": ("Record",),
-    "mesh.sinks.results": (
+    "mesh.rundir.records": ("Record",),
+    "mesh.rundir.results": (
         "PullResult",
         "RankResult",
         "RunResult",

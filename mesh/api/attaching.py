@@ -13,15 +13,15 @@ from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared
 from mesh.api.inquiries import ask, find_run, told_failures
 from mesh.api.records import LAST, find_record, list_records
 from mesh.api.replaying import logs
-from mesh.api.wiring import Showing, launch, placed
+from mesh.app.assemble import Showing, launch, placed
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
 from mesh.core.ranks import told_ranks
-from mesh.sinks.layout import LOGS
-from mesh.sinks.records import Record, State
-from mesh.sinks.results import RankResult, RunResult, run_result
+from mesh.rundir.layout import LOGS
+from mesh.rundir.records import Record, State
+from mesh.rundir.results import RankResult, RunResult, run_result
 
 DEFAULTS = Options()
 FROM = ("here", "start", "now")
@@ -168,8 +168,8 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
 
 def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
     """What this machine knows of a run that has ended: all there is."""
-    from mesh.sinks.layout import log_name
-    from mesh.sinks.terminal import TerminalSink
+    from mesh.rundir.layout import log_name
+    from mesh.screen.terminal import TerminalSink
 
     if begin == "start" and not showing.quiet and not showing.json:
         logs(record.run, output=showing.output, label=showing.label, fold=showing.fold)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mesh.api.choosing import choose_cluster, make_spec, project_here
-from mesh.api.owner import Owners
-from mesh.api.wiring import placed
+from mesh.app.assemble import placed
+from mesh.app.owner import Owners
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import UsageError
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
-    from mesh.engine.checkup import Wanted
-    from mesh.engine.findings import Finding
-    from mesh.engine.vetting import Vetted
+    from mesh.check.checkup import Wanted
+    from mesh.check.vetting import Vetted
+    from mesh.core.findings import Finding
 
 DEFAULTS = Options()
 REACH = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
@@ -56,7 +56,7 @@ def check(
     programs: names that must be on PATH
     Raises UsageError.
     """
-    from mesh.engine.checkup import Wanted
+    from mesh.check.checkup import Wanted
 
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     for what, given in (("path", paths), ("program", programs)):
@@ -89,9 +89,9 @@ def vetted(
     paths, programs: as with ``check``; program_hint: what to do where one is missing; "": the usual
     Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
     """
-    from mesh.engine.checkup import Checkup, Wanted
+    from mesh.check.checkup import Checkup, Wanted
+    from mesh.check.vetting import Vetted
     from mesh.engine.supervisor import Supervisor
-    from mesh.engine.vetting import Vetted
 
     placement = placed(spec, cluster)
     devices = cluster.devices if spec.claim and not spec.evict else ()
@@ -112,9 +112,9 @@ def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
     """Who decides in a run on the hosts of a TPU, which are asked for their own numbers first; None: there are none."""
     if spec.kind is not Kind.RUN or not any(host.worker >= 0 for host in cluster.hosts):
         return None
+    from mesh.check.vetting import Vetted
+    from mesh.check.workers import Numbers
     from mesh.engine.supervisor import Supervisor
-    from mesh.engine.vetting import Vetted
-    from mesh.engine.workers import Numbers
 
     placement = placed(spec, cluster)
     return Vetted(Supervisor(spec, placement), Numbers(placement), placement)
@@ -142,7 +142,7 @@ def new_key() -> str:
 
 def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.api.inquiries import ask
-    from mesh.engine.checkup import Checkup
+    from mesh.check.checkup import Checkup
 
     checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
     inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
@@ -154,7 +154,7 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
 
 def _key_file(host: Host) -> list[Finding]:
     """The private key is for nobody else's eyes: mesh does not mind, but ssh would not use it."""
-    from mesh.engine.findings import warning
+    from mesh.core.findings import warning
 
     try:
         mode = os.stat(host.identity_file).st_mode if host.identity_file else 0

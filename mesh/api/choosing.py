@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mesh.api.owner import user_name
-from mesh.api.wiring import new_run_id
+from mesh.app.assemble import new_run_id
+from mesh.app.owner import user_name
 from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, load_clusters
 from mesh.config.project import Project, load_project
 from mesh.config.settings import Options, kept, patient, run_spec, select_hosts
@@ -41,7 +41,7 @@ def hosted(cluster: Cluster, *, all_ready: bool = True, refresh: bool = False) -
     """The cluster with its hosts; all_ready: as above; refresh: ask anew what is known. Raises MeshError."""
     if cluster.tpu is None:
         return cluster
-    from mesh.api.discovering import with_hosts
+    from mesh.hosts.tpu.discovery import with_hosts
 
     return with_hosts(cluster, all_ready=all_ready, refresh=refresh)
 

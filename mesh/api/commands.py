@@ -14,7 +14,7 @@ from mesh.api.choosing import (
     project_here,
 )
 from mesh.api.running import run_on
-from mesh.api.wiring import Showing, launch, placed
+from mesh.app.assemble import Showing, launch, placed
 from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
@@ -23,7 +23,7 @@ from mesh.core.events import Event, Synced
 from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.core.typed import Typed
-from mesh.sinks.results import RunResult, SyncResult, failures
+from mesh.rundir.results import RunResult, SyncResult, failures
 
 DEFAULTS = Options()
 

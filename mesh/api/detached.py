@@ -15,16 +15,17 @@ from msgspec.structs import replace
 from mesh.api.checking import REACH
 from mesh.api.choosing import choose_cluster
 from mesh.api.inquiries import ask, clusters_of, told_failures
-from mesh.api.records import LAST, ambiguous, runs_directory
-from mesh.api.wiring import Attaching
+from mesh.api.records import LAST, ambiguous
+from mesh.app.assemble import Attaching
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.paths import runs_directory
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
-from mesh.sinks.layout import LOGS, SUFFIX
-from mesh.sinks.records import RUN_ID, Record, read_record
-from mesh.sinks.results import RunResult
-from mesh.sinks.resuming import read_left
+from mesh.rundir.layout import LOGS, SUFFIX
+from mesh.rundir.records import RUN_ID, Record, read_record
+from mesh.rundir.results import RunResult
+from mesh.rundir.resuming import read_left
 
 DEFAULTS = Options()
 ALL_OUTPUT_BYTES = 1 << 62  # more than a stream has
@@ -116,7 +117,7 @@ class Scratch:
 
     def __init__(self, found: DetachedRun) -> None:
         """Raises OSError."""
-        from mesh.sinks.store import open_events
+        from mesh.rundir.writer import open_events
 
         self._temporary = tempfile.mkdtemp(prefix="mesh-end-")
         self.directory = Path(self._temporary) / found.run
@@ -150,7 +151,7 @@ class Place:
         shared: where another client of this machine writes it, we write for ourselves alone
         Raises BlockingIOError if that may not be, and OSError.
         """
-        from mesh.sinks.store import open_events
+        from mesh.rundir.writer import open_events
 
         directory = runs_directory(os.environ) / found.run
         self._is_new = not directory.exists()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec
-from mesh.api.wiring import BACKENDS, SEVERAL, Showing, launch
+from mesh.app.assemble import BACKENDS, SEVERAL, Showing, launch
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
@@ -23,12 +23,12 @@ from mesh.core.interfaces import Backend, Channel, Opened
 from mesh.core.outcome import Cause, Outcome
 
 if TYPE_CHECKING:
-    from mesh.backends.passwords import Passwords
+    from mesh.backends.ssh.passwords import Passwords
     from mesh.engine.inquiry import Inquiry
 
 HOST_LIMIT_S = 5.0  # for a host to be reached and to answer
 CONNECT_LIMIT_S = 4.0  # for TCP alone: then the message says that it was that
-PARALLEL_HOSTS = 32  # that are reached at a time in each cluster; as backends/ahead.py has it
+PARALLEL_HOSTS = 32  # that are reached at a time in each cluster; as backends/ssh/ahead.py has it
 JOIN_TIMEOUT_S = 5.0  # for a thread to end after its backend was closed
 
 Heard = Callable[[str, Mapping[str, Any]], object]  # is called with the name of a host and its answer
@@ -98,7 +98,7 @@ def _forget_wrong_hosts(parts: Sequence[Cluster], outcome: Outcome) -> None:
         nodes = range(first, first + len(part.hosts))
         first += len(part.hosts)
         if part.tpu:
-            from mesh.api.discovering import forget_if_wrong
+            from mesh.hosts.tpu.discovery import forget_if_wrong
 
             failures = tuple(failure for failure in outcome.failures if failure.node in nodes)
             forget_if_wrong(part, replace(outcome, failures=failures))
@@ -130,7 +130,7 @@ class SeveralBackend:
 
     def __init__(self, parts: Sequence[Cluster], passwords: Passwords, prompts: Prompts) -> None:
         """parts: the clusters, whose hosts in this order are those that ``open`` is given."""
-        from mesh.backends.passwords import Passwords
+        from mesh.backends.ssh.passwords import Passwords
 
         self._parts = parts
         self._passwords = [Passwords(part.password_env, os.environ, ask=prompts.of(part, passwords)) for part in parts]

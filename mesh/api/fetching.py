@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from mesh.api.checking import REACH
 from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
-from mesh.api.wiring import Showing, launch, placed
+from mesh.app.assemble import Showing, launch, placed
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
+from mesh.core.findings import few
 from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
-from mesh.engine.findings import few
-from mesh.sinks.records import Record
+from mesh.rundir.records import Record
 
 LOOK = 0.05  # seconds between two looks whether the hosts have told what there is
 END_LIMIT_S = 10.0  # for the hosts of a stopped run to report how its ranks ended
@@ -117,7 +117,7 @@ def fetch_end(record: Record, clusters_file: str) -> None:
 
     Its output stays on the hosts until ``mesh logs`` or ``mesh attach`` fetches it. Raises UsageError.
     """
-    from mesh.sinks.store import open_events, write_end
+    from mesh.rundir.writer import open_events, write_end
 
     found = known(record)
     spec, cluster = prepared(found, clusters_file)

@@ -19,7 +19,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
 from mesh.core.ranks import told_ranks
-from mesh.sinks.stacks import Group, ended, fold, notes
+from mesh.core.stacks import Group, ended, fold, notes
 
 DEFAULTS = Options()
 PY_SPY = "py-spy"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
 from mesh.api.records import ambiguous, find_record
-from mesh.api.wiring import Showing, launch
+from mesh.app.assemble import Showing, launch
 from mesh.config.clusters import LOCAL
 from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
@@ -22,7 +22,7 @@ from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
-from mesh.sinks.records import RUN_ID, Record
+from mesh.rundir.records import RUN_ID, Record
 
 if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster, here, make_spec, project_here
-from mesh.api.wiring import Showing, launch
+from mesh.app.assemble import Showing, launch
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
@@ -20,7 +20,7 @@ from mesh.core.errors import UsageError
 from mesh.core.events import Event, NotPulled, Pulled
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind
-from mesh.sinks.results import PullResult, failures
+from mesh.rundir.results import PullResult, failures
 
 DEFAULTS = Options()
 INTO = "pulled"
@@ -52,7 +52,7 @@ def pull(
     if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
         raise UsageError("an empty path", hint="`.` is the whole workspace")
     from mesh.engine.inquiry import Inquiry
-    from mesh.sinks.summary import pull_summary
+    from mesh.screen.summary import pull_summary
     from mesh.workspace.landing import Landing
 
     project = project_here()

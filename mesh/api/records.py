@@ -8,15 +8,16 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.paths import runs_directory
 from mesh.core.run import Kind
-from mesh.sinks.layout import EVENTS
-from mesh.sinks.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
+from mesh.rundir.layout import EVENTS
+from mesh.rundir.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
 
 LAST = "last"
 KEPT = 50  # runs that `runs prune` keeps, however old
@@ -30,12 +31,6 @@ class Removed(Struct, frozen=True, kw_only=True):
 
     run: str
     bytes: int  # on disk
-
-
-def runs_directory(environ: Mapping[str, str]) -> Path:
-    """Where the run directories are."""
-    base = environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "mesh" / "runs"
 
 
 def list_records() -> list[Record]:

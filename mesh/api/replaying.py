@@ -12,17 +12,17 @@ from pathlib import Path
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
 from mesh.api.records import LAST, find_record
-from mesh.api.wiring import Showing
+from mesh.app.assemble import Showing
+from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
 from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind
-from mesh.sinks.amounts import told_bytes
-from mesh.sinks.grep import LineFilter
-from mesh.sinks.layout import LOGS
-from mesh.sinks.records import Record, State, read_record
-from mesh.sinks.replay import Replay
-from mesh.sinks.terminal import TerminalSink
+from mesh.rundir.grep import LineFilter
+from mesh.rundir.layout import LOGS
+from mesh.rundir.records import Record, State, read_record
+from mesh.rundir.replay import Replay
+from mesh.screen.terminal import TerminalSink
 
 POLL = 0.2  # seconds between two looks for more
 _MAY_BE_ID = re.compile("[0-9][0-9a-f-]*")

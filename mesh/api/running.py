@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mesh.api.checking import numbered, vetted
-from mesh.api.wiring import Showing, launch
+from mesh.app.assemble import Showing, launch
 from mesh.core.cluster import Cluster
 from mesh.core.events import Stream
 from mesh.core.run import AUTO, Kind, RunSpec
-from mesh.sinks.results import RunResult, run_result
+from mesh.rundir.results import RunResult, run_result
 
 
 def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bool = False) -> RunResult:

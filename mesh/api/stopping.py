@@ -7,7 +7,7 @@ from mesh.api.inquiries import DEFAULTS, STOP_PATIENCE, FoundRun, ask, clusters_
 from mesh.api.records import find_record
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
-from mesh.sinks.records import State
+from mesh.rundir.records import State
 
 
 def stop(

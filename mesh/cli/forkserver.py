@@ -26,14 +26,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import mesh
-from mesh.api import keeper, wiring
-from mesh.api.owner import user_name
+from mesh.app import assemble
+from mesh.app.owner import user_name
 from mesh.cli.program import run
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
 from mesh.config.clusters import clusters_path, load_clusters
 from mesh.core.errors import MeshError
+from mesh.keeper import server
 from mesh.remote import blob
-from mesh.sinks.foreground import stand_behind
+from mesh.screen.foreground import stand_behind
 
 REQUEST = 1 << 20  # bytes of one; Linux takes packets of about 200 KB
 LOOK = 5.0  # seconds between two looks whether the socket is still ours
@@ -87,7 +88,7 @@ def _rehearse() -> None:
     with contextlib.suppress(MeshError, OSError):
         if clusters.is_file():  # what is in a pipe is for the command that it was given to
             load_clusters(clusters, required=False)
-    keeper.socket_of(os.environ)
+    server.socket_of(os.environ)
     user_name()
 
 
@@ -167,14 +168,14 @@ def _work(way: socket.socket, told: io.FileIO) -> NoReturn:
             way.settimeout(None)
             watch = _Watch(way)
             watch.start()
-            keeper.expect(sys.argv[1:], os.environ)
-            wiring.AFTERWARDS = []
+            server.expect(sys.argv[1:], os.environ)
+            assemble.AFTERWARDS = []
             status = _run()
             watch.end(status)
             for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
                 with contextlib.suppress(OSError):
                     os.close(number)
-            wiring.do_afterwards()
+            assemble.do_afterwards()
     finally:
         os._exit(status)
 

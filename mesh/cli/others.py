@@ -13,7 +13,7 @@ from mesh.cli.options import Given
 from mesh.cli.reports import aligned
 from mesh.cli.speech import show
 from mesh.core.errors import UsageError
-from mesh.sinks.escapes import plain
+from mesh.core.escapes import plain
 
 GROUP = "Other programs' command lines"
 REASON_WIDTH = 100  # characters of why a node could not take part
@@ -31,11 +31,13 @@ MULTIHOST_LINE = 'mesh multihost --TPU_PREFIX=NAME --COMMAND="bash setup.sh"'
 )
 def multihost(given: Given) -> int:
     """Run a command on all workers of TPUs, as MaxText's multihost_runner.py does."""
+    from mesh.compat import maxtext
+
     for option in (o.TPU_PREFIX, o.TPU_COMMAND):
         if not given[option]:
             raise UsageError(f"{option.flag} is missing", hint=MULTIHOST_LINE)
     seconds = given[o.SCP_TIMEOUT_SECS]
-    result = api.multihost(
+    result = maxtext.multihost(
         given[o.TPU_COMMAND],
         tpu_prefix=given[o.TPU_PREFIX],
         script_dir=given[o.SCRIPT_DIR],
@@ -44,7 +46,7 @@ def multihost(given: Given) -> int:
         internal_ip=given[o.INTERNAL_IP],
         project=given[o.PROJECT],
         zone=given[o.ZONE],
-        scp_timeout_secs=api.SCP_TIMEOUT_SECS if seconds is None else seconds,
+        scp_timeout_secs=maxtext.SCP_TIMEOUT_SECS if seconds is None else seconds,
         clusters_file=given[o.TPU_CLUSTERS],
         output="",
     )
@@ -80,6 +82,7 @@ MAD_TEXTS = (
 )
 def mad(given: Given) -> int:
     """Run madengine on every node, as MAD Engine's SSH runner does."""
+    from mesh.compat import madengine
     from mesh.config.mad import read_mad
     from mesh.core.outcome import Cause
 
@@ -87,10 +90,10 @@ def mad(given: Given) -> int:
     typed[o.MAD_PASSWORD.name] = given[o.MAD_PASSWORD]
     job = read_mad(typed, given[o.MAD_CONFIG], os.environ)
     if given[o.DRY_RUN]:
-        show(api.plan_mad(job))
+        show(madengine.plan_mad(job))
         return 0
     json = given[o.JSON]
-    result = api.mad(job, wait=given[o.MAD_WAIT], output=given[o.SHOWN], label=given[o.MAD_LABEL], json=json)
+    result = madengine.mad(job, wait=given[o.MAD_WAIT], output=given[o.SHOWN], label=given[o.MAD_LABEL], json=json)
     if not json and result.cause is not Cause.OUTPUT_CLOSED:
         show(node_table(result))
     return result.exit_code

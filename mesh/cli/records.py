@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mesh.api import Record, Removed
 from mesh.cli.reports import MOST_COMMAND, age
+from mesh.core.amounts import told_bytes
+from mesh.core.escapes import plain
 from mesh.core.outcome import Cause
-from mesh.sinks.amounts import told_bytes
-from mesh.sinks.escapes import plain
-from mesh.sinks.records import State, size_on_disk
+from mesh.rundir.records import State, size_on_disk
 
 
 def records_table(records: Sequence[Record], now: float) -> Iterator[str]:

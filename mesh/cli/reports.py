@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mesh.sinks.amounts import told_bytes
+from mesh.core.amounts import told_bytes
 
 if TYPE_CHECKING:
     from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
@@ -44,7 +44,7 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     if dull:
         where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
         yield f"ok{where}: {', '.join(dull)}"
-    from mesh.engine.findings import explain
+    from mesh.core.findings import explain
 
     for lines in explain({report.host: report.findings for report in reports}):
         yield from ("", *lines)
@@ -63,14 +63,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
     """Where the ranks are; full: with every call of every thread."""
-    from mesh.sinks import stacks
+    from mesh.core import stacks
 
     return (stacks.full if full else stacks.short)(found.groups, found.ended)
 
 
 def stacks_as_dict(found: Stacks) -> dict[str, Any]:
     """``run``, ``groups``, ``ended``, ``notes`` and ``failures``."""
-    from mesh.sinks import stacks
+    from mesh.core import stacks
 
     return {
         "run": found.run,

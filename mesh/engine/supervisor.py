@@ -39,6 +39,7 @@ from mesh.core.events import (
     Tick,
     WorkspaceFailed,
 )
+from mesh.core.findings import few
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
@@ -51,7 +52,6 @@ from mesh.core.outcome import (
 )
 from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind, RunSpec
-from mesh.engine.findings import few
 from mesh.engine.introduction import PATIENCE as INTRODUCTION
 from mesh.engine.introduction import Introduction
 from mesh.engine.naming import CLOCK_ERROR_S, NAMING_DELAY_S, alike, by_time

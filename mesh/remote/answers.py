@@ -113,7 +113,7 @@ _STACKS = record(
         "notes": listed(row(shown, shown)),
     }
 )
-# What a client must know of a detached run; api/owner.py writes it.
+# What a client must know of a detached run; app/owner.py writes it.
 _PLAN = record(
     {
         "cluster": shown,

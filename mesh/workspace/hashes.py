@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ Row = tuple[Any, ...]  # an entry of a listing, as marshal takes it
 # Rows; of each a file's hash, "" of all others; the tree hash, if they are all of a workspace.
 Known = tuple[tuple[Row, ...], tuple[str, ...], str]
 NOTHING: Known = (), (), ""
-
-
-def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where mesh keeps what it can do without."""
-    base = environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "mesh"
 
 
 class HashCache:

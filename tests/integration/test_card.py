@@ -15,7 +15,7 @@ import fabric
 import gitignore_parser
 import pytest
 
-from mesh.backends.ssh import ConnectionGroup
+from mesh.backends.ssh.backend import ConnectionGroup
 from mesh.cli.options import options_of
 from mesh.cli.program import COMMANDS
 from mesh.tasks import namespace

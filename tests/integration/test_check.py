@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.check.checkup import Wanted, failed_host, host
 from mesh.core.events import Answered, OtherRun, PrepareFailed
-from mesh.engine.checkup import Wanted, failed_host, host
-from mesh.engine.findings import NAMES, Finding, Verdict
+from mesh.core.findings import NAMES, Finding, Verdict
 from mesh.remote.agent.checks import find
 from mesh.remote.telling import told_other
 from tests.conftest import Home

@@ -252,8 +252,8 @@ BOTH = """
 import sys, time, grpc
 from google.cloud import tpu_v2
 from mesh.core.cluster import TpuName
-from mesh.discovery.api import ask, ask_client
-from mesh.discovery.gcloud import Zone
+from mesh.hosts.tpu.client import ask, ask_client
+from mesh.hosts.tpu.gcloud import Zone
 project, zone, place, rest = sys.argv[1:]
 tpu = TpuName(name="pod", iap=True)
 transport = tpu_v2.TpuClient.get_transport_class("grpc")(channel=grpc.insecure_channel(place))
@@ -274,8 +274,8 @@ def test_grpc_and_rest_find_the_same_hosts(user: Home, tpus: Emulator) -> None:
 SLOW = """
 import sys
 from mesh.core.cluster import TpuName
-from mesh.discovery.api import NotAsked, ask
-from mesh.discovery.gcloud import Zone
+from mesh.hosts.tpu.client import NotAsked, ask
+from mesh.hosts.tpu.gcloud import Zone
 project, zone, rest = sys.argv[1:]
 try:
     ask(TpuName(name="pod"), Zone(project=project, zone=zone, endpoint=rest), {}, deadline=0.5)

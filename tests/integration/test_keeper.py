@@ -195,10 +195,10 @@ def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) 
     code = """
 import os
 from mesh.api.choosing import named_cluster
-from mesh.api.keeper import socket_of
-from mesh.backends.kept import KeptChannel, Stock
-from mesh.backends.passwords import Passwords
-from mesh.backends.ssh import SshBackend
+from mesh.keeper.server import socket_of
+from mesh.backends.ssh.kept import KeptChannel, Stock
+from mesh.backends.ssh.passwords import Passwords
+from mesh.backends.ssh.backend import SshBackend
 from mesh.remote.blob import opening, start_command
 
 cluster = named_cluster("pod", "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.sinks.layout import RECORD
+from mesh.rundir.layout import RECORD
 from tests.conftest import Home
 from tests.lab import eventually
 

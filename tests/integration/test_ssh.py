@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.passwords import Passwords
-from mesh.backends.ssh import CHUNK, NARROW, PATIENCE, RATE, SshBackend, SshChannel, remote_line
+from mesh.backends.ssh.backend import CHUNK, NARROW, PATIENCE, RATE, SshBackend, SshChannel, remote_line
+from mesh.backends.ssh.passwords import Passwords
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.interfaces import Channel

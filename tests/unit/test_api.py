@@ -14,9 +14,9 @@ from types import ModuleType
 import pytest
 
 from mesh import api
-from mesh.api import wiring
 from mesh.api.choosing import make_spec
-from mesh.api.owner import user_name
+from mesh.app import assemble
+from mesh.app.owner import user_name
 from mesh.config.project import Project, project_directory_name
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
@@ -92,15 +92,15 @@ def test_a_signal_that_comes_too_late_leaves_the_record_whole(home: Home, number
     program = (
         "import json, os, signal\n"
         "from mesh import api\n"
-        "from mesh.sinks import store\n"
+        "from mesh.rundir import writer\n"
         "replace = os.replace\n"
         "def late(*paths):\n"
         f"    signal.raise_signal(signal.{number})\n"
         "    replace(*paths)\n"
-        "def finish(self, outcome, finish=store.StoreSink.finish):\n"
+        "def finish(self, outcome, finish=writer.StoreSink.finish):\n"
         "    os.replace = late\n"
         "    return finish(self, outcome)\n"
-        "store.StoreSink.finish = finish\n"
+        "writer.StoreSink.finish = finish\n"
         "result = api.run(['true'], cluster='local:1', quiet=True)\n"
         "os.replace = replace\n"
         "about = json.loads((result.directory / 'run.json').read_text())\n"
@@ -206,27 +206,27 @@ def test_jobs_of_a_repository_share_a_workspace(monkeypatch: pytest.MonkeyPatch,
 
 def test_what_nobody_waits_for_is_done_at_once_or_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    wiring.afterwards(lambda: done.append(1))
+    assemble.afterwards(lambda: done.append(1))
     assert done == [1]
-    monkeypatch.setattr(wiring, "AFTERWARDS", [])
-    wiring.afterwards(lambda: done.append(2))
-    wiring.afterwards(lambda: done.append(3))
+    monkeypatch.setattr(assemble, "AFTERWARDS", [])
+    assemble.afterwards(lambda: done.append(2))
+    assemble.afterwards(lambda: done.append(3))
     assert done == [1]
-    wiring.do_afterwards()
-    assert (done, wiring.AFTERWARDS) == ([1, 2, 3], [])
+    assemble.do_afterwards()
+    assert (done, assemble.AFTERWARDS) == ([1, 2, 3], [])
 
 
 def test_a_run_is_told_before_its_channels_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     backend = ScriptedBackend(prints(1))
-    monkeypatch.setattr(wiring, "BACKENDS", {"played": lambda *given: backend})
-    monkeypatch.setattr(wiring, "AFTERWARDS", [])
+    monkeypatch.setattr(assemble, "BACKENDS", {"played": lambda *given: backend})
+    monkeypatch.setattr(assemble, "AFTERWARDS", [])
     cluster = Cluster(name="played", hosts=(Host(name="a", address="a"), Host(name="b", address="b")), backend="played")
     spec = RunSpec(run="played", project="p", workspace=tmp_path, command=("true",), sync=False)
-    outcome, _, _ = wiring.launch(spec, cluster, wiring.Showing(output="none"))
+    outcome, _, _ = assemble.launch(spec, cluster, assemble.Showing(output="none"))
     assert outcome.exit_code == 0
     assert [channel._is_closed for channel in backend.channels] == [False, False]
-    wiring.do_afterwards()
+    assemble.do_afterwards()
     assert [channel._is_closed for channel in backend.channels] == [True, True]
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mesh-")]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mesh.api import HostReport
+from mesh.check import comparing
 from mesh.cli.reports import table
-from mesh.engine import comparing
-from mesh.engine.findings import Finding, failed, ok, unknown, warning
+from mesh.core.findings import Finding, failed, ok, unknown, warning
 
 JAX = {"program": "/usr/bin/python3", "python": "3.11.2", "jax": "0.4.30"}
 

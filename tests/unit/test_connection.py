@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.backends import ahead
-from mesh.backends.ahead import begun
-from mesh.backends.connection import AHEAD, QuickSocket, connect
+from mesh.backends.ssh import ahead
+from mesh.backends.ssh.ahead import begun
+from mesh.backends.ssh.connection import AHEAD, QuickSocket, connect
 from mesh.core.cluster import Cluster, Host
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mesh.api.luggage import WorkspaceLuggage
+from mesh.app.luggage import WorkspaceLuggage
 from mesh.core.errors import MeshError
 from mesh.core.events import Serving
 from mesh.core.run import RunSpec

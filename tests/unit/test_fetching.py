@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mesh.api.detached import with_hosts
-from mesh.backends.passwords import Passwords
-from mesh.backends.ssh import SshBackend
+from mesh.backends.ssh.backend import SshBackend
+from mesh.backends.ssh.passwords import Passwords
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import CaughtUp, Connected, Event, Exited, Gone, Lost, PrepareFailed, Started, Tick

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mesh.core.escapes import clean_lines
 from mesh.core.ranks import members, told
-from mesh.sinks import fold as folding
-from mesh.sinks.escapes import clean_lines
-from mesh.sinks.fold import HOLD, Fold, Folded
+from mesh.screen import fold as folding
+from mesh.screen.fold import HOLD, Fold, Folded
 
 TICK = 0.05  # seconds between two looks at the clock
 LATEST = 0.5  # seconds that a line may wait

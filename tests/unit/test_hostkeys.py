@@ -8,7 +8,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from mesh.backends.hostkeys import Checker
+from mesh.backends.ssh.hostkeys import Checker
 from mesh.core.errors import HostUnreachable
 
 OLD, NEW = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()

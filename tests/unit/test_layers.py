@@ -13,15 +13,19 @@ ROOT = Path(mesh.__file__).parent
 # From the bottom; parts of one line are beside each other and do not import each other.
 LAYERS = [
     {"core"},
-    {"config", "discovery", "workspace", "remote", "backends", "sinks"},
+    {"verdict"},
+    {"config", "workspace", "remote", "backends", "hosts", "rundir", "screen"},
     {"engine"},
+    {"check", "keeper"},
+    {"app"},
     {"api"},
+    {"compat"},
     {"cli"},
     {"tasks"},
     {"__main__", "__init__"},
 ]
 # What the pure and concrete parts must not know, beyond the order of the layers.
-FORBIDDEN = {"engine": {"config", "discovery", "workspace", "backends", "sinks"}}
+FORBIDDEN = {"engine": {"config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
@@ -71,8 +75,8 @@ def test_layers() -> None:
 
 def test_the_check_can_fail() -> None:
     assert violations(ROOT / "core/x.py", "from mesh.engine import orders")
-    assert violations(ROOT / "sinks/x.py", "import mesh.backends.ssh")
-    assert violations(ROOT / "engine/x.py", "from mesh.sinks.store import StoreSink")
+    assert violations(ROOT / "screen/x.py", "import mesh.backends.ssh.backend")
+    assert violations(ROOT / "engine/x.py", "from mesh.rundir.writer import StoreSink")
     assert violations(ROOT / "remote/agent/x.py", "from mesh.core.run import RunSpec")
     assert violations(ROOT / "remote/agent/x.py", "import yaml")
     assert violations(ROOT / "config/x.py", "print('x')")

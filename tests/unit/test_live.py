@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh.sinks.descriptor import Descriptor
-from mesh.sinks.enter import EnterKey
-from mesh.sinks.live import LiveLines
+from mesh.screen.descriptor import Descriptor
+from mesh.screen.enter import EnterKey
+from mesh.screen.live import LiveLines
 
 XTERM = {"TERM": "xterm"}
 

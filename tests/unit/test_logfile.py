@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.sinks.layout import marker, read_tail_name
-from mesh.sinks.logfile import SMALL, LogFile, Shelf
-from mesh.sinks.replay import LogFiles
+from mesh.rundir.layout import marker, read_tail_name
+from mesh.rundir.logfile import SMALL, LogFile, Shelf
+from mesh.rundir.replay import LogFiles
 
 EFFORT = settings(max_examples=50, deadline=None)
 # Sizes of chunks, and what is done after each.

@@ -14,7 +14,7 @@ from mesh.config.mad import MadJob, read_mad
 from mesh.core.errors import UsageError
 from mesh.core.outcome import Cause
 from mesh.engine.wrapping import multi_node_context
-from mesh.sinks.results import RankResult, RunResult
+from mesh.rundir.results import RankResult, RunResult
 from tests.conftest import Home
 
 SECRET = "hunter2-4711"

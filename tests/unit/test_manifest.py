@@ -20,8 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.core.errors import MeshError
+from mesh.core.paths import cache_directory
 from mesh.workspace.git import asked_git
-from mesh.workspace.hashes import MOST_MANIFESTS, HashCache, cache_directory
+from mesh.workspace.hashes import MOST_MANIFESTS, HashCache
 from mesh.workspace.listing import Listing, list_workspace
 from mesh.workspace.manifest import (
     FEW,

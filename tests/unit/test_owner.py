@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.api.owner import Owners
+from mesh.app.owner import Owners
 
 RUN = "20261123-142831-cadcd3"
 

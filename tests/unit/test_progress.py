@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.api.luggage import WorkspaceLuggage
+from mesh.app.luggage import WorkspaceLuggage
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import (
     Connected,
@@ -27,8 +27,8 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.run import RunSpec
-from mesh.sinks.progress import Progress
-from mesh.sinks.terminal import TerminalSink
+from mesh.screen.progress import Progress
+from mesh.screen.terminal import TerminalSink
 from mesh.workspace.manifest import hash_of
 from tests.conftest import Home
 from tests.unit.test_live import Terminal
@@ -210,7 +210,7 @@ def test_where_nobody_wants_it_there_is_none() -> None:
 
 def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage, contextlib.ExitStack, list[Event]]:
     """A workspace of 610 kB in a world where that is very much."""
-    monkeypatch.setattr("mesh.api.luggage.LARGE", 500_000)
+    monkeypatch.setattr("mesh.app.luggage.LARGE", 500_000)
     for name, value in home.environ.items():
         monkeypatch.setenv(name, value)
     (home.project / "data/train").mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_git_is_asked_for_ranks_only(home: Home, monkeypatch: pytest.MonkeyPatch
         asked.append(workspace)
         return contextlib.nullcontext(lambda: {"MESH_GIT_DIRTY": "0"})
 
-    monkeypatch.setattr("mesh.api.luggage.asked_git", ask)
+    monkeypatch.setattr("mesh.app.luggage.asked_git", ask)
     monkeypatch.setenv("HOME", str(home.project.parent))
     for command, known in (((), {}), (("true",), {"MESH_GIT_DIRTY": "0"})):
         spec = RunSpec(run="r", project="p", workspace=home.project, command=command)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from mesh.check.checkup import Checkup, Wanted
+from mesh.check.reaching import Network
+from mesh.check.vetting import Vetted
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
+from mesh.core.findings import Finding
 from mesh.core.run import RunSpec
-from mesh.engine.checkup import Checkup, Wanted
-from mesh.engine.findings import Finding
 from mesh.engine.inquiry import Inquiry
-from mesh.engine.reaching import Network
 from mesh.engine.supervisor import Supervisor
-from mesh.engine.vetting import Vetted
 
 HOSTS = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
 MTUS = (1500, 1500, 1500)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from mesh.api.inquiries import agreed
-from mesh.api.owner import plan_of
+from mesh.app.owner import plan_of
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import MeshError
 from mesh.core.run import Launch, RunSpec

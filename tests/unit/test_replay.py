@@ -17,11 +17,11 @@ from mesh.core.cluster import Host, Placement
 from mesh.core.events import Output, Started, Stream
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
-from mesh.sinks.grep import OVERLAP, LineFilter, matches
-from mesh.sinks.layout import INDEX, RECORD
-from mesh.sinks.records import State, read_record
-from mesh.sinks.replay import Replay
-from mesh.sinks.store import NEAR, StoreSink
+from mesh.rundir.grep import OVERLAP, LineFilter, matches
+from mesh.rundir.layout import INDEX, RECORD
+from mesh.rundir.records import State, read_record
+from mesh.rundir.replay import Replay
+from mesh.rundir.writer import NEAR, StoreSink
 
 RUN = "20261121-101500-3f9c2a"
 PLACEMENT = Placement(hosts=tuple(Host(name=name, address="") for name in "abc"), nproc=2)

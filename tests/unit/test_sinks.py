@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mesh.core.cluster import Host, Placement
 from mesh.core.errors import OutputClosed
+from mesh.core.escapes import Cleaner, clean
 from mesh.core.events import (
     Event,
     Exited,
@@ -29,16 +30,15 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
+from mesh.core.lines import LineCutter
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import PrerunEntry, RunSpec
-from mesh.sinks.escapes import Cleaner, clean
-from mesh.sinks.jsonl import JsonSink
-from mesh.sinks.lines import LineCutter
-from mesh.sinks.store import StoreSink
-from mesh.sinks.summary import MOST_LINES, run_summary
-from mesh.sinks.terminal import TerminalSink
-from mesh.sinks.verdict import make_verdict
-from mesh.sinks.words import raised, without_lead
+from mesh.rundir.writer import StoreSink
+from mesh.screen.jsonl import JsonSink
+from mesh.screen.summary import MOST_LINES, run_summary
+from mesh.screen.terminal import TerminalSink
+from mesh.verdict.verdict import make_verdict
+from mesh.verdict.words import raised, without_lead
 
 PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
 SPEC = RunSpec(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})

@@ -11,10 +11,10 @@ from mesh.core.cluster import Host, Placement
 from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, Tick
 from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
+from mesh.core.stacks import Gathered, ended, fold, full, notes, short
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Order, Say, Signal
 from mesh.engine.supervisor import STACKS, Supervisor
-from mesh.sinks.stacks import Gathered, ended, fold, full, notes, short
 
 PSUM = [["wait", "/usr/lib/python3.11/threading.py", 320], ["psum", "train.py", 88], ["<module>", "train.py", 99]]
 LOAD = [["DataLoader.__next__", "data.py", 41], ["<module>", "train.py", 60]]

@@ -10,9 +10,9 @@ import pytest
 
 from mesh.core.cluster import Host, Placement
 from mesh.core.events import Event, Exited, Lost, Output, Started, Stream
-from mesh.sinks.enter import EnterKey
-from mesh.sinks.labels import Labels
-from mesh.sinks.status import Status
+from mesh.screen.enter import EnterKey
+from mesh.screen.labels import Labels
+from mesh.screen.status import Status
 
 PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(32)))
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from mesh.check.workers import Numbers
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import read_flag
 from mesh.core.cluster import Cluster, Host, Placement, TpuName
 from mesh.core.errors import MeshError, UsageError
-from mesh.discovery.answering import all_answer
-from mesh.discovery.cache import Answer, AnswerCache
-from mesh.discovery.gcloud import Zone, zone_of
-from mesh.discovery.nodes import TpuNode, Worker, matching, with_nodes
-from mesh.engine.findings import Verdict
-from mesh.engine.workers import Numbers
+from mesh.core.findings import Verdict
+from mesh.hosts.tpu.answering import all_answer
+from mesh.hosts.tpu.cache import Answer, AnswerCache
+from mesh.hosts.tpu.gcloud import Zone, zone_of
+from mesh.hosts.tpu.nodes import TpuNode, Worker, matching, with_nodes
 
 HERE = Zone(project="lab", zone="us-central2-b")
 OUTSIDE = Worker(internal="10.0.0.1", external="34.0.0.1")

@@ -1,0 +1,1 @@
+"""Assembly: the one place where concrete classes meet."""

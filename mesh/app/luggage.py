@@ -1,0 +1,139 @@
+"""The workspace as the courier takes it: listed and hashed once, told as changes, packed as hosts need it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+from mesh.core.amounts import told_bytes
+from mesh.core.errors import MeshError
+from mesh.core.events import Event, Notice, Preparing
+from mesh.core.paths import cache_directory
+from mesh.core.run import RunSpec
+from mesh.remote.messages import LACKS_BYTES
+from mesh.workspace.biggest import biggest, ignore_lines
+from mesh.workspace.git import asked_git
+from mesh.workspace.hashes import HashCache
+from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
+from mesh.workspace.pack import BLOCK, Changed, read_wants
+from mesh.workspace.prepare import prepare
+
+LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
+NAMED = 5  # paths
+WORTH = 0.01  # of all that is sent; leaving out less helps nobody
+LACK_BYTES, BLOCK_BYTES = 160, 90  # of what a host tells of a content, and of each block of another version of it
+OFTEN = 0.2  # seconds between two Preparing
+
+
+class WorkspaceLuggage:
+    """One workspace of one run; see engine.courier.Luggage."""
+
+    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event], None]) -> None:
+        """files: closes what we open; tell: called with Notice and Preparing, from any thread. Raises MeshError."""
+        self._spec, self._files, self._tell = spec, files, tell
+        self._told_at = time.monotonic()
+        self._has_told_size = False
+        self._is_stopped = False
+        self._cache = HashCache(spec.workspace, cache_directory(os.environ))
+        with asked_git(spec.workspace) if spec.command else contextlib.nullcontext(dict) as variables:
+            self._list()
+            self.env: Mapping[str, str] = variables()  # for the ranks
+        for skipped in self._prepared.skipped:
+            self._say(f"not sent: {skipped}")
+        for notice in self._prepared.notices:
+            self._say(notice)
+
+    def changes(self, base: str) -> bytes:
+        """What has changed since another tree; everything, if we do not know that one."""
+        return self._since(base)[0]
+
+    def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
+        """What a host that has that tree will lack: what we have never sent, or everything if it has none."""
+        return self._since(base)[1]
+
+    def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
+        """The answers about a base: most hosts have the same."""
+        if base not in self._known:
+            manifest = self._prepared.manifest
+            known = manifest if base == manifest.tree else self._cache.known_manifest(base)
+            new = changes(known, manifest)
+            foreseen = self._foresee(known, new) if known or not base else ()
+            self._known[base] = new.to_bytes(), foreseen
+        return self._known[base]
+
+    def _foresee(self, known: Manifest | None, changed: Changes) -> Sequence[Mapping[str, Any]]:
+        new = {entry.content: entry.size for entry in changed.put if entry.kind == "f"}
+        lacking = set(new)
+        if known is not None and new:
+            lacking = self._cache.never_sent(not_in(contents_in(known.to_json()), lacking))
+        return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
+
+    def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:
+        """Before very much is sent: name the biggest, once."""
+        missing = {want["hash"]: want["size"] for want in wants if not want.get("base")}
+        total = sum(missing.values())
+        if total <= LARGE or self._has_told_size:
+            return
+        self._has_told_size = True
+        files = [
+            (entry.path.encode("latin-1"), entry.size)
+            for entry in self._prepared.manifest.entries
+            if entry.kind == "f" and entry.content in missing
+        ]
+        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
+        lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
+        head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
+        self._say("\n    ".join([head, *lines]))
+
+    def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
+        """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
+        self._files.enter_context(file)
+        self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_packing)
+        file.flush()
+        return file.fileno()
+
+    def has_changed(self, error: Exception) -> bool:
+        """Whether an error of ``pack`` says that a file is another one now. Then ``renew`` lists it anew."""
+        return isinstance(error, Changed)
+
+    def renew(self) -> None:
+        """List the workspace again; ``tree`` is another one then. Raises MeshError."""
+        self._list()
+
+    def sent(self) -> None:
+        """A host has it now: it will be known as a base."""
+        self._cache.remember(self._prepared.manifest)
+
+    def stop(self) -> None:
+        """No pack is needed any more: one that is being made fails with a MeshError. From any thread."""
+        self._is_stopped = True
+
+    def _list(self) -> None:
+        spec = self._spec
+        self._prepared = prepare(
+            spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, tell=self._tell_progress
+        )
+        self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
+        manifest = self._prepared.manifest
+        self.tree = manifest.tree
+        blocks = sum(entry.size for entry in manifest.entries) // BLOCK
+        self.lacks_bytes = LACKS_BYTES + LACK_BYTES * len(manifest.entries) + 2 * BLOCK_BYTES * blocks
+
+    def _say(self, text: str) -> None:
+        self._tell(Notice(time=time.time(), text=text))
+
+    def _tell_packing(self, what: str, done: int, of: int) -> None:
+        if self._is_stopped:
+            raise MeshError("nobody needs this pack any more")
+        self._tell_progress(what, done, of)
+
+    def _tell_progress(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now >= self._told_at + OFTEN:
+            self._told_at = now
+            self._tell(Preparing(time=time.time(), what=what, done=done, of=of))

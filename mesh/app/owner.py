@@ -1,0 +1,120 @@
+"""Who holds a lock: user, machine, boot and process, so that a dead owner on this machine is known at once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mesh.core.cluster import Cluster
+from mesh.core.paths import runs_directory
+from mesh.core.run import RunSpec
+from mesh.rundir.records import RUN_ID, State, read_record
+from mesh.rundir.resuming import rules_of
+
+
+def user_name() -> str:
+    """Who we are; a number where the machine has no name for it, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
+    """What the lock on the hosts tells those who find it."""
+    return {
+        "run": spec.run,
+        "watch": spec.watch,
+        "cluster": cluster.name,
+        "hosts": len(cluster.hosts),  # by which `mesh ps` knows that all of them have answered
+        "user": user_name(),
+        "machine": socket.gethostname(),
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "start": _start_of(os.getpid()),
+        "since": time.time(),
+        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
+    }
+
+
+def plan_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
+    """What a client must know that attaches to the run from elsewhere: a part of run.json."""
+    return {
+        "cluster": cluster.name,
+        "hosts": [host.name for host in cluster.hosts],
+        "nproc": spec.ranks_per_host,
+        "slices": list(cluster.slices),
+        "command": list(spec.command),
+        "workspace": str(spec.workspace),
+        "created": time.time(),
+        "rules": rules_of(spec),
+    }
+
+
+class Owners:
+    """Answers which runs have no client any more, for one command of mesh."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, bool] = {}  # by the ids of runs: a thousand hosts may name the same run
+
+    def is_dead(self, owner: Mapping[str, Any]) -> bool:
+        """Return True if an owner of this machine has died, or its run has ended. Owners on other machines count as alive.
+
+        owner: what the lock of a host has, or only the "run"
+        """
+        if owner.get("detached"):
+            return False
+        run = str(owner.get("run", ""))
+        if run not in self._ended:
+            self._ended[run] = has_ended(run)
+        return self._ended[run] or is_dead(owner)
+
+
+def has_ended(run: str) -> bool:
+    """True if a run of this user has ended, as its directory on this machine records it.
+
+    A detached run is none of these: its hosts decide when it ends.
+    """
+    if not RUN_ID.fullmatch(run):  # it comes from a host, and names a directory here
+        return False
+    record = read_record(runs_directory(os.environ) / run)
+    return record.state is State.ENDED and not record.about.get("detached")
+
+
+def is_dead(owner: Mapping[str, Any]) -> bool:
+    """Return True if an owner of this machine has died, and its run with it. Owners on other machines count as alive."""
+    if owner.get("detached"):
+        return False
+    if owner.get("machine") != socket.gethostname() or not _boot():
+        return False
+    if owner.get("boot") != _boot():
+        # Containers may share a name, but not their boot with a machine that was started anew.
+        return bool(owner.get("boot"))
+    start, pid = str(owner.get("start")), owner.get("pid")
+    if start.partition(" ")[0] != _start_of(os.getpid()).partition(" ")[0] or not isinstance(pid, int):
+        return False  # a container's processes have numbers of their own
+    return _start_of(pid) != start
+
+
+def _boot() -> str:
+    """Changes with each start of the machine; "" where there is no way to know (macOS)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, and in which PID namespace; "" if there is none, or only what its parent has not seen."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        started = "" if state in "ZX" else fields[18]
+        return f"{os.readlink(f'/proc/{pid}/ns/pid')} {started}"
+    except OSError:
+        return ""

@@ -1,0 +1,353 @@
+"""Hosts reached over SSH: Fabric connections, opened several at a time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import fabric
+import paramiko
+
+from mesh.backends.ssh.ahead import PARALLEL, Begun
+from mesh.backends.ssh.config import load_ssh_config
+from mesh.backends.ssh.connection import GivenUp, Shared, SshConnection
+from mesh.backends.ssh.kept import KeptChannel, Stock
+from mesh.backends.ssh.login import Secrets
+from mesh.backends.ssh.passwords import Passwords
+from mesh.core.cluster import Cluster, Host, HostKeys
+from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.core.interfaces import Farewell, Opened
+
+NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
+CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
+TRIES = 3
+PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
+CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
+STDERR_KEPT = 65536  # bytes
+NARROW = 1 << 18  # bytes on their way to one host at least
+RATE = 125e6  # bytes a second, a gigabit
+PATIENCE = 1.0  # seconds without a grant, after which nothing is withheld any more
+
+# What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
+
+
+class SshChannel:
+    """The pipes of one agent at the other end of a connection."""
+
+    def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
+        self.address = str(connection.host)
+        self._connection, self._channel = connection, channel
+        self._withheld = 0  # bytes of the window that is granted
+
+    def send(self, data: bytes) -> None:
+        try:
+            while data:
+                if self._withheld:
+                    self._wait_for_window()
+                sent = self._channel.send(data)
+                if not sent:
+                    raise OSError("the channel is closed")
+                data = data[sent:]
+        except (OSError, EOFError) as error:
+            raise ChannelClosed(str(error) or "the connection ended") from error
+
+    def pace(self, round_trip: float) -> None:
+        """Use no more of the window than a gigabit link needs.
+
+        OpenSSH grants 2 MB, and makes its buffer anew for each packet that the agent has not taken by then: a pack that
+        comes faster than it is written costs it several times the CPU of one that does not. Whatever it has handed on,
+        it grants anew after 96 KB; others do after a half of all.
+        """
+        if "OpenSSH" not in self._channel.get_transport().remote_version:
+            return
+        with self._channel.lock:
+            most = min(self._channel.out_window_size, max(NARROW, round_trip * RATE))
+            self._withheld += self._channel.out_window_size - int(most)
+            self._channel.out_window_size = int(most)
+
+    def _wait_for_window(self) -> None:
+        """Until something may be sent; the whole window is used where that takes long."""
+        channel = self._channel
+        with channel.lock:
+            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(PATIENCE)):
+                # More may have been granted since the time was up.
+                channel.out_window_size, self._withheld = channel.out_window_size + self._withheld, 0
+
+    def receive(self) -> bytes:
+        try:
+            return self._channel.recv(CHUNK)
+        except (OSError, EOFError):
+            return b""
+
+    def farewell(self) -> Farewell:
+        status: int | None = None
+        if self._channel.status_event.wait(2.0) and self._channel.exit_status >= 0:
+            status = self._channel.exit_status
+        said = b""
+        while self._channel.recv_stderr_ready() and len(said) < STDERR_KEPT:
+            said += self._channel.recv_stderr(CHUNK)
+        return Farewell(status=status, stderr=said[-STDERR_KEPT:])
+
+    def let_go(self) -> None:
+        pass  # nothing here waits for the other end
+
+    def ask(self) -> None:
+        """Ask the host for a sign of life, and do not wait for it."""
+        self._connection.transport.ask()
+
+    def answers(self, seconds: float) -> bool:
+        """Whether the other end is there, and its host has answered within this time from now."""
+        # What ended while nobody looked, as in a laptop's sleep, is heard of before the answer.
+        answered = self._connection.transport.answers(seconds)
+        return answered and not (self._channel.closed or self._channel.eof_received)
+
+    @property
+    def way(self) -> str:
+        """How its host was reached."""
+        return self._connection.way
+
+    def close(self) -> None:
+        # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
+        self._connection.close()
+
+
+class ConnectionGroup(fabric.ThreadingGroup):  # type: ignore[misc]
+    """A ThreadingGroup that opens its connections a bounded number at a time, and tells of each as it comes."""
+
+    def open_each(
+        self, parallel: int, open_one: Callable[[int], Opened], is_given_up: Callable[[], bool]
+    ) -> Iterator[Opened]:
+        """Call open_one with every connection's index, in at most ``parallel`` threads; yield what it returns."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Opened | BaseException] = queue.SimpleQueue()
+        for index in range(len(self)):
+            waiting.put(index)
+
+        def work() -> None:
+            while not is_given_up():
+                try:
+                    index = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    done.put(open_one(index))
+                except BaseException as error:
+                    done.put(error)
+
+        for number in range(min(parallel, len(self))):
+            threading.Thread(target=work, name=f"mesh-open-{number}", daemon=True).start()
+        left = len(self)
+        while left and not is_given_up():
+            try:
+                result = done.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            left -= 1
+            if isinstance(result, GivenUp):
+                return
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+
+
+class SshBackend:
+    """Opens channels over SSH. What a cluster says wins over what ssh_config says."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        environ: Mapping[str, str],
+        connect_timeout: float = 0.0,
+        passwords: Passwords,
+        tries: int = TRIES,
+        parallel: int = PARALLEL,
+        reach: float = math.inf,
+        stock: Stock | None = None,
+        begun: Begun | None = None,
+    ) -> None:
+        """connect_timeout: seconds for each try; 0: as the cluster says, else CONNECT_TIMEOUT
+
+        reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
+
+        stock: where there may be agents that wait already
+        begun: connections that are on their way already
+        """
+        self._begun: Begun = {} if begun is None else begun
+        self._stock = stock
+        self._kept: dict[int, KeptChannel] = {}  # what it had, by node
+        self._cluster, self._environ, self._reach = cluster, environ, reach
+        self._connect_timeout = connect_timeout or cluster.connect_timeout or CONNECT_TIMEOUT
+        self._tries, self._parallel = tries, parallel
+        self._secrets = Secrets(passwords)
+        self._connections: list[SshConnection] = []
+        self._shared: Shared | None = None
+        self._gateway: SshConnection | None = None
+        self._hosts: Sequence[Host] = ()
+        self._given_up = threading.Event()
+
+    def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
+        command = remote_line(argv)
+        try:
+            config = load_ssh_config()
+        except Exception as error:  # ConfigParseError, OSError, whatever a Match runs: each host is told why
+            for node in range(len(hosts)):
+                failure = HostUnreachable(f"ssh_config cannot be read: {error}", hint="`ssh -G HOST` reads it as well")
+                yield Opened(node=node, result=failure)
+            return
+        shared = Shared(
+            config=config,
+            secrets=self._secrets,
+            environ=self._environ,
+            strict=self._cluster.host_keys is HostKeys.STRICT,
+            connect_timeout=self._connect_timeout,
+            reach=self._reach,
+            begun=self._begun,
+        )
+        shared.given_up = self._given_up
+        self._shared = shared
+        self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
+        self._hosts = hosts
+        self._connections = [self._connection(host, shared, self._gateway) for host in hosts]
+        ways = {node: connection.way for node, connection in enumerate(self._connections)} if self._stock else {}
+        for node, kept in self._stock.take(ways, command) if self._stock else ():
+            self._kept[node] = kept
+            if self._given_up.is_set():  # ``close`` may have come before it
+                kept.close()
+                return
+            yield Opened(node=node, result=kept)
+        rest = [node for node in range(len(hosts)) if node not in self._kept]
+        group = ConnectionGroup.from_connections([self._connections[node] for node in rest])
+
+        def open_one(index: int) -> Opened:
+            node = rest[index]
+            try:
+                return Opened(node=node, result=self._open(hosts[node], self._connections[node], command, self._tries))
+            except HostUnreachable as error:
+                return Opened(node=node, result=error)
+
+        yield from group.open_each(self._parallel, open_one, self._given_up.is_set)
+
+    def reopen(self, node: int, argv: Sequence[str]) -> SshChannel:
+        assert self._shared is not None  # as it was opened before
+        self._connections[node].close()
+        self._connections[node] = self._connection(self._hosts[node], self._shared, self._gateway)
+        if self._given_up.is_set():
+            raise HostUnreachable("given up")
+        try:
+            return self._open(self._hosts[node], self._connections[node], remote_line(argv), tries=1)
+        except GivenUp as error:
+            raise HostUnreachable("given up") from error
+
+    def user(self, node: int) -> str:
+        return str(self._connections[node].user)
+
+    def close(self) -> None:
+        self._given_up.set()
+        if self._stock:
+            self._stock.close()
+        for kept in list(self._kept.values()):
+            kept.close()
+        for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
+            connection.close()
+
+    def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
+        files = (Path(host.identity_file),) if host.identity_file else ()
+        way = host.proxy_command or gateway
+        return SshConnection(
+            host.address or NOWHERE,
+            port=host.port,
+            user=host.user,
+            shared=shared,
+            files=files,
+            gateway=way,
+            key_alias=host.key_alias,
+        )
+
+    def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
+        """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
+        if not host.address:  # a run has had it once
+            hint = "the host of the run must stand there under the name that it had"
+            raise HostUnreachable(f"cluster {self._cluster.name!r} has no such host", hint=hint)
+        began = time.monotonic()
+        problem = ""
+        for attempt in range(tries):
+            if attempt:
+                from random import random  # few tries fail
+
+                pause = PAUSES[min(attempt, len(PAUSES)) - 1]
+                if self._given_up.wait(pause * (1 + random())):
+                    raise GivenUp
+            try:
+                connection.open()
+                channel = connection.transport.open_session(timeout=self._connect_timeout)
+                channel.exec_command(command)
+                return SshChannel(connection, channel)
+            except HostUnreachable as error:
+                text = f"cannot connect to {_target(connection)}: {error}"
+                raise HostUnreachable(
+                    text, hint=error.hint or self._advice(host, connection, error.step), step=error.step
+                ) from error
+            except socket.gaierror as error:
+                text = f"cannot connect to {_target(connection)}: {error.strerror}"
+                raise HostUnreachable(text, hint="is the name right? ssh_config may have it as well") from error
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                if self._given_up.is_set():
+                    raise GivenUp from error
+                problem = _reason(error)
+                connection.close()
+        tried = f"{tries} tries in {time.monotonic() - began:.0f} s"
+        text = f"cannot connect to {_target(connection)}: {problem} ({tried})"
+        raise HostUnreachable(text, hint=self._advice(host, connection, "reach"))
+
+    def _advice(self, host: Host, connection: SshConnection, step: str) -> str:
+        known = f"{host.hints[step]}\n" if step in host.hints else ""
+        return known + self._by_hand(host, connection)
+
+    def _by_hand(self, host: Host, connection: SshConnection) -> str:
+        words = ["ssh"]
+        words += ["-p", str(host.port)] if host.port else []
+        words += ["-i", host.identity_file] if host.identity_file else []
+        words += ["-J", self._cluster.gateway] if self._cluster.gateway else []
+        words += ["-o", f"ProxyCommand={host.proxy_command}"] if host.proxy_command else []
+        words += ["-o", f"HostKeyAlias={host.key_alias}"] if host.key_alias else []
+        words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
+        return f"try by hand: {shlex.join(words)}"
+
+
+def remote_line(argv: Sequence[str]) -> str:
+    """One line that every login shell reads alike: sh, bash, zsh, csh, tcsh and fish.
+
+    >>> remote_line(["sh", "-c", "echo $1", "sh", "a b"])
+    "exec sh -c 'echo $1' sh 'a b'"
+    """
+    if any(character in word for word in argv for character in "'!\\\n"):
+        raise ValueError(f"not all shells read this alike: {argv!r}")
+    return "exec " + shlex.join(argv)
+
+
+def _target(connection: SshConnection) -> str:
+    return f"{connection.user}@{connection.host} port {connection.port}"
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; paramiko's own for an early end of the connection says little."""
+    if isinstance(error, TimeoutError | socket.timeout):
+        return "timed out"
+    if isinstance(error, EOFError):
+        return "the server ended the connection"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    # The latter is how paramiko's key exchange runs out of time.
+    silent = "banner" in text or "No existing session" in text
+    return "no SSH server answered in time, or it has too many logins at once" if silent else text

@@ -1,0 +1,252 @@
+"""A check of a cluster: what is asked of its hosts, and what the answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from mesh.check import comparing, reaching
+from mesh.check.workers import Numbers
+from mesh.core.cluster import Placement
+from mesh.core.events import CONNECTING, Answered, PrepareFailed
+from mesh.core.findings import NAMES, Finding, failed, ok, unknown, warning
+from mesh.engine.inquiry import Inquiry, Questions
+from mesh.remote.telling import other_run, told_other, told_owner
+
+LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
+LITTLE_INODES = 1000
+LITTLE_MEMORY = 0.1  # of all
+CLOCK_OFF = 5.0  # seconds; mesh corrects the times it tells, but file times, certificates and tokens do not
+STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What a check looks for, beyond what it always does."""
+
+    project: str = ""  # the name of the workspace's directory on hosts
+    env: Mapping[str, str]  # of the ranks, the user's own
+    venv: str | None = ""  # that prerun activates; "": none; None: nobody knows, or versions are not looked for
+    devices: tuple[str, ...] = ()  # shell patterns of files that no process may hold
+    lock: bool = True  # look whether another run has the lock
+    paths: tuple[str, ...] = ()  # that must be there, and be the same everywhere
+    programs: tuple[str, ...] = ()  # that must be on PATH
+    program_hint: str = ""  # what to do where one is not; "": the usual
+    master_port: int = 0  # of the first host, which the others must reach; 0: any that mesh would choose
+
+    @property
+    def names(self) -> list[str]:
+        """Of the findings that there are."""
+        left_out = {
+            name
+            for name, looks in (
+                ("lock", self.lock),
+                ("users", self.lock),
+                ("worker", False),  # of hosts of a TPU alone
+                ("versions", self.venv is not None),
+                ("path", self.paths),
+                ("program", self.programs),
+            )
+            if not looks
+        }
+        return [name for name in NAMES if name not in left_out]
+
+
+class Checkup:
+    """The questions of one check, one after the other: what each host is; listen; try the others; listen no more."""
+
+    def __init__(
+        self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """key: hexadecimal, random: by which hosts know each other while they try to reach each other
+
+        is_dead: whether the owner of a lock is known to live no more
+        """
+        self._placement, self._wanted, self._is_dead = placement, wanted, is_dead
+        self._numbers = Numbers(placement)
+        self._network = reaching.Network(placement, key, wanted.master_port)
+
+    def question(self) -> Mapping[str, Any]:
+        wanted = self._wanted
+        return {
+            "question": "check",
+            "project": wanted.project,
+            "env": dict(wanted.env),
+            "venv": wanted.venv,
+            "devices": list(wanted.devices),
+            "lock": wanted.lock,
+            "paths": list(wanted.paths),
+            "programs": list(wanted.programs),
+            "worker": self._numbers.are_known,
+        }
+
+    def then(self, inquiry: Inquiry) -> Questions:
+        """What to ask after the answers so far; {}: nothing."""
+        return self._network.then(inquiry)
+
+    def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
+        """Of each host, in their order."""
+        found = {
+            node: host(answered, self._wanted, self._is_dead)
+            for node, answered in inquiry.answers.items()
+            if node not in inquiry.failures or inquiry.failures[node].step not in CONNECTING
+        }
+        facts = {node: inquiry.answers[node].answer for node in found}
+        names = [host.name for host in self._placement.hosts]
+        numbers = self._numbers.judge({node: told["worker"] for node, told in facts.items()})
+        for more in (
+            numbers,
+            comparing.versions(facts),
+            comparing.paths(facts, names),
+            self._network.findings(inquiry),
+        ):
+            for node, findings in more.items():
+                found[node] += findings
+        listed = []
+        for node in range(len(names)):
+            if node in found:
+                listed.append(sorted(found[node], key=lambda one: NAMES.index(one.name)))
+            else:
+                listed.append(failed_host(inquiry.failures[node], self._wanted.names))
+        return listed
+
+
+def failed_host(failure: PrepareFailed, names: list[str]) -> list[Finding]:
+    """The findings of a host that gave no answer: what went well, what failed, what nobody knows."""
+    step = failure.step if failure.step in CONNECTING else "python"
+    at = CONNECTING.index(step)
+    findings = [ok(STEPS[known]) for known in CONNECTING[:at]]
+    findings.append(failed(STEPS[step], failure.message, failure.hint))
+    return findings + [unknown(name) for name in names if name not in {one.name for one in findings}]
+
+
+def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any]], bool]) -> list[Finding]:
+    """The findings of a host that answered, as far as it can be judged without the others."""
+    facts = answered.answer
+    found = [
+        ok("reachable"),
+        ok("host key"),
+        ok("login", str(facts["user"])),
+        ok("python3", str(facts["python"])),
+        _bash(facts),
+        _home(facts),
+        _disk(facts),
+        _memory(facts),
+        _clock(answered.clock),
+        _name(facts["name"]),
+        _devices(facts["devices"]),
+        _logout(str(facts["ends_with"]), str(facts["user"])),
+    ]
+    if wanted.lock:
+        found += [_lock(facts["lock"], is_dead), _users(facts, answered.clock)]
+    return found + [_program(name, told, wanted.program_hint) for name, told in facts["programs"].items()]
+
+
+def _bash(facts: Mapping[str, Any]) -> Finding:
+    if facts["bash"]:
+        return ok("bash")
+    return warning("bash", "not found", "install it: prerun, setup and commands given as one text are run by bash")
+
+
+def _home(facts: Mapping[str, Any]) -> Finding:
+    if not facts["problem"]:
+        return ok("home")
+    told = f"cannot write below {facts['place']}: {facts['problem']}"
+    return failed("home", told, "remote_dir: in cluster.yaml names another place for what mesh keeps on the host")
+
+
+def _disk(facts: Mapping[str, Any]) -> Finding:
+    free, total = int(facts["disk_free"]), int(facts["disk_total"])
+    told = f"{free / 1e9:.1f} GB free"
+    hint = f"free some space below {facts['place']}, or name another place by remote_dir: in cluster.yaml"
+    if free < TOO_LITTLE_DISK:
+        return failed("disk", told, hint)
+    if 0 <= int(facts["inodes_free"]) < LITTLE_INODES:
+        return warning("disk", f"only {facts['inodes_free']} more files can be made", hint)
+    if free < LITTLE_DISK * total:
+        return warning("disk", f"{told} ({100 * free / total:.0f} %)", hint)
+    return ok("disk", told)
+
+
+def _memory(facts: Mapping[str, Any]) -> Finding:
+    free, total = int(facts["memory_free"]), int(facts["memory_total"])
+    told = f"{free / 1e9:.1f} GB free"
+    if free < LITTLE_MEMORY * total:
+        told = f"{told} ({100 * free / total:.0f} %)"
+        return warning(
+            "memory", told, "`ps aux --sort -rss` there names who has it; `mesh ps` tells what runs of mesh are left"
+        )
+    return ok("memory", told)
+
+
+def _clock(ahead: float) -> Finding:
+    """ahead: seconds that the host's clock is ahead of ours."""
+    told = f"{round(ahead, 1) + 0.0:+.1f} s"  # + 0.0: no -0.0
+    if abs(ahead) <= CLOCK_OFF:
+        return ok("clock", told)
+    hint = "set its clock (chrony, ntp): file times, certificates and tokens go by it"
+    return warning("clock", f"{told} off ours", hint)
+
+
+def _name(told: Mapping[str, Any]) -> Finding:
+    if "error" not in told:
+        return ok("name")
+    hint = "add its name and address to its /etc/hosts: gloo, MPI and others look themselves up by it"
+    return warning("name", f"it cannot resolve its own name, {told['name']}: {told['error']}", hint)
+
+
+def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]], bool]) -> Finding:
+    if owner is None:
+        return ok("lock")
+    told = told_owner(owner)
+    if is_dead(owner):
+        return warning("lock", f"a run whose client is over: {told}", "the next run ends what is left of it")
+    if owner.get("watch") is True:
+        return warning("lock", f"its workspace is being synced: {told}", "a run waits until that is done")
+    stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""
+    hint = f"{stop}`mesh run --wait` waits for it, `mesh run --share` runs beside it"
+    return failed("lock", f"busy with {told}", hint)
+
+
+def _users(facts: Mapping[str, Any], ahead: float) -> Finding:
+    """Return which other Unix users run something there. ahead: seconds that the host's clock is ahead of ours"""
+    told = [told_other(other_run(other, ahead)) for other in facts["others"]]
+    if told:
+        hint = "mesh's lock counts for one Unix user alone: ask them, or `mesh run --exclusive` refuses such a host"
+        return warning("users", f"also used by {', '.join(told)}", hint)
+    if not facts["sees_others"]:
+        hint = "mesh's lock counts for one Unix user alone, and runs leave notes for others in /run/lock or /tmp"
+        return warning(
+            "users", "the runs of other users cannot be seen: no directory there may be written by all", hint
+        )
+    return ok("users", "no run of another user; mesh's lock counts for one Unix user alone")
+
+
+def _devices(told: Mapping[str, Any]) -> Finding:
+    return failed("devices", told["error"], told["hint"]) if "error" in told else ok("devices")
+
+
+def _logout(what: str, user: str) -> Finding:
+    """what: as the agent's logins.py has it."""
+    if not what:
+        return ok("logout")
+    if what == "logins":
+        hint = f"`loginctl enable-linger {user}` there lets it go on"
+        return warning("logout", f"a detached run ends with the last login of {user}, who does not linger", hint)
+    users = " ".join(dict.fromkeys(("root", user)))  # what is excluded by default is not, once anybody is
+    hint = (
+        f"have root write `[Login]` and `KillExcludeUsers={users}` to /etc/systemd/logind.conf.d/mesh.conf there,\n"
+        "then `systemctl restart systemd-logind`"
+    )
+    told = (
+        "systemd-logind ends what a login leaves behind (KillUserProcesses): a detached run ends as its client leaves"
+    )
+    return warning("logout", told, hint)
+
+
+def _program(name: str, told: Mapping[str, Any], hint: str) -> Finding:
+    if told.get("place"):
+        return ok("program", told["place"])
+    why = told.get("error") or "not found on the PATH of the ranks"
+    return failed("program", f"{name}: {why}", hint or "install it there, or have prerun put it on PATH")

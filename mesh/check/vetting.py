@@ -1,0 +1,113 @@
+"""A run that sees first whether its hosts are fit, over the connections that it has anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from mesh.core.cluster import Placement
+from mesh.core.events import (
+    CONNECTING,
+    Answered,
+    Event,
+    Gone,
+    Interrupted,
+    Lost,
+    PrepareFailed,
+    StdoutClosed,
+    Stopped,
+    Tick,
+    WorkspaceFailed,
+)
+from mesh.core.findings import Finding, Verdict
+from mesh.core.outcome import Outcome
+from mesh.engine.inquiry import Inquiry, Questions
+from mesh.engine.orders import Order, Tell
+from mesh.engine.supervisor import Supervisor
+
+STEP = "check"
+
+
+class Examination(Protocol):
+    """Questions to the hosts, and what the answers mean: a Checkup, or Numbers."""
+
+    def question(self) -> Mapping[str, Any]:
+        """The first one."""
+
+    def then(self, inquiry: Inquiry) -> Questions:
+        """What to ask after the answers so far; {}: nothing."""
+
+    def findings(self, inquiry: Inquiry) -> Sequence[Sequence[Finding]]:
+        """Of each host, in their order."""
+
+
+class Vetted:
+    """Has every host answered before the supervisor hears of any, so that it locks none: nothing has changed there yet.
+
+    What is in the way of the run is then told like all that keeps a host from it. Whatever goes wrong meanwhile is
+    the supervisor's at once.
+    """
+
+    def __init__(self, supervisor: Supervisor, checkup: Examination, placement: Placement) -> None:
+        self._supervisor, self._checkup = supervisor, checkup
+        self._inquiry = Inquiry(placement, checkup.question(), then=self._then)
+        self._kept: list[Event] = []  # what the supervisor has yet to hear
+        self._tick = Tick(time=0.0, monotonic=0.0)
+        self._is_asking, self._is_answered = True, False
+
+    @property
+    def done(self) -> bool:
+        return not self._is_asking and self._supervisor.done
+
+    def locks_at_once(self, node: int) -> bool:
+        return False
+
+    @property
+    def prepares_at_once(self) -> bool:
+        return False
+
+    def handle(self, event: Event) -> list[Order]:
+        if not self._is_asking:
+            return self._supervisor.handle(event)
+        if isinstance(event, Tick):
+            self._tick = event
+        elif not isinstance(event, Answered):
+            self._kept.append(event)
+        if _is_trouble(event):
+            return self._hand_over()
+        orders = self._inquiry.handle(event)
+        if self._is_answered or self._inquiry.done:
+            return self._hand_over()  # the hosts do not leave yet, as they would after a question
+        return orders
+
+    def outcome(self, ended: float) -> Outcome:
+        return self._supervisor.outcome(ended)
+
+    def _then(self, inquiry: Inquiry) -> Questions:
+        questions = self._checkup.then(inquiry)
+        self._is_answered = not questions
+        return questions
+
+    def _hand_over(self) -> list[Order]:
+        self._is_asking = False
+        orders: list[Order] = self._supervisor.handle(self._tick)
+        for failure in self._failures() if self._is_answered else ():
+            orders += [Tell(event=failure), *self._supervisor.handle(failure)]
+        for event in self._kept:
+            orders += self._supervisor.handle(event)
+        return orders
+
+    def _failures(self) -> list[PrepareFailed]:
+        failed = self._inquiry.failures
+        return [
+            PrepareFailed(time=self._tick.time, node=node, step=STEP, message=f"{one.name}: {one.told}", hint=one.hint)
+            for node, findings in enumerate(self._checkup.findings(self._inquiry))
+            for one in findings
+            if one.verdict is Verdict.FAILED and not (node in failed and failed[node].step in CONNECTING)
+        ]
+
+
+def _is_trouble(event: Event) -> bool:
+    if isinstance(event, PrepareFailed):
+        return event.step not in CONNECTING
+    return isinstance(event, Lost | Gone | WorkspaceFailed | Interrupted | StdoutClosed | Stopped)

@@ -1,0 +1,60 @@
+"""The hosts of a TPU have numbers of their own: is their order the one that the API has told?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mesh.core.cluster import Placement
+from mesh.core.findings import Finding, Findings, failed, ok
+from mesh.engine.inquiry import Inquiry, Questions
+
+HINT = """\
+`mesh clusters --refresh` asks the API anew; if they still differ, list the hosts in the order of their own numbers,
+below slices: in place of tpu:"""
+
+
+class Numbers:
+    """One question to each host of a TPU: which number has it?"""
+
+    def __init__(self, placement: Placement) -> None:
+        self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)
+        self.are_known = any(host.worker >= 0 for host in placement.hosts)  # there is something to compare with
+
+    def question(self) -> Mapping[str, Any]:
+        return {"question": "worker"}
+
+    def then(self, inquiry: Inquiry) -> Questions:
+        return {}
+
+    def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
+        """Of each host, in their order."""
+        found = self.judge({node: answered.answer for node, answered in inquiry.answers.items()})
+        return [list(found.get(node, ())) for node in range(len(self._hosts))]
+
+    def judge(self, told: Mapping[int, Mapping[str, Any] | None]) -> Findings:
+        """What their own numbers mean, by node; of a slice whose orders differ, its first host says so.
+
+        told: {"number": ...} where a host knows its own
+        """
+        own = {node: answer["number"] for node, answer in told.items() if answer and "number" in answer}
+        found: dict[int, list[Finding]] = {}
+        for nodes in self._nodes_of_slices():
+            known = [node for node in nodes if node in own and self._hosts[node].worker >= 0]
+            for node in known:
+                found[node] = [ok("worker", str(own[node]))]
+            if any(own[node] != self._hosts[node].worker for node in known):
+                by_api = ", ".join(f"{self._hosts[node].worker}: {self._told(node)}" for node in known)
+                by_own = ", ".join(f"{own[node]}: {self._told(node)}" for node in sorted(known, key=own.__getitem__))
+                text = f"the TPU API has the workers in this order: {by_api}; by their own metadata it is {by_own}"
+                found[known[0]] = [failed("worker", text, HINT)]
+        return found
+
+    def _nodes_of_slices(self) -> Iterator[range]:
+        begin = 0
+        for size in self._slices:
+            yield range(begin, begin + size)
+            begin += size
+
+    def _told(self, node: int) -> str:
+        return f"{self._hosts[node].name} ({self._hosts[node].internal_ip or self._hosts[node].address})"

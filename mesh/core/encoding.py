@@ -1,0 +1,102 @@
+"""Events as JSON objects: the names and fields that scripts rely on. Fields may be added, never renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mesh.core import stacks
+from mesh.core.cluster import Placement
+from mesh.core.events import (
+    Answered,
+    Busy,
+    CaughtUp,
+    Connected,
+    Event,
+    Exited,
+    Finished,
+    Gone,
+    HostEvent,
+    HostNotice,
+    LeftOut,
+    Lost,
+    Notice,
+    NotPulled,
+    PrepareFailed,
+    PrerunDecided,
+    Pulled,
+    RankEvent,
+    Ready,
+    Reconnected,
+    Reconnecting,
+    Silent,
+    Started,
+    Synced,
+    WorkspaceFailed,
+)
+
+
+def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
+    """The JSON objects that tell an event: one as a rule, none for what concerns mesh alone or is output."""
+    match event:
+        case Connected():
+            yield _host("connected", event, placement)
+        case Synced(files=files, bytes=size, seconds=seconds):
+            yield {**_host("synced", event, placement), "files": files, "bytes": size, "seconds": seconds}
+        case PrerunDecided(entry=entry, why=why):
+            yield {**_host("prerun_entry", event, placement), "entry": entry, "skipped": not why, "why": why}
+        case Pulled(files=files, unchanged=unchanged, bytes=size, special_modes=special, seconds=seconds):
+            counts = {"files": files, "unchanged": unchanged, "bytes": size, "special_modes": special}
+            yield {**_host("pulled", event, placement), **counts, "seconds": seconds}
+        case NotPulled(path=path, reason=reason, fails=fails):
+            yield {**_host("not_pulled", event, placement), "path": path, "reason": reason, "fails": fails}
+        case Ready():
+            yield _host("ready", event, placement)
+        case Busy(owner=owner):
+            yield {**_host("busy", event, placement), "owner": owner}
+        case PrepareFailed(step=step, message=message, hint=hint):
+            yield {**_host("failed", event, placement), "step": step, "message": message, "hint": hint}
+        case WorkspaceFailed(time=time, message=message, hint=hint):
+            yield {"event": "failed", "time": time, "step": "workspace", "message": message, "hint": hint}
+        case Started(pid=pid):
+            yield {**rank("started", event, placement), "pid": pid}
+        case Exited(code=code, signal=number):
+            how: dict[str, Any] = {"signal": number} if number else {"code": code}
+            during = {"during": event.during} if event.during else {}
+            oom = {"oom": True} if event.oom else {}
+            yield {**rank("exited", event, placement), **how, **during, **oom}
+        case Answered(answer={"stacks": _}):
+            about = _host("stacks", event, placement)
+            yield {**about, "groups": [stacks.as_dict(group) for group in stacks.fold([(about["host"], event.answer)])]}
+        case Lost(reason=reason):
+            for number in placement.ranks(event.node):
+                yield {**_host("lost", event, placement), "rank": number, "reason": reason}
+        case CaughtUp():
+            yield _host("attached", event, placement)
+        case Reconnecting(reason=reason):
+            yield {**_host("reconnecting", event, placement), "reason": reason}
+        case Reconnected():
+            yield _host("reconnected", event, placement)
+        case LeftOut(stream=stream, bytes=size):
+            yield {**rank("left_out", event, placement), "stream": stream.value, "bytes": size}
+        case Silent(seconds=seconds):
+            yield {**_host("silent", event, placement), "seconds": seconds}
+        case Gone(left=left, stays=stays):
+            yield {**_host("gone", event, placement), "left": list(left), **({"stays": list(stays)} if stays else {})}
+        case HostNotice(text=text):
+            yield {**_host("notice", event, placement), "text": text}
+        case Notice(time=time, text=text):
+            yield {"event": "notice", "time": time, "text": text}
+        case Finished(time=time, exit_code=code, cause=cause, run=run):
+            yield {"event": "finished", "time": time, "exit_code": code, "cause": cause, "run": run}
+
+
+def rank(name: str, event: RankEvent, placement: Placement) -> dict[str, Any]:
+    """The fields that every event of a rank has."""
+    host = placement.hosts[event.node].name
+    return {"event": name, "time": event.time, "rank": event.rank, "host": host}
+
+
+def _host(name: str, event: HostEvent, placement: Placement) -> dict[str, Any]:
+    host = placement.hosts[event.node].name
+    return {"event": name, "time": event.time, "rank": placement.ranks(event.node)[0], "host": host}

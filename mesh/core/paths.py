@@ -1,0 +1,22 @@
+"""Directories of this user on this machine, by the XDG Base Directory Specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def runs_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory that holds the run directories, below XDG_STATE_HOME."""
+    return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "runs"
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory for files that mesh can make again, below XDG_CACHE_HOME."""
+    return _base(environ, "XDG_CACHE_HOME", ".cache") / "mesh"
+
+
+def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """Return the directory that a variable names; a relative one is ignored, as the specification says."""
+    named = environ.get(variable, "")
+    return Path(named) if named.startswith("/") else Path.home() / default

@@ -1,0 +1,216 @@
+"""Where ranks are: equal stacks of many processes as one, the odd one out first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from mesh.core.cluster import Placement
+from mesh.core.escapes import plain
+from mesh.core.events import Answered, Event, Exited, Finished
+from mesh.core.ranks import told
+
+# What comes before a module's own name: where a library is differs from host to host.
+_LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")
+HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """One call of a stack."""
+
+    function: str
+    file: str  # relative to the workspace or to where libraries are, else absolute; "": the kernel's own
+    line: int  # 0: not known
+    is_library: bool  # it is Python's or a library's code
+
+    def told(self) -> str:
+        """
+        >>> Frame(function="step", file="train.py", line=88, is_library=False).told()
+        'step at train.py:88'
+        """
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{self.function} at {place}" if place else self.function
+
+
+class At(Struct, frozen=True, kw_only=True):
+    """A process that has a stack."""
+
+    rank: int
+    host: str
+    pid: int
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Equal stacks, and whose they are."""
+
+    role: str  # of the processes in their ranks; "" for the ranks' own program
+    is_main: bool  # of the main threads
+    thread: str  # the name of the threads; "" for main ones, and where it is not known
+    program: str
+    how: str  # who told: "py-spy", "faulthandler" or "kernel"
+    words: str  # what the kernel tells; "" if there is a Python stack
+    frames: tuple[Frame, ...]  # innermost first
+    processes: tuple[At, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({process.rank for process in self.processes}))
+
+    def headline(self) -> str:
+        """One line: whose, the innermost call of the user's own code, and the innermost one of all."""
+        what = self.words
+        if not what and self.frames:
+            innermost = self.frames[0]
+            own = next((frame for frame in self.frames if not frame.is_library), innermost)
+            what = own.told() + (f", in {innermost.told()}" if own is not innermost else "")
+        return plain(f"[{told(self.ranks)}] {self._who()}{what or 'no Python code is running'}")
+
+    def details(self) -> Iterator[str]:
+        """The same with all calls, innermost first."""
+        thread = f"thread {self.thread}".rstrip() if not self.is_main else ""
+        about = [self.role, thread, self.program if self.program != self.role else "", f"by {self.how}"]
+        yield plain(f"[{told(self.ranks)}] {', '.join(word for word in about if word)}")
+        if self.words:
+            yield plain(f"    {self.words}")
+        for frame in self.frames:
+            yield plain(f"    {frame.told()}")
+
+    def _who(self) -> str:
+        who = self.role or (self.program if self.words else "")
+        count = len({(process.host, process.pid) for process in self.processes})
+        if count > len(self.ranks):
+            who = f"{who} ({count} processes)".lstrip()
+        return f"{who}: " if who else ""
+
+
+def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement | None = None) -> list[Group]:
+    """What hosts have answered, as (name, answer), with equal stacks as one; the smallest group first.
+
+    placement: which ranks are where, if that is known: one host may tell of the ranks of several that are one machine
+    Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before what they
+    have started, main threads before others.
+    """
+    found: dict[tuple[object, ...], tuple[dict[str, Any], tuple[Frame, ...], list[At]]] = {}
+    names: dict[int, str] = {}
+    if placement:
+        names = {rank: placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)}
+    for host, answer in answers:
+        for stack in answer["stacks"]:
+            frames = tuple(_frame(*frame) for frame in stack["frames"])
+            key = (stack["role"], stack["main"], *_what(stack, frames))
+            first, _, processes = found.setdefault(key, (stack, frames, []))
+            processes += [At(rank=rank, host=names.get(rank, host), pid=pid) for rank, pid in stack["of"]]
+            if first["thread"] != stack["thread"]:
+                found[key] = ({**first, "thread": ""}, frames, processes)
+    groups = [
+        Group(
+            role=stack["role"],
+            is_main=stack["main"],
+            thread=stack["thread"],
+            program=stack["program"],
+            how=stack["how"],
+            words=stack["words"],
+            frames=frames,
+            processes=tuple(sorted(processes, key=lambda process: (process.rank, process.pid))),
+        )
+        for stack, frames, processes in found.values()
+    ]
+    return sorted(groups, key=_oddity)
+
+
+def _what(stack: Mapping[str, Any], frames: Sequence[Frame]) -> tuple[object, ...]:
+    """What is alike in equal stacks. Who has told differs in classes before functions, kernels in their frames."""
+    if stack["words"]:
+        return stack["program"], stack["words"]
+    return tuple((frame.function.rpartition(".")[2], frame.file, frame.line) for frame in frames)
+
+
+def _oddity(group: Group) -> tuple[object, ...]:
+    return not group.is_main, group.role in HELPERS, group.role != "", len(group.ranks), group.ranks, group.role
+
+
+def ended(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[int, ...]:
+    """The ranks that have no process any more."""
+    return tuple(sorted({rank["rank"] for _, answer in answers for rank in answer["ranks"] if rank["ended"]}))
+
+
+def short(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
+    """One line for each group of main threads; over: the ranks that have ended."""
+    if over:
+        yield f"[{told(over)}] ended"
+    yield from (group.headline() for group in groups if group.is_main and group.role not in HELPERS)
+
+
+def full(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
+    """Every group with all its calls."""
+    if over:
+        yield f"[{told(over)}] ended"
+    for group in groups:
+        yield from group.details()
+
+
+def as_dict(group: Group) -> dict[str, Any]:
+    """A group for scripts. Fields may be added, never renamed."""
+    return {
+        "ranks": list(group.ranks),
+        "role": group.role,
+        "main_thread": group.is_main,
+        "thread": group.thread,
+        "program": group.program,
+        "how": group.how,
+        "words": group.words,
+        "frames": [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in group.frames],
+        "processes": [asdict(process) for process in group.processes],
+    }
+
+
+def notes(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Why some hosts tell less than stacks, and what to do: one text for each reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for host, answer in answers:
+        for text, hint in answer["notes"]:
+            found.setdefault((text, hint), []).append(host)
+    for (text, hint), hosts in found.items():
+        who = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+        yield plain(f"{who}: {text}" + (f"; {hint}" if hint else ""))
+
+
+class Gathered:
+    """The stacks that are taken before a run ends, for people."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._answers: list[tuple[str, Mapping[str, Any]]] = []
+
+    def take(self, event: Event) -> list[str]:
+        """The lines to show now: once every host has told, or nothing more is to be waited for."""
+        if isinstance(event, Answered) and "stacks" in event.answer:
+            self._answers.append((self._placement.hosts[event.node].name, event.answer))
+            if len(self._answers) < len(self._placement.hosts):
+                return []
+        elif not isinstance(event, Exited | Finished):
+            return []
+        answers, self._answers = self._answers, []
+        if not answers:
+            return []
+        groups = [group for group in fold(answers) if group.is_main and group.role not in HELPERS]
+        return [*full(groups, ended(answers)), *notes(answers)]
+
+
+def _frame(function: str, file: str, line: int) -> Frame:
+    """A call as a host tells it.
+
+    >>> _frame("get", "/usr/lib/python3.11/queue.py", 171).told()
+    'get at queue.py:171'
+    """
+    found = _LIBRARY.match(file)
+    return Frame(
+        function=function,
+        file=file[found.end() :] if found else file,
+        line=line,
+        is_library=bool(found) or file.startswith("<frozen"),
+    )

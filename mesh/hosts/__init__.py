@@ -1,0 +1,1 @@
+"""Sources of hosts: where the hosts of a cluster come from."""

@@ -1,0 +1,1 @@
+"""TPUs by name: the hosts that Google's TPU API lists."""

@@ -1,0 +1,1 @@
+"""Connections and agents that wait between commands."""

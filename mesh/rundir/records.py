@@ -1,0 +1,165 @@
+"""Reading run directories: what a run was, and whether its client is there. Whatever a crash has left can be read."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from mesh.core.cluster import Host, Placement
+from mesh.rundir.layout import EVENTS, LOGS, RUN
+
+UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
+MOST = 1e11  # the year 5138: no number of ours is greater, and times beyond it cannot be told
+_RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+class State(Enum):
+    """How far a run is, as its directory tells."""
+
+    ON = "on"  # its client is there
+    ENDED = "ended"
+    DETACHED = "detached"  # it goes on without a client, or has ended since it had one
+    DIED = "died"  # its client is gone, and has not written how it ended
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A run that this machine has started. What its directory does not tell is empty, 0 or None."""
+
+    run: str  # its id
+    directory: Path
+    state: State
+    cluster: str
+    kind: str  # "run", "setup" or "sync"
+    command: tuple[str, ...]
+    hosts: tuple[str, ...]  # their names
+    nproc: int  # ranks on each host, at least 1
+    created: float  # seconds since the epoch: when mesh began with it
+    started: float | None  # when its ranks started
+    ended: float | None
+    exit_code: int | None
+    cause: str  # a value of Cause
+    about: Mapping[str, Any]  # run.json; {} if it cannot be read
+
+    @property
+    def lacks_output(self) -> bool:
+        """True if the hosts may have output that is not here."""
+        return self.state is State.DETACHED or (self.state is State.ENDED and self.about.get(UNFETCHED) is True)
+
+    @property
+    def placement(self) -> Placement:
+        """Which ranks were where, as far as labels and names of logs need it."""
+        hosts = tuple(Host(name=name, address="") for name in self.hosts or ("?",))
+        return Placement(hosts=hosts, nproc=self.nproc)
+
+
+def read_record(directory: Path) -> Record:
+    """The run of a directory. Raises nothing: whatever cannot be read is not told."""
+    # In this order: who has let go of the directory has written the end.
+    is_there = has_client(directory)
+    about = read_about(directory)
+    ended = _number(about, "ended")
+    hosts = _texts(about, "hosts")
+    return Record(
+        run=directory.name,
+        directory=directory,
+        state=_state(about, is_there),
+        cluster=_text(about, "cluster"),
+        kind=_text(about, "kind"),
+        command=_texts(about, "command"),
+        hosts=hosts,
+        nproc=int(_number(about, "nproc") or _ranks_with_logs(directory) // max(1, len(hosts)) or 1),
+        created=_number(about, "created") or _number(about, "started") or _time_of(directory.name),
+        started=_number(about, "started"),
+        ended=ended,
+        exit_code=None if ended is None else int(_number(about, "exit_code") or 0),
+        cause=_text(about, "cause"),
+        about=about,
+    )
+
+
+def _state(about: Mapping[str, Any], is_there: bool) -> State:
+    if _number(about, "ended") is not None:
+        return State.ENDED
+    if is_there:
+        return State.ON
+    return State.DETACHED if about.get("detached") is True else State.DIED
+
+
+def has_client(directory: Path) -> bool:
+    """Whether a client writes there now: it holds a lock as long as it lives."""
+    try:
+        descriptor = os.open(directory / EVENTS, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:  # somebody has it, or nobody can know
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def size_on_disk(directory: Path) -> int:
+    """Bytes that the files below a directory take; links are not followed, and what vanishes is not counted."""
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += size_on_disk(Path(entry.path))
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def read_about(directory: Path) -> Mapping[str, Any]:
+    """Return run.json; {} if it cannot be read."""
+    try:
+        about = json.loads((directory / RUN).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _ranks_with_logs(directory: Path) -> int:
+    """How many ranks there were at least: version 1 does not tell, and half of a run.json tells nothing."""
+    with contextlib.suppress(OSError):
+        found = (_RANK_LOG.match(name) for name in os.listdir(directory / LOGS))
+        return max((int(match.group(1)) + 1 for match in found if match), default=0)
+    return 0
+
+
+def _text(about: Mapping[str, Any], key: str) -> str:
+    value = about.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _texts(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = about.get(key)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _number(about: Mapping[str, Any], key: str) -> float | None:
+    value = about.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST:
+        return None
+    return float(value)
+
+
+def _time_of(run: str) -> float:
+    """The time that an id begins with."""
+    try:
+        return time.mktime(time.strptime(run[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return 0.0

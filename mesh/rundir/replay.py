@@ -1,0 +1,239 @@
+"""The output of a run, read back from its directory in the order in which it came, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import Struct
+
+from mesh.core.cluster import Placement
+from mesh.core.events import Output, Stream
+from mesh.rundir.layout import INDEX, LOGS, RECORD, SUFFIX, log_name, log_number, marker, read_tail_name
+from mesh.rundir.logfile import MOST_OPEN
+from mesh.rundir.records import Record, read_record
+
+BLOCK = 1 << 16  # bytes that are read and handed on together; less where there are many logs
+BLOCKS = 1 << 25  # bytes of all logs that are kept in memory
+LINE_BEGIN = 1 << 16  # how far before a moment the line that was being written then is looked for
+
+
+class Part(Struct, frozen=True):
+    """A file, or a part of one, with some of a log's bytes."""
+
+    start: int  # the place of its first byte in all that the rank has written
+    end: int
+    path: Path
+    offset: int  # of that byte in the file
+
+
+@dataclass
+class Log:
+    """One log that is read."""
+
+    name: str
+    node: int
+    rank: int
+    stream: Stream
+    told: int = 0  # how far it was yielded or passed over
+    has_begun: bool = False  # something of it was yielded
+
+
+class Replay:
+    """Yields what chosen ranks have written. Call ``advance`` again for what has come since."""
+
+    def __init__(
+        self, record: Record, *, streams: Collection[Stream], ranks: Collection[int] | None = None, since: float = 0.0
+    ) -> None:
+        """ranks: None for all; since: seconds since the epoch, what came before is left out."""
+        self._since = since
+        self._files = LogFiles(record.directory)
+        self._logs = dict(_chosen(record.placement, streams, ranks))  # by their number
+        self._place, self._time = 0, 0.0  # how far the index was read; the time of its last record
+
+    @property
+    def has_index(self) -> bool:
+        """Whether it is known what came when. Valid after ``advance``."""
+        return self._files.changed(INDEX) > 0
+
+    def shows(self, rank: int, stream: Stream) -> bool:
+        """Whether it is one of the logs that are read."""
+        return log_number(rank, stream) in self._logs
+
+    def advance(self) -> Iterator[Output]:
+        """What the index tells of and was not yielded yet, in its order. Raises OSError."""
+        self._files.look()
+        end = self._files.end(INDEX)
+        self._files.look()  # what the index told of was there by then
+        while self._place < end:
+            data, place = self._files.read(INDEX, self._place, end)
+            if torn := len(data) % RECORD.size:  # by a crash
+                data, place = data[:-torn], place - torn
+            if place == self._place:
+                break
+            self._place = place
+            for time, number, log_end in RECORD.iter_unpack(data):
+                self._time = time
+                log = self._logs.get(number)
+                if log is not None and log_end > log.told:
+                    if time >= self._since:
+                        yield from self._until(log, log_end, time)
+                    else:
+                        log.told = log_end
+
+    def rest(self) -> Iterator[Output]:
+        """What no record tells of, rank by rank: all of it where there is no index, else what a crash has cut off.
+
+        Raises OSError.
+        """
+        self._files.look()
+        for log in self._logs.values():
+            if self._files.changed(log.name) >= self._since:
+                yield from self._until(log, self._files.end(log.name), self._time)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _until(self, log: Log, end: int, time: float) -> Iterator[Output]:
+        """What one log has up to a place."""
+        if not log.has_begun:
+            log.has_begun, log.told = True, self._files.line_begin(log.name, log.told)
+        while log.told < end:
+            data, place = self._files.read(log.name, log.told, end)
+            if place == log.told:
+                return
+            log.told = place
+            yield Output(time=time, node=log.node, rank=log.rank, stream=log.stream, data=data)
+
+
+def _chosen(
+    placement: Placement, streams: Collection[Stream], ranks: Collection[int] | None
+) -> Iterator[tuple[int, Log]]:
+    """The logs of ranks and their hosts, with their numbers."""
+    for rank in range(placement.world_size):
+        node = placement.node(rank)
+        for stream in streams:
+            of_log = [rank] if stream in SUFFIX else placement.ranks(node)  # a host's log goes by its first rank
+            if rank == of_log[0] and (ranks is None or any(one in ranks for one in of_log)):
+                name = log_name(placement, rank, stream)
+                yield log_number(rank, stream), Log(name=name, node=node, rank=rank, stream=stream)
+
+
+class LogFiles:
+    """The files of ``logs``, by places in what was written to each log, whatever files it is in now.
+
+    The client may be at work there: what was seen holds until the next ``look``, or until a file is gone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._logs = directory, directory / LOGS
+        self._parts: dict[str, list[Part]] = {}
+        self._changed: dict[str, float] = {}
+        self._ahead: dict[str, tuple[int, bytes]] = {}  # a block of each log: the place where it begins
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def look(self) -> None:
+        """See which files there are. Raises OSError."""
+        # Tails are joined to their heads only while they are there, and go only once run.json tells of it.
+        with os.scandir(self._logs) as entries:
+            found = {entry.name: entry.stat() for entry in entries}
+        tails: dict[str, list[tuple[int, int, str]]] = {}
+        for name in sorted(os.listdir(self._logs)):
+            if told := read_tail_name(name):
+                tails.setdefault(told[0], []).append((told[1], told[2], name))
+        gaps = _gaps(self._directory)
+        self._changed = {name: about.st_mtime for name, about in found.items()}
+        self._parts, self._ahead = {}, {}
+        for name, about in found.items():
+            if not read_tail_name(name):
+                self._parts[name] = self._layout(name, about.st_size, tails.get(name, ()), gaps.get(name, ()))
+
+    def end(self, name: str) -> int:
+        """How far a log goes."""
+        parts = self._parts.get(name)
+        return parts[-1].end if parts else 0
+
+    def changed(self, name: str) -> float:
+        """When a log was written to for the last time, in seconds since the epoch."""
+        return self._changed.get(name, 0.0)
+
+    def read(self, name: str, place: int, end: int) -> tuple[bytes, int]:
+        """Some bytes from a place, not beyond end, and the place after them: the same one if there is nothing.
+
+        A line takes the place of what is in no file, but in the index. Raises OSError.
+        """
+        begin, block = self._ahead.get(name, (0, b""))
+        if not begin <= place < begin + len(block):
+            part = next((part for part in self._parts.get(name, ()) if part.end > place), None)
+            if part is None:
+                return b"", place
+            if part.start > place:
+                return b"" if name == INDEX else marker(part.start - place), part.start
+            size = min(BLOCK, BLOCKS // len(self._parts)) // RECORD.size * RECORD.size or RECORD.size
+            try:
+                offset = part.offset + place - part.start
+                block = os.pread(self._descriptor(part.path), min(size, part.end - place), offset)
+            except FileNotFoundError:  # left out, or joined, meanwhile
+                self.look()
+                if part in self._parts.get(name, ()):
+                    raise
+                return self.read(name, place, end)
+            begin = place
+            self._ahead[name] = begin, block
+        data = block[place - begin : end - begin]
+        return data, place + len(data)
+
+    def line_begin(self, name: str, place: int) -> int:
+        """Where the line begins that goes on at a place; that place if it began long before. Raises OSError."""
+        begin = max(0, place - LINE_BEGIN)
+        before, after = self.read(name, begin, place)
+        if after < place:  # something is left out there
+            return place
+        newline = before.rfind(b"\n") + 1
+        return begin + newline if newline or not begin else place
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _layout(
+        self, name: str, size: int, tails: Sequence[tuple[int, int, str]], gaps: Sequence[tuple[int, int, int]]
+    ) -> list[Part]:
+        path = self._logs / name
+        head = tails[0][0] if tails else size
+        parts: list[Part] = []
+        place = offset = 0
+        for at, count, of_marker in gaps:
+            if not tails or at < head:  # otherwise they are being joined
+                parts.append(Part(place, place + at - offset, path, offset))
+                place, offset = parts[-1].end + count, at + of_marker
+        parts.append(Part(place, place + max(0, min(head, size) - offset), path, offset))
+        for of_head, start, tail in tails:
+            with contextlib.suppress(FileNotFoundError):
+                if of_head == head:
+                    own = self._logs / tail
+                    parts.append(Part(start, start + own.stat().st_size, own, 0))
+        return [part for part in parts if part.end > part.start]
+
+    def _descriptor(self, path: Path) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            if len(self._open) >= MOST_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            descriptor = self._open[path] = os.open(path, os.O_RDONLY)
+        self._open.move_to_end(path)
+        return descriptor
+
+
+def _gaps(directory: Path) -> dict[str, list[tuple[int, int, int]]]:
+    """Where joined logs lack something: the place in the file, the count of bytes, and those of the marker."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    items = read_record(directory).about.get("left_out")
+    for item in items if isinstance(items, list) else ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found.setdefault(str(item["log"]), []).append((int(item["at"]), int(item["bytes"]), int(item["marker"])))
+    return {log: sorted(gaps) for log, gaps in found.items()}

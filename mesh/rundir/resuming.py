@@ -1,0 +1,116 @@
+"""What a client that has left a run, or died, has left in the run's directory: another one goes on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from mesh.core.events import Stream
+from mesh.core.run import RunSpec
+from mesh.rundir.layout import EVENTS, SUFFIX, log_name, read_tail_name
+from mesh.rundir.records import Record
+from mesh.rundir.replay import LogFiles
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """The state of a run directory."""
+
+    lock: int  # a descriptor that appends to events.jsonl, and has its lock; whoever goes on closes it
+    about: Mapping[str, Any]  # run.json
+    have: Mapping[tuple[int, Stream], int]  # bytes of each stream that have come, or are known to be left out
+    before: Mapping[str, int]  # bytes that a log's own file lacks, less those of the markers in their place
+    left_out: Sequence[Mapping[str, Any]]  # as run.json has it
+    told: frozenset[tuple[str, int]]  # events that are in events.jsonl: "started" and "exited" of which ranks
+
+
+def read_left(record: Record, lock: int) -> Left:
+    """lock: as in Left. Raises OSError."""
+    told: set[tuple[str, int]] = set()
+    by_hosts: list[Mapping[str, Any]] = []
+    for event in _events(record.directory):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            if event["event"] in ("started", "exited"):
+                told.add((str(event["event"]), int(event["rank"])))
+            elif event["event"] == "left_out":
+                by_hosts.append({**event, "rank": int(event["rank"]), "bytes": int(event["bytes"])})
+    names = {
+        log_name(record.placement, rank, stream): (rank, stream)
+        for rank in range(record.placement.world_size)
+        for stream in SUFFIX
+    }
+    heads = _heads(record.directory / "logs")
+    by_us = [item for item in _items(record) if "log" in item and _is_kept(item, heads)]
+    before: dict[str, int] = {}
+    for item in by_us:
+        before[item["log"]] = before.get(item["log"], 0) + item["bytes"] - item["marker"]
+    have = _have(record, names)
+    for event in by_hosts:
+        key = event["rank"], Stream(event["stream"])
+        have[key] = have.get(key, 0) + event["bytes"]
+    return Left(
+        lock=lock,
+        about=record.about,
+        have=have,
+        before=before,
+        left_out=[*by_hosts, *by_us],
+        told=frozenset(told),
+    )
+
+
+def rules_of(spec: RunSpec) -> dict[str, Any]:
+    """What holds for the run's end, in seconds; for run.json and for the hosts."""
+    return {
+        "grace": spec.grace,
+        "drain": spec.drain,
+        "keep_going": spec.keep_going,
+        "host_grace": spec.host_grace,
+        "logs": spec.logs,
+    }
+
+
+def _have(record: Record, names: Mapping[str, tuple[int, Stream]]) -> dict[tuple[int, Stream], int]:
+    files = LogFiles(record.directory)
+    try:
+        files.look()
+        return {key: files.end(name) for name, key in names.items()}
+    except FileNotFoundError:
+        return {}
+    finally:
+        files.close()
+
+
+def _events(directory: Path) -> Sequence[Mapping[str, Any]]:
+    found = []
+    try:
+        with (directory / EVENTS).open("rb") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):  # a crash has cut the last one
+                    event = json.loads(line)
+                    if isinstance(event, dict):
+                        found.append(event)
+    except FileNotFoundError:
+        pass
+    return found
+
+
+def _items(record: Record) -> Sequence[Mapping[str, Any]]:
+    items = record.about.get("left_out")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _heads(logs: Path) -> dict[str, int]:
+    """The sizes of the heads of logs that have a tail in files of its own."""
+    names = [path.name for path in logs.iterdir()] if logs.is_dir() else []
+    told = [read_tail_name(name) for name in names]
+    return {found[0]: found[1] for found in told if found}
+
+
+def _is_kept(item: Mapping[str, Any], heads: Mapping[str, int]) -> bool:
+    """Whether a gap is in the log's own file: one that was being joined is told again."""
+    numbers = [item.get("at"), item.get("bytes"), item.get("marker")]
+    return all(isinstance(number, int) for number in numbers) and item["at"] < heads.get(item["log"], 1 << 62)

@@ -1,0 +1,429 @@
+"""The run directory: what a run was, what happened in it, and the bytes that its ranks wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from mesh.core import encoding
+from mesh.core.cluster import Placement
+from mesh.core.escapes import plain
+from mesh.core.events import (
+    Event,
+    Exited,
+    HostEvent,
+    LeftOut,
+    Lost,
+    Output,
+    PrepareFailed,
+    PrerunDecided,
+    Started,
+    Stream,
+)
+from mesh.core.outcome import Cause, Outcome
+from mesh.core.run import Kind, RunSpec
+from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
+from mesh.rundir.logfile import Gap, LogFile, Shelf
+from mesh.rundir.records import UNFETCHED, read_about
+from mesh.rundir.resuming import Left, rules_of
+from mesh.verdict.verdict import Verdict, make_verdict
+
+GATHERED = 1 << 20  # bytes of output that wait in memory
+DELAY = 0.2  # seconds that they wait while more comes; a crash loses no more than that
+NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
+BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
+TAIL = 1 << 16  # bytes of a log that are read for its last lines
+KEPT = ("cluster", "workspace", "env", "created", "started", "detached")  # of a run.json that is gone on with
+# The fields of run.json that are known only at the end.
+END = (
+    "started",
+    "ended",
+    "exit_code",
+    "cause",
+    "ranks",
+    "first",
+    "stopped",
+    "lost",
+    "failures",
+    "unverified",
+    "verdict",
+)
+
+
+class StoreSink:
+    """Writes ``run.json``, ``events.jsonl`` and ``logs/``.
+
+    A full disk does not end the run: what went wrong first is kept in ``problem``, and is told at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        spec: RunSpec,
+        cluster_name: str,
+        placement: Placement,
+        tell: Callable[[str], None] = lambda text: None,
+        left: Left | None = None,
+        skip: Mapping[tuple[int, Stream], int] | None = None,
+    ) -> None:
+        """tell: called once, with what keeps the directory from being complete.
+
+        left: what another client has left there, and is gone on with; the caller holds its lock
+        skip: bytes of each stream that come once more, and are there already
+        """
+        self.directory, self.logs = directory, directory / LOGS
+        self.problem = ""
+        self._tell, self._placement, self._prerun = tell, placement, spec.prerun
+        self._started: list[Started] = []
+        self._left_out: list[dict[str, Any]] = [dict(item) for item in left.left_out] if left else []
+        self._told = set(left.told) if left else set()  # what is in events.jsonl once
+        self._skip = dict(skip or {})
+        self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
+        count = 2 * placement.world_size + len(placement.hosts)
+        self._index_shares = max(1, count // 4)
+        self._shelf = Shelf(spec.logs, count + self._index_shares, self._failed)
+        self._logs: dict[int, LogFile] = {}  # by their number
+        self._changed: dict[int, LogFile] = {}  # those with output that waits
+        self._waiting, self._flush_at = 0, 0.0
+        self._index = LogFile(self.logs / INDEX, self._shelf, weight=self._index_shares, unit=RECORD.size)
+        self._record: tuple[float, int, int] | None = None  # the last one, which may grow
+        self._events = b""  # what waits to be written
+        self._events_file = -1
+        self._writing = threading.Lock()  # who interrupts us a second time finishes without waiting for our thread
+        self._about: dict[str, Any] = {
+            "version": VERSION,
+            "run": spec.run,
+            "cluster": cluster_name,
+            "kind": spec.kind.value,
+            "command": list(spec.command),
+            "commands": [command.run for command in spec.commands],
+            "workspace": str(spec.workspace),
+            "hosts": [host.name for host in placement.hosts],
+            "nproc": placement.nproc,
+            "env": sorted(spec.env),  # names only: values may be secrets
+            "created": time.time(),
+            "started": None,
+            "ended": None,
+            "exit_code": None,
+            "cause": None,
+            "ranks": [],
+            "left_out": self._left_out,
+            # What whoever attaches to the run must know.
+            "rules": rules_of(spec),
+        }
+        if left:
+            kept = (*KEPT, *END, UNFETCHED) if left.about.get(UNFETCHED) else KEPT
+            self._about |= {name: left.about[name] for name in kept if name in left.about}
+        try:
+            self.logs.mkdir(parents=True, mode=0o700, exist_ok=left is not None)
+            self.directory.chmod(0o700)
+            if left:
+                self._events_file = left.lock
+                self._resume(left)
+            else:
+                self._events_file = open_events(directory)
+            self._write_about()
+        except OSError as error:
+            self._failed(error)
+        self._index.make()
+
+    def _resume(self, left: Left) -> None:
+        """Go on with the logs that are there. Raises OSError."""
+        self._index.resume(0)
+        for rank in range(self._placement.world_size):
+            for stream in self._streams:
+                if left.have.get((rank, stream)):
+                    log = self._log(rank, stream)
+                    log.resume(left.before.get(log.path.name, 0))
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Output):
+            self._output(event)
+            return
+        if isinstance(event, PrerunDecided):
+            self._log_prerun(event, f"==> {self._prerun[event.entry].told} {event.told()}\n")
+        if isinstance(event, Lost | PrepareFailed) and event.killed_by and self._prerun and not self._started:
+            # The output of prerun may be lost with its agent; the log says at least why.
+            self._log_prerun(event, f"==> {event.reason if isinstance(event, Lost) else event.message}\n")
+        if isinstance(event, Started):
+            self._started.append(event)
+        if isinstance(event, Started | Exited):
+            key = type(event).__name__.lower(), event.rank
+            if key in self._told:  # it is told anew to each client that attaches
+                return
+            self._told.add(key)
+        if isinstance(event, Started) and self._placement.slices and Stream.STDOUT in self._streams:
+            self._link(event.rank)
+        if isinstance(event, LeftOut):
+            self._leave_out(event)
+            return
+        for item in encoding.objects(event, self._placement):
+            self._events += json.dumps(item).encode() + b"\n"
+        if isinstance(event, Exited | PrepareFailed):
+            self._flush()  # whoever looks now wants to see why
+
+    def _log_prerun(self, event: HostEvent, text: str) -> None:
+        """Append a line of ours to the log of a host's prerun."""
+        first, data = self._placement.ranks(event.node)[0], text.encode("utf-8", "replace")
+        self._output(Output(time=event.time, node=event.node, rank=first, stream=Stream.PRERUN, data=data))
+
+    def idle(self) -> None:
+        self._flush()
+
+    def close(self) -> None:
+        for started in self._started:  # a rank that wrote nothing has its files as well
+            for stream in self._streams:
+                self._log(started.rank, stream)
+        for log in self._logs.values():
+            log.make()
+        self._flush()
+        for number, log in self._logs.items():
+            log.finish()
+            self._join(number, log)
+        self._index.finish()  # who reads it reads its parts as well
+        self._shelf.close_all()
+
+    def finish(self, outcome: Outcome) -> Verdict | None:
+        """Complete run.json, and let go of the directory; returns the verdict on the run."""
+        verdict = make_verdict(outcome, self._placement, self.said if Stream.STDOUT in self._streams else self.set_up)
+        exits = {exited.rank: exited for exited in outcome.exits}
+        ranks = []
+        for node, host in enumerate(self._placement.hosts):
+            for rank in self._placement.ranks(node):
+                about: dict[str, Any] = {"rank": rank, "host": host.name}
+                if rank in exits:
+                    exited = exits[rank]
+                    about |= {"signal": exited.signal} if exited.signal else {"code": exited.code}
+                    about |= {"oom": True} if exited.oom else {}
+                    about["ended"] = exited.time
+                ranks.append(about)
+        if outcome.goes_on:
+            self._about |= {"started": outcome.started or self._about["started"]}
+            self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
+        else:
+            self._about |= self._end(outcome, ranks, verdict)
+            self._about.pop(UNFETCHED, None)
+        self._write_events()
+        try:
+            self._write_about(is_end=True)
+        except OSError as error:
+            self._failed(error)
+        with self._writing:
+            if self._events_file >= 0:
+                os.close(self._events_file)
+                self._events_file = -1
+        return verdict
+
+    def _end(self, outcome: Outcome, ranks: Sequence[Mapping[str, Any]], verdict: Verdict | None) -> dict[str, Any]:
+        """What run.json tells of the end."""
+        first = outcome.first
+        return {
+            "started": outcome.started or None,
+            "ended": outcome.ended,
+            "exit_code": outcome.exit_code,
+            "cause": outcome.cause.value,
+            "ranks": ranks,
+            "first": None if first is None else next(encoding.objects(first, self._placement)),
+            "stopped": list(outcome.stopped),
+            "lost": [item for lost in outcome.lost for item in encoding.objects(lost, self._placement)],
+            "failures": [item for one in outcome.failures for item in encoding.objects(one, self._placement)],
+            "unverified": list(outcome.unverified),
+            "verdict": verdict.to_json(self._placement) if verdict else None,
+        }
+
+    @property
+    def left_out(self) -> Mapping[int, int]:
+        """How many bytes of each rank were left out of its logs for want of room here."""
+        counts: dict[int, int] = {}
+        for item in self._left_out:
+            if "log" in item:
+                counts[item["rank"]] = counts.get(item["rank"], 0) + item["bytes"]
+        return counts
+
+    def log(self, rank: int, stream: Stream) -> Path:
+        """The file that a stream of a rank goes to; prerun and setup have one per host."""
+        return self.logs / log_name(self._placement, rank, stream)
+
+    def said(self, rank: int) -> list[str]:
+        """The last lines of a rank's stderr, or of its stdout if it wrote none."""
+        return self._tail(rank, Stream.STDERR) or self._tail(rank, Stream.STDOUT)
+
+    def prepared(self, node: int) -> list[str]:
+        """The last lines of a host's prerun."""
+        return self._tail(self._placement.ranks(node)[0], Stream.PRERUN)
+
+    def set_up(self, node: int) -> list[str]:
+        """The last lines of a host's setup."""
+        return self._tail(self._placement.ranks(node)[0], Stream.SETUP)
+
+    def _tail(self, rank: int, stream: Stream) -> list[str]:
+        """The last lines of a log that say something, as text without escape sequences."""
+        data = b""
+        with contextlib.suppress(OSError), self.log(rank, stream).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            data = file.read()
+        if log := self._logs.get(log_number(rank, stream)):
+            data += log.unwritten
+        lines = plain(data.decode("utf-8", "replace")).split("\n")
+        return [line.rstrip() for line in lines if line.strip()]
+
+    def _leave_out(self, event: LeftOut) -> None:
+        """A host has no more of it: it counts like what has come, once all before it is written."""
+        key = event.rank, event.stream
+        if skipped := min(self._skip.get(key, 0), event.bytes):
+            self._skip[key] -= skipped
+            return
+        self._flush()
+        (item,) = encoding.objects(event, self._placement)
+        self._left_out.append(item)
+        self._events += json.dumps(item).encode() + b"\n"
+        self._write_events()
+
+    def _output(self, event: Output) -> None:
+        key = event.rank, event.stream
+        if skipped := min(self._skip.get(key, 0), len(event.data)):
+            self._skip[key] -= skipped
+            event = replace(event, data=event.data[skipped:])
+            if not event.data:
+                return
+        log = self._log(event.rank, event.stream)
+        number = log_number(event.rank, event.stream)
+        log.add(event.data)
+        self._changed[number] = log
+        last = self._record
+        if last and last[1] == number and 0 <= event.time - last[0] < NEAR:
+            self._record = last[0], number, log.size
+        else:
+            self._end_record()
+            self._record = event.time, number, log.size
+        self._waiting += len(event.data)
+        if self._waiting >= GATHERED or time.monotonic() >= self._flush_at:
+            self._flush()
+
+    def _link(self, rank: int) -> None:
+        """The name of a rank's log for those who come from MaxText's multihost_runner."""
+        number, worker = self._placement.worker(rank)
+        log = self._log(rank, Stream.STDOUT)
+        log.make()  # whoever follows it may begin now
+        with contextlib.suppress(OSError):  # a file system without links
+            (self.logs / f"output_slice_{number:04d}_worker_{worker:04d}.txt").symlink_to(log.path.name)
+
+    def _log(self, rank: int, stream: Stream) -> LogFile:
+        number = log_number(rank, stream)
+        if number not in self._logs:
+            self._logs[number] = LogFile(self.log(rank, stream), self._shelf)
+        return self._logs[number]
+
+    def _end_record(self) -> None:
+        if self._record:
+            self._index.add(RECORD.pack(*self._record))
+            self._record = None
+
+    def _flush(self) -> None:
+        """Write what waits: the index last, so that it tells of nothing that is not there."""
+        for log in self._changed.values():
+            log.flush()
+        self._end_record()
+        self._index.flush()
+        self._write_events()
+        self._changed = {number: log for number, log in self._changed.items() if log.is_behind}
+        self._waiting, self._flush_at = 0, time.monotonic() + DELAY
+
+    def _write_events(self) -> None:
+        with self._writing:
+            if self._events_file < 0:
+                self._events = b""
+            try:
+                while self._events:
+                    self._events = self._events[os.write(self._events_file, self._events) :]
+            except OSError as error:
+                self._failed(error)
+
+    def _join(self, number: int, log: LogFile) -> None:
+        """Make one file of a log that has outgrown its share; where it lacks something is told in run.json first."""
+        gaps: list[Gap] | None = None
+        try:
+            gaps = log.join()
+            if log.left_out():
+                self._tell_left_out(number, log, gaps)
+            log.drop_tail()
+        except OSError as error:
+            self._failed(error)
+            if gaps is None:
+                self._tell_left_out(number, log, [])
+
+    def _tell_left_out(self, number: int, log: LogFile, gaps: Sequence[Gap]) -> None:
+        """gaps: none if head and tail are still apart. Raises OSError."""
+        rank, stream = rank_and_stream(number)
+        event = LeftOut(
+            time=time.time(), node=self._placement.node(rank), rank=rank, stream=stream, bytes=log.left_out()
+        )
+        (about,) = encoding.objects(event, self._placement)
+        about["log"] = log.path.name
+        places = [{"bytes": gap.count, "at": gap.at, "marker": gap.marker} for gap in gaps]
+        self._left_out += [{**about, **place} for place in places or [{}]]
+        self._write_about()
+
+    def _write_about(self, *, is_end: bool = False) -> None:
+        """Put run.json in place in one step, so that nobody reads half of it. Raises OSError."""
+        path, text = self.directory / f"{RUN}.new", json.dumps(self._about, indent=1).encode() + b"\n"
+        with self._writing:
+            _write_over(path, text)
+            path.replace(self.directory / RUN)
+            if not is_end:  # what the end needs is taken now, as the disk may be full by then
+                more = BYTES_OF_END + BYTES_OF_RANK * self._placement.world_size
+                _write_over(path, b"\n" * (len(text) + more))
+
+    def _failed(self, error: OSError) -> None:
+        if not self.problem:
+            self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
+            self._tell(self.problem)
+
+
+def open_events(directory: Path) -> int:
+    """A descriptor that appends to events.jsonl, and has its lock, so that others know that we are there.
+
+    Raises BlockingIOError if another client is there, and OSError.
+    """
+    descriptor = os.open(directory / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return descriptor
+
+
+def write_end(directory: Path, source: Path) -> bool:
+    """Copy the end of a run from the run.json of another directory; False if the run has not ended there.
+
+    The output that only the hosts have stays to be fetched. Raises OSError.
+    """
+    about, end = read_about(directory), read_about(source)
+    if end.get("ended") is None:
+        return False
+    about = {**about, **{name: end.get(name) for name in END}, UNFETCHED: True}
+    new = directory / f"{RUN}.new"
+    _write_over(new, json.dumps(about, indent=1).encode() + b"\n")
+    new.replace(directory / RUN)
+    return True
+
+
+def _write_over(path: Path, data: bytes) -> None:
+    """Write a file anew, in the room that it has already."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(data)
+        file.truncate()

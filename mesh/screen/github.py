@@ -1,0 +1,77 @@
+"""What the log of a GitHub Actions job understands: groups of lines that fold away, and annotations."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+
+from mesh.core.escapes import plain
+from mesh.core.events import Event, Finished, Started
+
+END = "::endgroup::"
+
+
+def is_job(environ: Mapping[str, str]) -> bool:
+    """Whether our output goes into the log of a job."""
+    return environ.get("GITHUB_ACTIONS") == "true"
+
+
+def group(title: str) -> str:
+    """The line that begins a group.
+
+    >>> group("50%\\nof it")
+    '::group::50%25%0Aof it'
+    """
+    return f"::group::{_escaped(title)}"
+
+
+def error(text: str) -> str:
+    """The line that makes an annotation of an error of several lines.
+
+    >>> error("rank 1 failed: 50%\\r\\nof it")
+    '::error title=mesh::rank 1 failed: 50%25%0Aof it'
+    """
+    return f"::error title=mesh::{_escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    """As the runner reads it: a command is one line."""
+    text = plain(text)  # which has no carriage returns
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+class Fence:
+    """Between its two lines the runner obeys nothing: there stands what hosts have printed."""
+
+    def __init__(self) -> None:
+        token = secrets.token_hex(16)  # that no host can guess
+        self.begin, self.end = f"::stop-commands::{token}", f"::{token}::"
+
+
+class Groups:
+    """Puts what comes before the ranks into one group, and what they print into another; both are fenced."""
+
+    def __init__(self, title: str, fence: Fence, tell: Callable[[str], None]) -> None:
+        """title: what the ranks run; tell: writes a line, after all that has come before it"""
+        self._title, self._fence, self._tell = title, fence, tell
+        self._has_begun = self._has_started = False
+
+    def handle(self, event: Event) -> None:
+        """Call it before anything of the event is shown; of the last one, after it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._open("mesh: getting the hosts ready")
+        if isinstance(event, Started) and not self._has_started:
+            self._has_started = True
+            self._close()
+            self._open(self._title)
+        elif isinstance(event, Finished):
+            self._close()
+
+    def _open(self, title: str) -> None:
+        self._tell(group(title))
+        self._tell(self._fence.begin)
+
+    def _close(self) -> None:
+        self._tell(self._fence.end)
+        self._tell(END)

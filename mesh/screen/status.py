@@ -1,0 +1,177 @@
+"""What every rank is doing, in one line and in several: who runs, who has ended and how, who is quiet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mesh.core.cluster import Placement
+from mesh.core.escapes import plain
+from mesh.core.events import CONNECTING, Event, Exited, Lost, Output, PrepareFailed, Started, Stream
+from mesh.core.ranks import counted, told_ranks
+
+PATIENCE = 1.0  # seconds of a run before its status is told
+QUIET = 30.0  # seconds without output after which a rank is called quiet
+SILENCE = 60.0  # seconds in which no rank says anything, after which that is told where there is no status line
+HANGS = 300.0  # seconds in which no rank says anything, after which `mesh stacks` is offered
+TAIL = 400  # bytes of a rank's output that are kept for its last line
+QUOTED = 80  # characters of a last line
+MOST_LINES = 20  # of a report
+
+
+@dataclass
+class _Rank:
+    """One rank."""
+
+    started: float | None = None  # when
+    spoke: float | None = None  # when it wrote something last
+    tail: bytes = b""  # the last of what it wrote
+    end: str = ""  # "done", "failed" or "lost"; "" while it runs
+    told: str = ""  # how it ended, in words
+
+
+class Status:
+    """Takes the events of a run. Times are seconds of one clock."""
+
+    def __init__(self, placement: Placement, noun: str = "rank", run: str = "") -> None:
+        """noun: what they are called; in a setup each is a host; run: whose stacks can be asked for, "": none."""
+        self._placement, self._noun, self._run = placement, noun, run
+        self._ranks = [_Rank() for _ in range(placement.world_size)]
+        self._heard: float | None = None  # when a rank started, ended or wrote something last
+        self._began: float | None = None
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take note of it."""
+        match event:
+            case Output(rank=number, stream=stream, data=data) if stream is not Stream.PRERUN:
+                rank = self._ranks[number]
+                rank.spoke = self._heard = now
+                rank.tail = data[-TAIL:] if len(data) >= TAIL else (rank.tail + data)[-TAIL:]
+            case Started(rank=number):
+                self._ranks[number].started = self._heard = now
+                self._began = self._began or now
+            case Exited(rank=number) as exited:
+                self._heard = now
+                self._end(self._ranks[number], "failed" if exited.status else "done", exited.told())
+            case PrepareFailed(node=node, step=step, message=reason) if step in CONNECTING:
+                for number in self._placement.ranks(node):
+                    self._end(self._ranks[number], "lost", reason)
+            case Lost(node=node, reason=reason):
+                self._heard = now
+                for number in self._placement.ranks(node):
+                    self._end(self._ranks[number], "lost", reason)
+
+    def line(self, now: float) -> str:
+        """In one line; "" just after the first rank has started and after the last has ended."""
+        if self._began is None or now - self._began < PATIENCE or not self._running():
+            return ""
+        quiet = self._told_quiet(now)
+        return ", ".join([*self._counts(), *([quiet] if quiet else []), _clock(now - self._began)])
+
+    def silence(self, now: float) -> str:
+        """What to tell when for SILENCE seconds no rank has said anything; "" while there is no need."""
+        running = self._running()
+        if self._heard is None or not running or now - self._heard < SILENCE:
+            return ""
+        since = {number: self._since(self._ranks[number]) for number in running}
+        longer = [number for number, at in since.items() if at < self._heard - QUIET]
+        more = ""
+        if longer and len(longer) <= len(running) / 2:
+            more = f", {told_ranks(longer, self._noun)} for {_seconds(now - since[n] for n in longer)}"
+        silence = now - self._heard
+        return f"no output for {silence:.0f} s: {', '.join(self._counts())}{more}{self._offer(silence)}"
+
+    def report(self, now: float) -> list[str]:
+        """What every rank is doing, a line for all of which the same can be told."""
+        if self._began is None:
+            return [f"no {self._noun} has started yet"]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for number, rank in enumerate(self._ranks):
+            groups.setdefault(self._kind(rank, now), []).append(number)
+        lines = [self._told(kind, words, numbers, now) for (kind, words), numbers in groups.items()]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} lines more"]
+        return lines
+
+    def _end(self, rank: _Rank, end: str, words: str) -> None:
+        if not rank.end:
+            rank.end, rank.told = end, words
+
+    def _running(self) -> list[int]:
+        return [number for number, rank in enumerate(self._ranks) if not rank.end]
+
+    def _counts(self) -> list[str]:
+        ends = [rank.end or "running" for rank in self._ranks]
+        found = [(end, ends.count(end)) for end in ("running", "done", "failed", "lost")]
+        return [
+            f"{counted(number, self._noun) if end == 'running' else number} {end}" for end, number in found if number
+        ]
+
+    def _since(self, rank: _Rank) -> float:
+        return rank.spoke if rank.spoke is not None else rank.started or self._began or 0.0
+
+    def _told_quiet(self, now: float) -> str:
+        """Who is quiet while others speak, or for how long all are."""
+        running = self._running()
+        quiet = [number for number in running if now - self._since(self._ranks[number]) >= QUIET]
+        if not quiet:
+            return ""
+        seconds = _seconds(now - self._since(self._ranks[number]) for number in quiet)
+        if len(quiet) == len(running):
+            silence = now - max(self._since(self._ranks[number]) for number in quiet)
+            return f"no output for {silence:.0f} s{self._offer(silence)}"
+        # Where most are, as where only rank 0 writes a log, it tells nothing.
+        return f"{told_ranks(quiet, self._noun)} quiet for {seconds}" if len(quiet) <= len(running) / 2 else ""
+
+    def _offer(self, silence: float) -> str:
+        """What may help after so many seconds in which no rank has said anything."""
+        return f" (`mesh stacks {self._run}` shows where they are)" if self._run and silence >= HANGS else ""
+
+    def _kind(self, rank: _Rank, now: float) -> tuple[str, str]:
+        """What is told of it, less the time."""
+        if rank.end:
+            return rank.end, rank.told
+        if rank.started is None:
+            return "waiting", ""
+        if now - self._since(rank) < QUIET:
+            return ("running", "") if rank.spoke is not None else ("mute", "")
+        return "quiet", _last_line(rank.tail)
+
+    def _told(self, kind: str, words: str, numbers: list[int], now: float) -> str:
+        ages = _seconds(now - self._since(self._ranks[number]) for number in numbers)
+        tell: dict[str, Callable[[], str]] = {
+            "waiting": lambda: "not started yet",
+            "mute": lambda: f"running, no output for {ages}",
+            "running": lambda: f"running, last output {ages} ago",
+            "quiet": lambda: f"quiet for {ages}" + (f': "{words}"' if words else ""),
+            "done": lambda: "done",
+            "failed": lambda: f"failed: {words}",
+            "lost": lambda: f"lost: {words}",
+        }
+        return f"{told_ranks(numbers, self._noun)} {tell[kind]()}"
+
+
+def _last_line(tail: bytes) -> str:
+    lines = [line.strip() for line in re.split(r"[\r\n]", plain(tail.decode("utf-8", "replace").replace("\r", "\n")))]
+    return next((line[:QUOTED] for line in reversed(lines) if line), "")
+
+
+def _seconds(ages: Iterable[float]) -> str:
+    """
+    >>> _seconds([3.2]), _seconds([65.0, 3.0])
+    ('3 s', '3..65 s')
+    """
+    found = [int(age) for age in ages]
+    low, high = min(found), max(found)
+    return f"{low} s" if low == high else f"{low}..{high} s"
+
+
+def _clock(seconds: float) -> str:
+    """
+    >>> _clock(65), _clock(3600)
+    ('1:05', '1:00:00')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

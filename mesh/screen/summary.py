@@ -1,0 +1,291 @@
+"""The end of a run in at most 25 lines: who failed first, when, where, how, and the last of what it said."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mesh.core.amounts import told_bytes
+from mesh.core.cluster import Placement
+from mesh.core.events import CONNECTING, Lost, NoCommand, NotPulled, PrepareFailed, Pulled
+from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
+from mesh.core.ranks import counted, few, told_ranks
+from mesh.core.typed import Typed
+from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
+
+MOST_LINES = 25
+WIDTH = 200  # characters of a line that is quoted
+INDENT = "    "
+
+
+def run_summary(
+    outcome: Outcome,
+    placement: Placement,
+    verdict: Verdict | None,
+    prepared: Tail,
+    logs: Path,
+    typed: Typed | None = None,
+) -> list[str]:
+    """The lines for people. A closed stdout has none.
+
+    prepared: the last lines of a host's prerun
+    typed: the command line of the run, from which lines to paste are made
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared, typed=typed)
+    if outcome.started and outcome.cause is Cause.LOST and outcome.failures:
+        lines = [*_skipped(outcome, placement), *lines]
+    lines += _without(outcome, placement, typed)
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
+
+
+def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
+    """The lines for people after a setup.
+
+    said: the last lines of a host's setup
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    lines = []
+    if outcome.cause is Cause.COMPLETED:
+        lines = [f"Cluster '{cluster}' setup complete"]
+    elif outcome.cause in (Cause.RANK, Cause.LOST):
+        failed = sorted((e for e in outcome.exits if e.status), key=lambda e: e.time)
+        number = len(failed) + len(outcome.lost)
+        lines = [f"setup of cluster '{cluster}' failed on {number} of {counted(len(placement.hosts), 'host')}"]
+        for event in failed:
+            lines.append(f"{placement.hosts[event.node].name}: {event.told()} in {event.during!r}"[:WIDTH])
+            most = max(2, LAST_LINES // len(failed))
+            lines += [f"{INDENT}{line[:WIDTH]}" for line in _of_last_command(said(event.node))[-most:]]
+        lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
+    else:
+        lines = _ending(outcome, placement, said, what="setup")
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
+
+
+def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
+    """The lines for people after a sync; none if it succeeded, as that was told as it came."""
+    if outcome.cause in (Cause.COMPLETED, Cause.OUTPUT_CLOSED):
+        return []
+    if outcome.cause is Cause.SIGNAL:
+        lines = [f"ended by {signal.Signals(outcome.exit_code - 128).name}"]
+    else:
+        lines = _failures(outcome, placement, lambda node: [], "sync")
+    return _fitted(lines, outcome, placement)
+
+
+def pull_summary(
+    outcome: Outcome,
+    placement: Placement,
+    pulled: Sequence[Pulled],
+    missing: Sequence[NotPulled],
+    took: float,
+    into: str,
+) -> tuple[list[str], list[str]]:
+    """The lines for people after a pull: what came, and what did not; none of these if all did.
+
+    took: seconds; into: where it was put
+    """
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return [], []
+    if outcome.cause is Cause.SIGNAL:
+        return [], [f"ended by {signal.Signals(outcome.exit_code - 128).name}: the same command goes on from there"]
+    all_hosts = len(placement.hosts)
+    hosts = counted(all_hosts, "host") if len(pulled) == all_hosts else f"{len(pulled)} of {counted(all_hosts, 'host')}"
+    files, unchanged = sum(one.files for one in pulled), sum(one.unchanged for one in pulled)
+    were_here = f" ({unchanged} unchanged)" if unchanged else ""
+    size = told_bytes(sum(one.bytes for one in pulled))
+    told = [f"pulled {counted(files, 'file')}{were_here} from {hosts} into {into}: {size}, {took:.1f} s"]
+    if special := sum(one.special_modes for one in pulled):
+        told += [f"{counted(special, 'path')}: setuid, setgid and sticky bits were not kept"]
+    told += _limited(_of_hosts(placement, [one for one in missing if not one.fails], "not pulled: "), LAST_LINES)
+    lines = _of_hosts(placement, [one for one in missing if one.fails])
+    if outcome.failures:
+        lines += _grouped(outcome, placement, lambda node: ())
+    if lines:
+        lines = ["not everything was pulled", *_limited(lines, MOST_LINES - LAST_LINES)]
+    return told if files or not lines else [], lines
+
+
+def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = "") -> list[str]:
+    """Paths that were not pulled: equal complaints of several hosts as one."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for one in missing:
+        groups.setdefault((one.path, one.reason), []).append(one.node)
+    return [f"{lead}{_who(placement, nodes)}: {path}: {reason}" for (path, reason), nodes in groups.items()]
+
+
+def _who(placement: Placement, nodes: Sequence[int]) -> str:
+    names = list(dict.fromkeys(placement.hosts[node].name for node in sorted(nodes)))
+    return names[0] if len(names) == 1 else f"{len(names)} hosts ({few(names)})"
+
+
+def _of_last_command(said: Sequence[str]) -> Sequence[str]:
+    """What the last command of a setup said, without the line that shows the command."""
+    begins = [number for number, line in enumerate(said) if line.startswith("$ ")]
+    return said[begins[-1] + 1 :] if begins else said
+
+
+def _fitted(lines: list[str], outcome: Outcome, placement: Placement) -> list[str]:
+    """With what was not verified, and room for one more line."""
+    lines += [likely] if (likely := agents_killed_together(outcome, placement)) else []
+    lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
+    room = MOST_LINES - 1
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"and {len(lines) - room + 1} lines more in run.json"]
+    return lines
+
+
+def _ending(
+    outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command", typed: Typed | None = None
+) -> list[str]:
+    """How a run ended that no rank has decided."""
+    took = outcome.ended - outcome.started
+    match outcome.cause:
+        case Cause.COMPLETED | Cause.LOST:  # lost without a verdict: hosts were not reached, and have no ranks
+            ranks = placement.world_size if outcome.cause is Cause.COMPLETED else len(outcome.exits)
+            return [f"done: {counted(ranks, 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.TIMEOUT:
+            return [f"the time was out: the {what} was stopped"]
+        case _ if outcome.goes_on and not outcome.failures:
+            run = outcome.run
+            if len(outcome.exits) == placement.world_size:
+                return [f"all ranks of {run} have ended by now: `mesh attach {run}` tells how"]
+            return [f"{run} goes on by itself: `mesh attach {run}` comes back, `mesh stop {run}` ends it"]
+        case Cause.SIGNAL:
+            name = signal.Signals(outcome.exit_code - 128).name
+            where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"
+            return [f"ended by {name}: {where}"]
+        case Cause.RANK:
+            return _no_command(outcome, placement, typed)
+        case _:
+            return _failures(outcome, placement, prepared, what)
+
+
+def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
+    """What a rank or a lost host has decided."""
+    first, root = verdict.first, verdict.root
+    if isinstance(first, Lost):
+        ranks = told_ranks(placement.ranks(first.node))
+        after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
+        lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
+    else:
+        who = f"rank {first.event.rank} on {first.host}"
+        what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
+        lines = [f"{what}: {_how(first)}, {first.after:.1f} s after the start"]
+        lines += [f"what {who} said:"] if len(verdict.alike) > 1 and first.said else []
+        lines += _quoted(first, 3 if root else LAST_LINES)
+    if root:
+        lines.append(f"its words are about others; what rank {root.event.rank} on {root.host} said:")
+        lines += _quoted(root, LAST_LINES)
+    lines += _others(verdict)
+    failure = root or first
+    if isinstance(failure, Failure) and failure.fact:
+        lines.append(f"try: {failure.fact.advice}")
+    return lines
+
+
+def _how(failure: Failure) -> str:
+    told, fact = failure.event.told(), failure.fact
+    return told if fact is None or fact.name in told or failure.event.oom else f"{told} ({fact.name})"
+
+
+def _quoted(failure: Failure, most: int) -> list[str]:
+    return [f"{INDENT}{line[:WIDTH]}" for line in failure.said[-most:]]
+
+
+def _others(verdict: Verdict) -> list[str]:
+    """What came of it, as one line."""
+    parts = []
+    if others := [event for event in verdict.others if event.rank not in verdict.alike]:
+        how = sorted({event.told() for event in others})
+        ranks = told_ranks(event.rank for event in others)
+        parts.append(f"{ranks} failed within {verdict.span:.1f} s ({', '.join(how[:3])}{', ...' * (len(how) > 3)})")
+    if verdict.lost:
+        parts.append(f"{counted(len(verdict.lost), 'more host')} lost")
+    if verdict.stopped:
+        parts.append(f"{told_ranks(verdict.stopped)} stopped by mesh")
+    return ["after it: " + "; ".join(parts)] if parts else []
+
+
+def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str) -> list[str]:
+    """What kept the command from being started."""
+    begin = f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"
+    if what == "sync":
+        begin = "not every host has the workspace"
+    return [begin, *_grouped(outcome, placement, prepared)]
+
+
+def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
+    """Name the hosts that ``exec --keep-going`` went on without."""
+    nodes = [failure.node for failure in outcome.failures]
+    ranks = told_ranks(rank for node in nodes for rank in placement.ranks(node))
+    first = f"{ranks} did not run: {len(nodes)} of {counted(len(placement.hosts), 'host')} could not be reached"
+    return [first, *_grouped(outcome, placement, lambda node: ())]
+
+
+def _without(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Return the command line that leaves the unreachable hosts out, if it would be of use."""
+    names = [placement.hosts[one.node].name for one in outcome.failures if one.step in CONNECTING]
+    if typed is None or not 0 < len(names) < len(placement.hosts) or len(names) < len(outcome.failures):
+        return []
+    return [f"to leave {'it' if len(names) == 1 else 'them'} out: {typed.without(names)}"]
+
+
+def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Explain in two lines that hosts cannot execute the command, and what to type instead."""
+    found = [failure for failure in outcome.failures if isinstance(failure, NoCommand)]
+    program = found[0].program
+    lacking = [failure.node for failure in found if failure.status == EXIT_NOT_FOUND]
+    forbidden = [failure.node for failure in found if failure.status != EXIT_NOT_FOUND]
+    parts = [f"no such command on {_of_all(placement, lacking)}"] if lacking else []
+    parts += [f"not executable on {_of_all(placement, forbidden)}"] if forbidden else []
+    first = f"the command was not started: {shlex.quote(program)}: {'; '.join(parts)}"
+    names = Counter(failure.nearest for failure in found if failure.nearest)
+    if not names:
+        from mesh.verdict.facts import advice_on
+
+        return [first, f"try: {advice_on(outcome.exit_code)}"]
+    ((nearest, _),) = names.most_common(1)
+    is_typed = typed is not None and typed.command[:1] == (program,)
+    line = f": {typed.with_program(nearest)}" if typed and is_typed else ""
+    return [first, f"the nearest name there is {shlex.quote(nearest)}{line}"]
+
+
+def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
+    """
+    >>> from mesh.core.cluster import Host
+    >>> placement = Placement(hosts=tuple(Host(name=f"h{n}", address="") for n in range(3)))
+    >>> _of_all(placement, [0, 1, 2]), _of_all(placement, [1])
+    ('any of 3 hosts', '1 of 3 hosts (h1)')
+    """
+    count = len(placement.hosts)
+    if len(nodes) == count:
+        return placement.hosts[0].name if count == 1 else f"any of {count} hosts"
+    return f"{len(nodes)} of {count} hosts ({few([placement.hosts[node].name for node in nodes])})"
+
+
+def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
+    """What failed: equal complaints of several hosts as one."""
+    groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
+    for failure in outcome.failures:
+        groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
+    lines: list[str] = []
+    for (step, message, hint), failures in groups.items():
+        who = _who(placement, [failure.node for failure in failures])
+        # What went wrong on our side is no host's fault; of these steps the message says it all.
+        text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
+        lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
+        if step == "prerun":
+            lines += [f"{INDENT}{line[:WIDTH]}" for line in prepared(failures[0].node)[-LAST_LINES:]]
+        if hint:
+            lines += [f"{INDENT}{line}" for line in hint.split("\n")]
+    return lines
+
+
+def _limited(lines: list[str], most: int) -> list[str]:
+    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]

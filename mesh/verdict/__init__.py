@@ -1,0 +1,1 @@
+"""Which rank failed first, why, and in which words."""
