@@ -64,7 +64,7 @@ class Owners:
         self._ended: dict[str, bool] = {}  # by the ids of runs: a thousand hosts may name the same run
 
     def is_dead(self, owner: Mapping[str, Any]) -> bool:
-        """Return True if an owner of this machine has died, or its run has ended. Owners on other machines count as alive.
+        """Return True if the owner has died, or its run has ended. Owners on other machines count as alive.
 
         owner: what the lock of a host has, or only the "run"
         """
@@ -88,7 +88,7 @@ def has_ended(run: str) -> bool:
 
 
 def is_dead(owner: Mapping[str, Any]) -> bool:
-    """Return True if an owner of this machine has died, and its run with it. Owners on other machines count as alive."""
+    """Return True if the owner has died, and its run with it. Owners on other machines count as alive."""
     if owner.get("detached"):
         return False
     if owner.get("machine") != socket.gethostname() or not _boot():
