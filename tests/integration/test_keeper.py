@@ -230,8 +230,8 @@ def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None
 
 def test_one_that_has_only_begun_is_stopped(pod: Home, lab: Lab, own_place: Path) -> None:
     pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
-    begun = "from mesh import api; from mesh.api import keeper; api.exec(['true'], cluster='pod', quiet=True)"
-    stop = "print(keeper.stop_keepers(), keeper.about_keepers())"
+    begun = "from mesh import api; api.exec(['true'], cluster='pod', quiet=True)"
+    stop = "print(api.stop_keepers(), api.about_keepers())"
     done = subprocess.run(
         [sys.executable, "-c", f"{begun}; {stop}"], cwd=pod.project, env=pod.environ, capture_output=True, check=False
     )
