@@ -1,0 +1,96 @@
+"""The layers of ``mesh/``: which room may import which, and their picture in docs/architecture.md.
+
+``python -m tests.layers`` prints the picture. Each room's line is the first sentence of its docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mesh
+
+ROOT = Path(mesh.__file__).parent
+# From the top. A room imports from lower layers only; rooms of one layer do not import each other.
+LAYERS = (
+    ("__main__", "__init__"),
+    ("tasks",),
+    ("cli",),
+    ("compat",),
+    ("api",),
+    ("app",),
+    ("check", "keeper"),
+    ("engine",),
+    ("config", "hosts", "workspace", "remote", "backends", "rundir", "screen"),
+    ("verdict",),
+    ("core",),
+)
+# The engine is given these rooms' objects behind the interfaces of core.
+FORBIDDEN = {"engine": {"config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
+HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
+MODULE_NAME = re.compile(r"mesh(\.\w+)+")
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a file: the first part of its path below ``mesh/``."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the absolute names that a module imports, also under TYPE_CHECKING, in functions and as strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
+            yield node.value
+
+
+def violations(path: Path, source: str) -> Iterator[str]:
+    """Yield a line for each import against the layers, and each call that prints or exits below the command line."""
+    tree, room = ast.parse(source), room_of(path)
+    in_agent = "agent" in path.parts
+    for name in imports(tree):
+        first, _, rest = name.partition(".")
+        if in_agent:
+            if first not in sys.stdlib_module_names:
+                yield f"{path}: the agent imports {name}"
+            continue
+        other = rest.partition(".")[0]
+        if first != "mesh" or other in (room, "__init__", "__version__") or other not in HEIGHT:
+            continue
+        if HEIGHT[other] >= HEIGHT[room] or other in FORBIDDEN.get(room, ()):
+            yield f"{path}: {room} imports {name}"
+    if room not in ("cli", "__main__") and not in_agent:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.exit", "exit", "os._exit"):
+                yield f"{path}:{node.lineno}: {ast.unparse(node.func)}"
+
+
+def picture() -> str:
+    """Return the layers as text, the highest first, one room a line, with a rule between layers."""
+    blocks = []
+    for rooms in LAYERS[1:]:
+        blocks.append("\n".join(f"{name(room):<12}{summary(room)}" for room in rooms))
+    width = max(len(line) for block in blocks for line in block.splitlines())
+    return f"\n{'-' * width}\n".join(blocks)
+
+
+def name(room: str) -> str:
+    """Return how a room is written: a package with a slash."""
+    return f"{room}/" if (ROOT / room).is_dir() else f"{room}.py"
+
+
+def summary(room: str) -> str:
+    """Return the first sentence of a room's docstring."""
+    path = ROOT / room / "__init__.py" if (ROOT / room).is_dir() else ROOT / f"{room}.py"
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return re.split(r"(?<=\.)\s|\n\n|:\s+``", text.replace("\n", " ", 1))[0].strip().replace("``", "")
+
+
+if __name__ == "__main__":
+    print(picture())
