@@ -7,7 +7,7 @@ from mesh.core.events import Introduced
 from mesh.core.run import RunSpec
 from mesh.engine.orders import Introduce, Order, Say
 
-PATIENCE = 10.0  # seconds; an agent gives up the first host's after 5
+INTRODUCTION_LIMIT_S = 10.0  # an agent gives up the first host's after 5
 MOST_NAMED = 8  # hosts
 
 
