@@ -40,20 +40,20 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-class Fence:
-    """Between its two lines the runner obeys nothing: there stands what hosts have printed."""
+class Literal:
+    """Two lines around the output of hosts, between which the runner takes no line for a command."""
 
     def __init__(self) -> None:
-        token = secrets.token_hex(16)  # that no host can guess
+        token = secrets.token_hex(16)  # no host can guess it
         self.begin, self.end = f"::stop-commands::{token}", f"::{token}::"
 
 
 class Groups:
-    """Puts what comes before the ranks into one group, and what they print into another; both are fenced."""
+    """Puts what comes before the ranks into one group, and what they print into another."""
 
-    def __init__(self, title: str, fence: Fence, tell: Callable[[str], None]) -> None:
+    def __init__(self, title: str, literal: Literal, tell: Callable[[str], None]) -> None:
         """title: what the ranks run; tell: writes a line, after all that has come before it"""
-        self._title, self._fence, self._tell = title, fence, tell
+        self._title, self._literal, self._tell = title, literal, tell
         self._has_begun = self._has_started = False
 
     def handle(self, event: Event) -> None:
@@ -70,8 +70,8 @@ class Groups:
 
     def _open(self, title: str) -> None:
         self._tell(group(title))
-        self._tell(self._fence.begin)
+        self._tell(self._literal.begin)
 
     def _close(self) -> None:
-        self._tell(self._fence.end)
+        self._tell(self._literal.end)
         self._tell(END)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from mesh.core.cluster import Placement
 from mesh.core.escapes import Cleaner, clean, clean_lines
 from mesh.core.events import Output, Stream
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
 MOST_BARS = 8  # live lines of ranks
 
 
+class Style(Struct, frozen=True, kw_only=True):
+    """How the output of the ranks is shown."""
+
+    mode: str  # "all", "fold", "rank0" or "none"
+    label: str = "rank"  # or "host"
+    exact: bool = False  # fold only equal lines
+
+
 class RankOutput:
     """Shows what ranks, and the steps before them, write."""
 
@@ -27,22 +37,18 @@ class RankOutput:
         placement: Placement,
         to: Mapping[Stream, Descriptor],
         live: LiveLines,
-        *,
-        mode: str,
-        label: str,
-        exact: bool,
+        style: Style,
     ) -> None:
-        """mode: "all", "fold", "rank0" or "none"; label: "rank" or "host"; exact: fold only what is equal."""
-        self._placement, self._to, self._live, self._mode = placement, to, live, mode
-        self._labels = Labels(placement, with_hosts=label == "host")
+        self._placement, self._to, self._live, self._mode = placement, to, live, style.mode
+        self._labels = Labels(placement, with_hosts=style.label == "host")
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
         self._cleaners: dict[Stream, Cleaner] = {}
         self._folds: dict[Stream, Fold] = {}
-        if mode == "fold":
+        if style.mode == "fold":
             from mesh.screen.fold import Fold
 
             ranks = range(placement.world_size)
-            self._folds = {stream: Fold(ranks, exact=exact) for stream in (Stream.STDOUT, Stream.STDERR)}
+            self._folds = {stream: Fold(ranks, exact=style.exact) for stream in (Stream.STDOUT, Stream.STDERR)}
 
     @property
     def is_waiting(self) -> bool:

@@ -35,8 +35,9 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import PrerunEntry, RunSpec
 from mesh.rundir.writer import StoreSink
 from mesh.screen.jsonl import JsonSink
+from mesh.screen.output import Style
 from mesh.screen.summary import MOST_LINES, run_summary
-from mesh.screen.terminal import TerminalSink
+from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.verdict.verdict import make_verdict
 from mesh.verdict.words import raised, without_lead
 
@@ -78,15 +79,8 @@ def show(
     """What a terminal sink writes to stdout and stderr; github: in a job there, of a run that fails."""
     environ = {"NO_COLOR": "1", **({"GITHUB_ACTIONS": "true"} if github else {})}
     with reading(terminal=terminal) as (out, out_told), reading(terminal=terminal) as (err, err_told):
-        sink = TerminalSink(
-            placement=PLACEMENT,
-            mode=mode,
-            label=label,
-            stdout_fd=out,
-            stderr_fd=err,
-            environ=environ,
-            title="train 50%",
-        )
+        streams = Streams(stdout_fd=out, stderr_fd=err, environ=environ)
+        sink = TerminalSink(PLACEMENT, Style(mode=mode, label=label), streams, About(title="train 50%"))
         for event in events:
             sink.handle(event)
         sink.idle()
@@ -157,7 +151,7 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     read_end, write_end = os.pipe()
     if not os.fork():
         os.close(read_end)
-        sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+        sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
         for event in [*events, output(1, b"\n"), output(0, b"end\n")]:
             sink.handle(event)
         os._exit(0)
@@ -214,7 +208,7 @@ def test_a_long_line_in_its_place() -> None:
     read_end, write_end = os.pipe()
     if not os.fork():
         os.close(read_end)
-        sink = TerminalSink(placement=PLACEMENT, mode="fold", label="rank", stdout_fd=write_end, environ={})
+        sink = TerminalSink(PLACEMENT, Style(mode="fold"), Streams(stdout_fd=write_end, environ={}))
         for event in [output(0, b"a\n"), *(output(0, piece) for _ in range(30)), output(0, b"end\nb\n"), exited(0)]:
             sink.handle(event)
         sink.handle(Finished(time=2, exit_code=1, cause="", run=""))
@@ -296,7 +290,7 @@ def test_a_sequence_that_never_ends_eats_nothing() -> None:
 
 def test_a_reader_that_has_gone() -> None:
     read_end, write_end = os.pipe()
-    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
     sink.idle()
     os.close(read_end)
     with pytest.raises(OutputClosed):
@@ -304,7 +298,7 @@ def test_a_reader_that_has_gone() -> None:
     os.close(write_end)
     read_end, write_end = os.pipe()
     os.close(read_end)
-    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
     with pytest.raises(OutputClosed):
         sink.handle(output(0, b"x\n"))
     os.close(write_end)
@@ -313,9 +307,7 @@ def test_a_reader_that_has_gone() -> None:
 def test_messages_that_nobody_can_read_are_no_error() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    sink = TerminalSink(
-        placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, stderr_fd=write_end, environ={}
-    )
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, stderr_fd=write_end, environ={}))
     sink.handle(Notice(time=1, text="x"))
     os.close(write_end)
 
