@@ -1,4 +1,4 @@
-"""What people see: the output of the ranks on stdout and stderr, and mesh's own words on stderr."""
+"""The terminal: output of the ranks on stdout and stderr, and mesh's own lines on stderr."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from mesh.screen.live import LiveLines
 from mesh.screen.notices import Notices
 from mesh.screen.output import RankOutput, Style
 from mesh.screen.progress import Progress
-from mesh.screen.status import SILENCE, Status
-from mesh.screen.units import HOLD
+from mesh.screen.status import SILENCE_S, Status
+from mesh.screen.units import HOLD_S
 from mesh.screen.unsent import UnsentInput
 
-PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
-CONNECTING_LIMIT_S = 10.0  # after this long, mesh also shows the command line that leaves them out
-OFTEN = 0.15  # seconds between two states of the live lines, and between two looks at the keyboard
-SELDOM = 10.0  # seconds between two lines of progress where there is no terminal
+MISSING_NAMED_S = 3.0  # of connecting, after which the missing hosts are named
+CONNECTING_LIMIT_S = 10.0  # of connecting, after which mesh also shows the command line that leaves them out
+REDRAW_S = 0.15  # between two states of the live lines, and between two looks at the keyboard
+PROGRESS_PERIOD_S = 10.0  # between two lines of progress without a terminal
 
 
 class Streams(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,8 @@ class TerminalSink:
             Stream.SETUP: self._out,
         }
         self._output = RankOutput(placement, to, self._live, style)
-        self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()  # words, by time
+        # Mesh's own lines, by time.
+        self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if about.progress else None
         self._status = Status(placement, about.noun, about.run) if about.progress else None
@@ -111,7 +112,7 @@ class TerminalSink:
         self._groups = Groups(about.title, self._literal, self._mark) if about.title and self._in_job else None
         self._named_missing = False
         self._is_run, self._typed = bool(about.title), about.typed
-        self._connecting_since: float | None = None  # None: it has not begun
+        self._connecting_since: float | None = None  # None: connecting has not begun
         self._named_unreached = False
         self._unreachable: list[str] = []  # names of hosts where connecting has failed
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
@@ -174,7 +175,7 @@ class TerminalSink:
         self._pass_time(now)
         if self._progress and self._live.is_possible:
             return
-        if self._missing and not self._named_missing and now - self._began > PATIENCE:
+        if self._missing and not self._named_missing and now - self._began > MISSING_NAMED_S:
             self._named_missing = True
             names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
             self._say(f"still connecting to {names}")
@@ -184,7 +185,7 @@ class TerminalSink:
         self._live.show()
 
     def conclude(self, lines: Sequence[str], *, failed: bool) -> None:
-        """After the end: the summary, as one error or a few plain lines."""
+        """Write the summary after the end: as one error, or a few plain lines."""
         self._live.show()
         if not lines:
             return
@@ -200,23 +201,23 @@ class TerminalSink:
                 self._notices.notice(line)
 
     def hidden(self) -> contextlib.AbstractContextManager[None]:
-        """Within: nothing is written in place, as somebody is asked something on the terminal. From any thread."""
+        """Write nothing in place meanwhile, because a question is open on the terminal. From any thread."""
         return self._live.hidden()
 
     @property
     def problem(self) -> str:
-        """What kept some of the output from being shown; "" if nothing did."""
+        """The reason why some of the output was not shown; "" if all was."""
         return self._out.problem
 
     def say(self, text: str) -> None:
-        """Tell something that is no event of the run."""
+        """Write a notice that is no event of the run."""
         self._notices.notice(text)
 
     def complain(self, error: str, hint: str = "") -> None:
-        """Tell an error that is no part of the run itself."""
+        """Write an error that is no part of the run itself."""
         self._notices.error(error, hint)
 
-    # ---- mesh's own words
+    # ---- mesh's own lines
 
     def _name(self, node: int) -> str:
         return self._placement.hosts[node].name
@@ -228,9 +229,9 @@ class TerminalSink:
         self._in_turn(partial(self._notices.command, line))
 
     def _in_turn(self, tell: Callable[[], None]) -> None:
-        """Tell it, but not before what had come from the ranks by then, which may wait to be folded."""
+        """Write a line of ours after all earlier output of the ranks, which may wait to be folded."""
         if self._output.is_waiting or self._later:
-            self._later.append((self._clock() + HOLD, tell))
+            self._later.append((self._clock() + HOLD_S, tell))
         else:
             tell()
 
@@ -242,11 +243,11 @@ class TerminalSink:
         self._name_unreached(now)
         self._output.tick(now)
         self._say_later_ones(now)
-        if now >= self._looked_at + OFTEN:
+        if now >= self._looked_at + REDRAW_S:
             self._looked_at = now
             self._mention_unsent_input()
             self._answer_enter(now)
-        if now >= self._drawn_at + OFTEN:
+        if now >= self._drawn_at + REDRAW_S:
             self._tell_state(now)
 
     def _mention_unsent_input(self) -> None:
@@ -254,13 +255,13 @@ class TerminalSink:
             self._mention_unsent()
 
     def _mention_unsent(self) -> None:
-        """Say once that no rank gets our standard input."""
+        """Note once that no rank gets our standard input."""
         if self._unsent:
             self._say(self._unsent)
             self._unsent = ""
 
     def _name_unreached(self, now: float) -> None:
-        """Once: name the hosts that are still not reached, with the command line for all others."""
+        """Name once the hosts that are still not reached, with the command line for all others."""
         if not self._is_run or self._named_unreached:
             return
         if self._connecting_since is None:
@@ -288,21 +289,21 @@ class TerminalSink:
             self._notices.list(head, more)
 
     def _tell_state(self, now: float) -> None:
-        """How far it is and how the ranks are: in place on a terminal, elsewhere as a line now and then."""
+        """Show progress and status: in place on a terminal, elsewhere as a line now and then."""
         if self._progress is None or self._status is None:
             return
         progress = clean(self._progress.line(now))
-        # What reads our stdout through a pipe may write to the same terminal.
+        # The reader of our stdout may write to the same terminal.
         in_place = self._live.is_possible and not self._out.is_pipe and not self._typed_for_ranks
-        if self._live.is_possible and (now >= self._drawn_at + OFTEN or not progress):
+        if self._live.is_possible and (now >= self._drawn_at + REDRAW_S or not progress):
             self._drawn_at = now
             status = self._status.line(now) if in_place else ""
             line = progress or status
             self._live.show(*(self._output.bars() if in_place else ()), self._notices.lead + line if line else "")
-        if progress and not self._live.is_possible and now >= self._said_at + SELDOM:
+        if progress and not self._live.is_possible and now >= self._said_at + PROGRESS_PERIOD_S:
             self._said_at = now
             self._say(progress)
-        if not in_place and now >= self._said_at + SILENCE and (text := self._status.silence(now)):
+        if not in_place and now >= self._said_at + SILENCE_S and (text := self._status.silence(now)):
             self._said_at = now
             self._say(text)
 
