@@ -36,7 +36,7 @@ from mesh.core.run import PrerunEntry, RunSpec
 from mesh.rundir.writer import StoreSink
 from mesh.screen.jsonl import JsonSink
 from mesh.screen.output import Style
-from mesh.screen.summary import MOST_LINES, run_summary
+from mesh.screen.summary import SUMMARY_LINES, run_summary
 from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.verdict.verdict import make_verdict
 from mesh.verdict.words import raised, without_lead
@@ -494,7 +494,7 @@ def test_ranks_that_failed_alike_are_one_subject() -> None:
     failed = outcome(Cause.RANK, 3, first=ends[0], alike=(0, 1, 2), exits=ends)
     assert summarize(failed, ["no data"]) == [
         "ranks 0-2 failed alike: exit 3, 4.1 s after the start",
-        "what rank 0 on tpu-0 said:",
+        "last lines of rank 0 on tpu-0:",
         "    no data",
         "after it: rank 5 failed within 0.0 s (exit 4)",
         "logs: /logs",
@@ -522,7 +522,7 @@ def test_a_summary_is_never_longer_than_it_may_be() -> None:
         PrepareFailed(time=1, node=node, step="python", message=f"problem {node}", hint="a\nb\nc") for node in range(12)
     )
     lines = summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=failures, unverified=("x",) * 9))
-    assert len(lines) == MOST_LINES
+    assert len(lines) == SUMMARY_LINES
     assert lines[-1] == "logs: /logs"
 
 
@@ -551,7 +551,7 @@ def test_a_verdict_that_blames_another_rank() -> None:
     assert run_summary(ended, PLACEMENT, verdict, lambda node: [], Path("/logs")) == [
         "rank 2 on tpu-2 failed first: exit 1, 4.1 s after the start",
         "    E: Connection closed by peer",
-        "its words are about others; what rank 5 on tpu-5 said:",
+        "its output is about another rank; last lines of rank 5 on tpu-5:",
         "    Traceback (most recent call last):",
         "    MemoryError",
         "after it: rank 5 failed within 0.9 s (exit 1)",

@@ -460,7 +460,7 @@ def test_a_kill_is_not_waited_for_as_long_as_grace() -> None:
     assert replay.tick(2.0 + ANSWER_LIMIT_S) == [finish(0, grace=0.0)]
     replay.tick(2.0 + 2 * ANSWER_LIMIT_S)
     (told,) = replay.outcome().unverified
-    assert told.startswith("h0: did not answer whether all is gone there. Anything left there ends by ")
+    assert told.startswith("h0: did not report that all is gone there. Anything left there ends by ")
 
 
 def test_an_interrupt_while_a_failure_is_being_stopped_kills_but_does_not_decide() -> None:
@@ -651,7 +651,7 @@ def test_an_agent_that_never_answers_is_not_waited_for_for_ever() -> None:
     outcome = replay.outcome()
     assert outcome.exit_code == 0
     (told,) = outcome.unverified
-    assert told.startswith("h1: did not answer whether all is gone there. Anything left there ends by ")
+    assert told.startswith("h1: did not report that all is gone there. Anything left there ends by ")
 
 
 def test_a_rank_that_sigkill_does_not_end_is_not_waited_for_for_ever() -> None:

@@ -53,14 +53,14 @@ class Clearing:
             self._doubts.pop(event.node, None)
         elif event.node not in self._cleared:
             ends = f". {self._end_of_lease('Anything left there', 'ends')}" if event.is_cut else ""
-            self.doubt(event.node, f"lost before it could tell that all is gone there: {event.reason}{ends}")
+            self.doubt(event.node, f"lost before it reported that all is gone there: {event.reason}{ends}")
 
     def give_up(self) -> None:
         """Wait no longer for the agents that have not reported; cleared ones may be held up by a paused terminal."""
         for node in self._state.answering():
             if node not in self._cleared:
                 ends = self._end_of_lease("Anything left there", "ends")
-                self._left.append(f"{self._state.name(node)}: did not answer whether all is gone there. {ends}")
+                self._left.append(f"{self._state.name(node)}: did not report that all is gone there. {ends}")
                 self._state.phases[node] = Phase.OVER
 
     def _end_of_lease(self, what: str, ends: str) -> str:

@@ -52,6 +52,6 @@ class Introduction:
         names = ", ".join(self._names[node] for node in missing[:MOST_NAMED]) + ", ..." * (len(missing) > MOST_NAMED)
         text = (
             f"{names} cannot reach {self._names[0]} ({reasons[missing[0]]}): without a client, what fails on one side "
-            "does not end the ranks on the other; the next `mesh attach` does. `mesh check` tells more"
+            "does not end the ranks on the other; the next `mesh attach` does. `mesh check` shows more"
         )
         return [Say(text=text)]

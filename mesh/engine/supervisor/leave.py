@@ -11,8 +11,8 @@ from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
 
 AT_LOGOUT = {
-    "login": "systemd-logind ends the run now, as it ends all that a login leaves there; `mesh check` tells what to do",
-    "logins": "systemd ends the run with your last login there; `mesh check` tells what to do",
+    "login": "systemd-logind ends the run now, as it ends all that a login leaves there; `mesh check` shows what to do",
+    "logins": "systemd ends the run with your last login there; `mesh check` shows what to do",
 }
 
 
