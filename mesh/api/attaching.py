@@ -169,12 +169,13 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
 def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
     """What this machine knows of a run that has ended: all there is."""
     from mesh.rundir.layout import log_name
-    from mesh.screen.terminal import TerminalSink
+    from mesh.screen.output import Style
+    from mesh.screen.terminal import Streams, TerminalSink
 
     if begin == "start" and not showing.quiet and not showing.json:
         logs(record.run, output=showing.output, label=showing.label, fold=showing.fold)
     if not showing.quiet:
-        terminal = TerminalSink(placement=record.placement, mode="none", label=showing.label, environ=os.environ)
+        terminal = TerminalSink(record.placement, Style(mode="none"), Streams(environ=os.environ))
         lines = [
             f"{record.run} has ended: exit {record.exit_code} ({record.cause})",
             f"logs: {record.directory / LOGS}",

@@ -53,7 +53,7 @@ def pull(
         raise UsageError("an empty path", hint="`.` is the whole workspace")
     from mesh.engine.inquiry import Inquiry
     from mesh.screen.summary import pull_summary
-    from mesh.workspace.landing import Landing
+    from mesh.workspace.pulled import PulledFiles
 
     project = project_here()
     spec = replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
@@ -61,8 +61,8 @@ def pull(
     place = here() / directory
     collected, began = _Collected(), time.monotonic()
 
-    def landing(rank: int) -> Landing:
-        return Landing(place / f"rank-{rank:04d}", _keep_out if not into else lambda made: None)
+    def landing(rank: int) -> PulledFiles:
+        return PulledFiles(place / f"rank-{rank:04d}", _keep_out if not into else lambda made: None)
 
     def summary(outcome: Outcome, placement: Placement) -> tuple[Sequence[str], Sequence[str]]:
         took = time.monotonic() - began

@@ -22,7 +22,8 @@ from mesh.rundir.grep import LineFilter
 from mesh.rundir.layout import LOGS
 from mesh.rundir.records import Record, State, read_record
 from mesh.rundir.replay import Replay
-from mesh.screen.terminal import TerminalSink
+from mesh.screen.output import Style
+from mesh.screen.terminal import Streams, TerminalSink
 
 POLL = 0.2  # seconds between two looks for more
 _MAY_BE_ID = re.compile("[0-9][0-9a-f-]*")
@@ -67,14 +68,8 @@ def logs(
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
         # prerun has a stream and a place on the screen of its own while a run is on; here it is what was asked for.
         clock = _Clock()
-        terminal = TerminalSink(
-            placement=record.placement,
-            mode="all" if prerun else showing.mode,
-            label=label,
-            exact=fold == "exact",
-            environ=os.environ,
-            clock=clock,
-        )
+        style = Style(mode="all" if prerun else showing.mode, label=label, exact=fold == "exact")
+        terminal = TerminalSink(record.placement, style, Streams(environ=os.environ), clock=clock)
         try:
             _show(replay, terminal, clock, record, pattern, hosts, follow=follow, has_since=since is not None)
         except OutputClosed:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.events import Event
     from mesh.core.interfaces import Backend, Sink
-    from mesh.core.pull import Landing
+    from mesh.core.pull import Destination
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
     from mesh.remote.following import Place
@@ -114,7 +114,7 @@ def launch(
     *more: Sink,
     supervisor: Decider | None = None,
     attaching: Attaching | None = None,
-    landing: Callable[[int], Landing] | None = None,
+    landing: Callable[[int], Destination] | None = None,
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
     keeps: bool = False,
@@ -137,9 +137,9 @@ def launch(
         begun = files.enter_context(_begun(cluster)) if stock is None else {}
         from mesh.backends.ssh.passwords import Passwords
         from mesh.engine.launcher import Launcher, Local
-        from mesh.screen.gate import Gate
         from mesh.screen.jsonl import JsonSink
         from mesh.screen.pause import Pause
+        from mesh.screen.unseen import Unseen
 
         placement = placed(spec, cluster)
         terminal = None if showing.quiet else _terminal(spec, placement, showing)
@@ -152,8 +152,8 @@ def launch(
         shown += [JsonSink(placement=placement)] if showing.json else []
         pause = Pause()
         if attaching:
-            is_open = attaching.begin != "now"
-            shown = [Gate(sink, attaching.hide, placement, is_open=is_open, pause=pause) for sink in shown]
+            from_start = attaching.begin != "now"
+            shown = [Unseen(sink, attaching.hide, placement, from_start=from_start, pause=pause) for sink in shown]
         sinks: list[Sink] = [*([store] if store else ()), *shown]
         if terminal and not attaching:
             _introduce(spec, cluster, terminal, showing)
@@ -202,24 +202,26 @@ def launch(
 
 
 def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> TerminalSink:
-    from mesh.screen.terminal import TerminalSink
+    from mesh.screen.output import Style
+    from mesh.screen.terminal import About, Streams, TerminalSink
 
-    return TerminalSink(
-        placement=placement,
-        mode="none" if showing.json else showing.mode,
-        label=showing.label,
-        exact=showing.fold == "exact",
+    mode = "none" if showing.json else showing.mode
+    streams = Streams(
+        environ=os.environ,
         stdin_fd=0 if spec.stdin == "none" else -1,
         unsent=_unsent_notice(spec) if showing.stdin_notice else "",
         typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+    )
+    about = About(
+        progress=not showing.json,
         noun="host" if spec.kind is Kind.SETUP else "rank",
         run=spec.run if spec.kind is Kind.RUN else "",
-        environ=os.environ,
-        progress=not showing.json,
         stacks=spec.stacks_on_timeout,
         title=shlex.join(spec.command),
         typed=showing.typed,
     )
+    style = Style(mode=mode, label=showing.label, exact=showing.fold == "exact")
+    return TerminalSink(placement, style, streams, about)
 
 
 def _unsent_notice(spec: RunSpec) -> str:

@@ -1,4 +1,4 @@
-"""A check of a cluster: what is asked of its hosts, and what the answers mean."""
+"""A check of a cluster: the questions to its hosts, and the meaning of their answers."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from mesh.remote.telling import other_run, told_other, told_owner
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
 LITTLE_MEMORY = 0.1  # of all
-CLOCK_OFF = 5.0  # seconds; mesh corrects the times it tells, but file times, certificates and tokens do not
+CLOCK_OFF = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a check looks for, beyond what it always does."""
+    """The parts of a check that are optional."""
 
     project: str = ""  # the name of the workspace's directory on hosts
-    env: Mapping[str, str]  # of the ranks, the user's own
-    venv: str | None = ""  # that prerun activates; "": none; None: nobody knows, or versions are not looked for
+    env: Mapping[str, str]  # the user's own, for the ranks
+    venv: str | None = ""  # that prerun activates; "": none; None: unknown, or versions are not checked
     devices: tuple[str, ...] = ()  # shell patterns of files that no process may hold
     lock: bool = True  # look whether another run has the lock
-    paths: tuple[str, ...] = ()  # that must be there, and be the same everywhere
+    paths: tuple[str, ...] = ()  # that must be there, and be the same on all hosts
     programs: tuple[str, ...] = ()  # that must be on PATH
-    program_hint: str = ""  # what to do where one is not; "": the usual
-    master_port: int = 0  # of the first host, which the others must reach; 0: any that mesh would choose
+    program_hint: str = ""  # advice if one is missing; "": the usual
+    master_port: int = 0  # on the first host, which the others must reach; 0: any that mesh would choose
 
     @property
     def names(self) -> list[str]:
-        """Of the findings that there are."""
+        """Return the names of all findings that there are."""
         left_out = {
             name
             for name, looks in (
                 ("lock", self.lock),
                 ("users", self.lock),
-                ("worker", False),  # of hosts of a TPU alone
+                ("worker", False),  # only hosts of a TPU
                 ("versions", self.venv is not None),
                 ("path", self.paths),
                 ("program", self.programs),
@@ -54,14 +54,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Checkup:
-    """The questions of one check, one after the other: what each host is; listen; try the others; listen no more."""
+    """The questions of one check in order: properties of each host; listen; try the others; stop listening."""
 
     def __init__(
         self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Mapping[str, Any]], bool]
     ) -> None:
-        """key: hexadecimal, random: by which hosts know each other while they try to reach each other
+        """key: hexadecimal, random: proves hosts to each other while they try to reach each other
 
-        is_dead: whether the owner of a lock is known to live no more
+        is_dead: returns True if the owner of a lock is proven to be dead
         """
         self._placement, self._wanted, self._is_dead = placement, wanted, is_dead
         self._numbers = Numbers(placement)
@@ -82,11 +82,11 @@ class Checkup:
         }
 
     def then(self, inquiry: Inquiry) -> Questions:
-        """What to ask after the answers so far; {}: nothing."""
+        """Return the next questions after the answers so far; {}: none."""
         return self._network.then(inquiry)
 
     def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
-        """Of each host, in their order."""
+        """Return the findings of each host, in their order."""
         found = {
             node: host(answered, self._wanted, self._is_dead)
             for node, answered in inquiry.answers.items()
@@ -113,7 +113,7 @@ class Checkup:
 
 
 def failed_host(failure: PrepareFailed, names: list[str]) -> list[Finding]:
-    """The findings of a host that gave no answer: what went well, what failed, what nobody knows."""
+    """Return the findings of a host that gave no answer: passed, failed, and unknown ones."""
     step = failure.step if failure.step in CONNECTING else "python"
     at = CONNECTING.index(step)
     findings = [ok(STEPS[known]) for known in CONNECTING[:at]]
@@ -122,7 +122,7 @@ def failed_host(failure: PrepareFailed, names: list[str]) -> list[Finding]:
 
 
 def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any]], bool]) -> list[Finding]:
-    """The findings of a host that answered, as far as it can be judged without the others."""
+    """Return the findings of a host that answered, as far as they do not depend on the others."""
     facts = answered.answer
     found = [
         ok("reachable"),
@@ -175,13 +175,13 @@ def _memory(facts: Mapping[str, Any]) -> Finding:
     if free < LITTLE_MEMORY * total:
         told = f"{told} ({100 * free / total:.0f} %)"
         return warning(
-            "memory", told, "`ps aux --sort -rss` there names who has it; `mesh ps` tells what runs of mesh are left"
+            "memory", told, "`ps aux --sort -rss` there lists the processes; `mesh ps` lists runs of mesh that are left"
         )
     return ok("memory", told)
 
 
 def _clock(ahead: float) -> Finding:
-    """ahead: seconds that the host's clock is ahead of ours."""
+    """Judge a clock; ahead: seconds that the host's clock is ahead of ours."""
     told = f"{round(ahead, 1) + 0.0:+.1f} s"  # + 0.0: no -0.0
     if abs(ahead) <= CLOCK_OFF:
         return ok("clock", told)
@@ -210,7 +210,7 @@ def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]]
 
 
 def _users(facts: Mapping[str, Any], ahead: float) -> Finding:
-    """Return which other Unix users run something there. ahead: seconds that the host's clock is ahead of ours"""
+    """List other Unix users with runs on the host. ahead: seconds that the host's clock is ahead of ours"""
     told = [told_other(other_run(other, ahead)) for other in facts["others"]]
     if told:
         hint = "mesh's lock counts for one Unix user alone: ask them, or `mesh run --exclusive` refuses such a host"
@@ -228,13 +228,13 @@ def _devices(told: Mapping[str, Any]) -> Finding:
 
 
 def _logout(what: str, user: str) -> Finding:
-    """what: as the agent's logins.py has it."""
+    """Judge the end of runs at logout; what: as the agent's logins.py has it."""
     if not what:
         return ok("logout")
     if what == "logins":
         hint = f"`loginctl enable-linger {user}` there lets it go on"
         return warning("logout", f"a detached run ends with the last login of {user}, who does not linger", hint)
-    users = " ".join(dict.fromkeys(("root", user)))  # what is excluded by default is not, once anybody is
+    users = " ".join(dict.fromkeys(("root", user)))  # the default exclusions end as soon as any user is named
     hint = (
         f"have root write `[Login]` and `KillExcludeUsers={users}` to /etc/systemd/logind.conf.d/mesh.conf there,\n"
         "then `systemctl restart systemd-logind`"

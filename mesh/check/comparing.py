@@ -1,4 +1,4 @@
-"""What must be the same on all hosts: versions, and shared paths."""
+"""Properties that must be equal on all hosts: versions, and shared paths."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from mesh.core.findings import Finding, Findings, failed, ok, usual, warning
 
-Facts = Mapping[int, Mapping[str, Any]]  # what hosts told of themselves, by node
+Facts = Mapping[int, Mapping[str, Any]]  # the hosts' answers about themselves, by node
 
 PYTHON = "python"
 INSTALL = "install the same on all hosts, by prerun or `mesh setup`"
-# What several machines may have in common; also all that FUSE mounts, as buckets.
+# File systems that several machines may share; also everything that FUSE mounts, as buckets.
 SHARED = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "9p", "virtiofs", "beegfs", "gpfs", "afs", "fuse")
 )
 
 
 def versions(facts: Facts) -> Findings:
-    """Python, frameworks and driver, where they are looked for."""
+    """Judge the versions of Python, frameworks and driver, if they are wanted."""
     looked = {node: told["versions"] for node, told in facts.items() if told["versions"] is not None}
     found = {node: _by_itself(told) for node, told in looked.items()}
     able = {node: told for node, told in looked.items() if PYTHON in told}
@@ -39,7 +39,7 @@ def _by_itself(told: Mapping[str, Any]) -> list[Finding]:
 
 
 def _short(name: str, version: str) -> str:
-    """What must be equal: of Python, 3.11 of 3.11.2."""
+    """Return the part of a version that must be equal: of Python, 3.11 of 3.11.2."""
     return ".".join(version.split(".")[:2]) if name == PYTHON else version
 
 
@@ -62,7 +62,7 @@ def _list(told: Mapping[str, Any]) -> str:
 
 
 def paths(facts: Facts, names: Sequence[str]) -> Findings:
-    """The paths that were asked for. names: of the hosts, by node"""
+    """Judge the wanted paths. names: of the hosts, by node"""
     found: dict[int, list[Finding]] = {node: [] for node in facts}
     for path in next(iter(facts.values()))["paths"] if facts else ():
         each = {node: told["paths"][path] for node, told in facts.items()}
@@ -89,7 +89,7 @@ def _no_use(path: str, told: Mapping[str, Any], there: Facts, names: Sequence[st
 
 
 def _different(path: str, there: Facts, names: Sequence[str]) -> dict[int, Finding]:
-    """Of the hosts where a path can be used: is it the same on all?"""
+    """Find the hosts where a path is usable and is not the same as on the others."""
     if not there:
         return {}
     shared = {node: told for node, told in there.items() if _is_shared(told)}

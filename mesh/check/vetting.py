@@ -1,4 +1,4 @@
-"""A run that sees first whether its hosts are fit, over the connections that it has anyway."""
+"""A run that begins with a check of its hosts, over the connections that it uses anyway."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ STEP = "check"
 
 
 class Examination(Protocol):
-    """Questions to the hosts, and what the answers mean: a Checkup, or Numbers."""
+    """Questions to the hosts, and the meaning of the answers: a Checkup, or Numbers."""
 
     def question(self) -> Mapping[str, Any]:
-        """The first one."""
+        """Return the first question."""
 
     def then(self, inquiry: Inquiry) -> Questions:
-        """What to ask after the answers so far; {}: nothing."""
+        """Return the next questions after the answers so far; {}: none."""
 
     def findings(self, inquiry: Inquiry) -> Sequence[Sequence[Finding]]:
-        """Of each host, in their order."""
+        """Return the findings of each host, in their order."""
 
 
 class Vetted:
-    """Has every host answered before the supervisor hears of any, so that it locks none: nothing has changed there yet.
+    """Keeps events from the supervisor until every host has answered, so that it locks none before the check is over.
 
-    What is in the way of the run is then told like all that keeps a host from it. Whatever goes wrong meanwhile is
-    the supervisor's at once.
+    A finding that is in the way of the run is a failure of its host like any other. Any other trouble ends the check,
+    and the supervisor decides at once.
     """
 
     def __init__(self, supervisor: Supervisor, checkup: Examination, placement: Placement) -> None:
         self._supervisor, self._checkup = supervisor, checkup
         self._inquiry = Inquiry(placement, checkup.question(), then=self._then)
-        self._kept: list[Event] = []  # what the supervisor has yet to hear
+        self._kept: list[Event] = []  # events that the supervisor has not seen
         self._tick = Tick(time=0.0, monotonic=0.0)
         self._is_asking, self._is_answered = True, False
 
@@ -77,7 +77,7 @@ class Vetted:
             return self._hand_over()
         orders = self._inquiry.handle(event)
         if self._is_answered or self._inquiry.done:
-            return self._hand_over()  # the hosts do not leave yet, as they would after a question
+            return self._hand_over()  # the agents stay, unlike after a question
         return orders
 
     def outcome(self, ended: float) -> Outcome:

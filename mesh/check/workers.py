@@ -1,4 +1,4 @@
-"""The hosts of a TPU have numbers of their own: is their order the one that the API has told?"""
+"""Comparing the numbers that the hosts of a TPU give themselves with the order of the API."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ below slices: in place of tpu:"""
 
 
 class Numbers:
-    """One question to each host of a TPU: which number has it?"""
+    """One question to each host of a TPU: its number."""
 
     def __init__(self, placement: Placement) -> None:
         self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)
-        self.are_known = any(host.worker >= 0 for host in placement.hosts)  # there is something to compare with
+        self.are_known = any(host.worker >= 0 for host in placement.hosts)  # there is a number to compare with
 
     def question(self) -> Mapping[str, Any]:
         return {"question": "worker"}
@@ -28,14 +28,14 @@ class Numbers:
         return {}
 
     def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
-        """Of each host, in their order."""
+        """Return the findings of each host, in their order."""
         found = self.judge({node: answered.answer for node, answered in inquiry.answers.items()})
         return [list(found.get(node, ())) for node in range(len(self._hosts))]
 
     def judge(self, told: Mapping[int, Mapping[str, Any] | None]) -> Findings:
-        """What their own numbers mean, by node; of a slice whose orders differ, its first host says so.
+        """Judge the hosts' own numbers, by node; a slice whose orders differ has its finding at its first host.
 
-        told: {"number": ...} where a host knows its own
+        told: {"number": ...} of each host that has one
         """
         own = {node: answer["number"] for node, answer in told.items() if answer and "number" in answer}
         found: dict[int, list[Finding]] = {}

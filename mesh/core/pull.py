@@ -15,7 +15,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     complete: bool = False  # it is the file itself, and not what is left of an earlier pull
 
 
-class Landing(Protocol):
+class Destination(Protocol):
     """Where the files of one host are put; nothing is written outside of it, whatever the host names.
 
     All methods may raise PathRefused, which is about one path, and OSError.

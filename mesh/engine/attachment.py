@@ -25,8 +25,9 @@ from mesh.core.events import (
 from mesh.core.outcome import EXIT_OUTPUT_CLOSED, EXIT_PREPARE, Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.orders import AskUser, Order, Say, Signal
-from mesh.engine.phases import Phase
-from mesh.engine.supervisor import Ending, Supervisor
+from mesh.engine.supervisor.ending import Stage
+from mesh.engine.supervisor.phases import Phase
+from mesh.engine.supervisor.supervisor import Supervisor
 
 UNKNOWN = 1e-9  # when the ranks have started: they have, and each tells when
 
@@ -42,13 +43,14 @@ class Attachment(Supervisor):
     def __init__(self, spec: RunSpec, placement: Placement, *, can_ask: bool) -> None:
         """can_ask: there is somebody who can say what Ctrl-C is to mean."""
         super().__init__(spec, placement)
+        self._ranks = self._state.ranks
         self._can_ask, self._is_asking = can_ask, False
         self._leaves: tuple[Cause, int] | None = None  # why, and the exit status
         self._unreached: set[int] = set()  # hosts of which nothing is known
         self._ignorant: set[int] = set()  # hosts that keep nothing of it
         self._refused: PrepareFailed | None = None  # there is no detached run to attach to
         self._ends: list[EndOrdered] = []
-        self._started = UNKNOWN
+        self._ranks.started = UNKNOWN
         self._waiting = set(range(len(placement.hosts)))  # hosts that have not told what happened before
 
     @property
@@ -64,7 +66,8 @@ class Attachment(Supervisor):
             case Gone(node=node):
                 return [*super().handle(event), *self._told(node)]
             case Started(time=time):
-                self._started = time if self._started == UNKNOWN else min(self._started, time)
+                started = self._ranks.started
+                self._ranks.started = time if started == UNKNOWN else min(started, time)
                 return []
             case EndOrdered():
                 return self._end_ordered(event)
@@ -80,7 +83,7 @@ class Attachment(Supervisor):
             case Lost(is_known=False, is_clear=False):
                 return self._unreachable(event)
             case Lost(node=node):
-                if not self._ended(node):
+                if not self._ranks.have_ended(node):
                     # Another host may have told it already, with the time at which somebody took note of it.
                     self._forget_loss(node)
                 return [*super().handle(event), *self._told(node)]
@@ -94,30 +97,30 @@ class Attachment(Supervisor):
         return self._explained(super().handle(event))
 
     def outcome(self, ended: float) -> Outcome:
-        self._started = 0.0 if self._started == UNKNOWN else self._started
+        self._ranks.started = 0.0 if self._ranks.started == UNKNOWN else self._ranks.started
         if self._refused is not None:
             outcome = self._left(ended, Cause.PREPARE, EXIT_PREPARE)
             return replace(outcome, failures=(self._refused,))
         if self._leaves is not None:
             cause, code = self._leaves
-            return replace(self._left(ended, cause, code), signal=self._signal)
+            return replace(self._left(ended, cause, code), signal=self._ending.signal)
         why = min(self._ends, key=lambda end: end.time, default=None)
-        first = min(self._suspects.values(), key=lambda suspect: suspect.time, default=None)
+        first = min(self._ranks.suspects.values(), key=lambda suspect: suspect.time, default=None)
         if why and why.cause in (Cause.TIMEOUT.value, Cause.SIGNAL.value) and (not first or why.time <= first.time):
-            self._cause, self._signal = Cause(why.cause), why.signal
-        last = max((exited.time for exited in self._exits.values()), default=ended)
+            self._state.cause, self._ending.signal = Cause(why.cause), why.signal
+        last = max((exited.time for exited in self._ranks.exits.values()), default=ended)
         return replace(super().outcome(last), goes_on=bool(self._unreached))
 
     # ---- the hosts tell
 
     def _attached(self, node: int) -> list[Order]:
-        if self._phase[node] is not Phase.CONNECTING:
+        if self._state.phases[node] is not Phase.CONNECTING:
             return []
-        self._phase[node] = Phase.RUNNING
-        if self._ending is Ending.NOT:
+        self._state.phases[node] = Phase.RUNNING
+        if self._ending.stage is Stage.NOT:
             return []
         # It was not there when the others were told to end.
-        return self._explained([Signal(node=node, number=signal.SIGTERM, grace=self._grace)])
+        return self._explained([Signal(node=node, number=signal.SIGTERM, grace=self._ending.grace)])
 
     def _told(self, node: int) -> list[Order]:
         """A host has told what happened before; after the last one, what others have begun is to be completed."""
@@ -127,57 +130,52 @@ class Attachment(Supervisor):
         return self._complete()
 
     def _complete(self) -> list[Order]:
-        if self._waiting or not self._ends or self._settled:
+        if self._waiting or not self._ends or not self._ranks.running:
             return []
         first = min(self._ends, key=lambda end: end.time)
         if first.cause == Cause.RANK.value:
             return []  # the rank's own end does that
-        self._signal = self._signal or first.signal
-        return self._explained(self._end(Cause(first.cause), signal.SIGTERM))
+        self._ending.signal = self._ending.signal or first.signal
+        return self._explained(self._ending.end(Cause(first.cause)))
 
     def _end_ordered(self, event: EndOrdered) -> list[Order]:
-        self._ordered_ends[event.node] = min(self._ordered_ends[event.node], event.time)
+        self._ranks.ordered_ends[event.node] = min(self._ranks.ordered_ends[event.node], event.time)
         self._ends.append(event)
-        known = {one.node for one in self._lost if one.node not in self._unreached}
+        known = {one.node for one in self._ranks.lost if one.node not in self._unreached}
         if event.cause == Cause.LOST.value and event.lost >= 0 and event.lost not in known:
             self._forget_loss(event.lost)  # that we cannot reach it came after that
             self._unreached.discard(event.lost)
             lost = Lost(time=event.time, node=event.lost, reason=event.reason, is_known=True)
-            self._lost.append(lost)
-            self._suspects.setdefault(("host", event.lost), lost)
+            self._ranks.lost.append(lost)
+            self._ranks.suspects.setdefault(("host", event.lost), lost)
         return self._complete()
 
     def _forget_loss(self, node: int) -> None:
-        self._lost = [lost for lost in self._lost if lost.node != node]
-        self._suspects.pop(("host", node), None)
-
-    @property
-    def _settled(self) -> bool:
-        return not self._running
+        self._ranks.lost = [lost for lost in self._ranks.lost if lost.node != node]
+        self._ranks.suspects.pop(("host", node), None)
 
     def _knows_nothing(self, event: PrepareFailed) -> list[Order]:
         """A host has lost what it had of the run; if all have, there is no such run."""
         self._ignorant.add(event.node)
-        if len(self._ignorant) == len(self._phase):
+        if len(self._ignorant) == len(self._state.phases):
             self._refused = event
             return []
         lost = Lost(time=event.time, node=event.node, reason=event.message, is_known=True, is_clear=True)
-        return [Say(text=f"host {self._name(event.node)} is lost: {event.message}"), *self.handle(lost)]
+        return [Say(text=f"host {self._state.name(event.node)} is lost: {event.message}"), *self.handle(lost)]
 
     def _unreachable(self, event: Lost) -> list[Order]:
         node = event.node
-        if self._phase[node] is Phase.OVER:
+        if self._state.phases[node] is Phase.OVER:
             return []
-        self._phase[node] = Phase.OVER
-        if not self._ended(node) and all(lost.node != node for lost in self._lost):
+        self._state.phases[node] = Phase.OVER
+        if not self._ranks.have_ended(node) and all(lost.node != node for lost in self._ranks.lost):
             self._unreached.add(node)
-            self._lost.append(event)
-            self._suspects.setdefault(("host", node), event)
-        self._running.pop(node, None)
-        name = self._name(node)
-        self._not_seen[node] = f"{name}: cannot be reached: the run may go on there"
-        said = [Say(text=f"{name} cannot be reached: {event.reason}; the others go on")]
-        return [*said, *self._settle(), *self._told(node)]
+            self._ranks.lost.append(event)
+            self._ranks.suspects.setdefault(("host", node), event)
+        self._ranks.drop(node)
+        self._clearing.doubt(node, "cannot be reached: the run may go on there")
+        said = [Say(text=f"{self._state.name(node)} cannot be reached: {event.reason}; the others go on")]
+        return [*said, *self._ending.settle(), *self._told(node)]
 
     def _may_stop(self) -> bool:
         return not self._waiting and super()._may_stop()
@@ -186,13 +184,13 @@ class Attachment(Supervisor):
 
     def _asked_to_end(self, number: int) -> list[Order]:
         """A signal ends us, and not the run; Ctrl-C on a terminal asks. Later ones end it faster."""
-        if self._ending is not Ending.NOT:
-            return self._explained(super()._interrupt(number))
+        if self._ending.stage is not Stage.NOT:
+            return self._explained(self._ending.interrupt(number))
         if number == signal.SIGINT and self._can_ask and not self._is_asking:
             self._is_asking = True
             return [AskUser()]
         self._leaves = Cause.SIGNAL, 128 + number
-        self._signal = number
+        self._ending.signal = number
         return []
 
     def _chosen(self, answer: str) -> list[Order]:
@@ -201,18 +199,18 @@ class Attachment(Supervisor):
             self._leaves = Cause.DETACHED, 0
         if answer != "stop":
             return []
-        return self._explained(super()._interrupt(signal.SIGINT))
+        return self._explained(self._ending.interrupt(signal.SIGINT))
 
     def _explained(self, orders: list[Order]) -> list[Order]:
         """With the reason, for whoever comes after us."""
-        cause = self._cause or Cause.RANK
-        hosts = (one for one in self._suspects.values() if isinstance(one, Lost))
+        cause = self._state.cause or Cause.RANK
+        hosts = (one for one in self._ranks.suspects.values() if isinstance(one, Lost))
         lost = next(hosts, None) if cause is Cause.LOST else None
         why = EndOrdered(
-            time=self._time,
+            time=self._state.clock.time,
             node=0,
             cause=cause.value,
-            signal=self._signal or signal.SIGTERM,
+            signal=self._ending.signal or signal.SIGTERM,
             lost=lost.node if lost else -1,
             reason=lost.reason if lost else "",
         )

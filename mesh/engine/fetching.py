@@ -11,10 +11,26 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
 from mesh.engine.orders import Order
+from mesh.engine.supervisor.ending import Ending
+
+
+class NoEnding(Ending):
+    """Leaves the end of a run to its hosts."""
+
+    def end(self, cause: Cause, number: int = signal.SIGTERM) -> list[Order]:
+        return []
+
+    def stop(self, number: int = signal.SIGTERM) -> list[Order]:
+        return []
+
+    def finish(self, number: int = signal.SIGTERM, nodes: Iterable[int] | None = None) -> list[Order]:
+        return []
 
 
 class Fetching(Attachment):
     """Looks on without a word: no order ever goes to a host. What a lost agent has left is for whoever attaches."""
+
+    ending_type = NoEnding
 
     def __init__(self, spec: RunSpec, placement: Placement, *, lasting: bool) -> None:
         """lasting: stay until the run has ended; else until each host has told what there is now."""
@@ -44,19 +60,10 @@ class Fetching(Attachment):
         return super().handle(event)
 
     def outcome(self, ended: float) -> Outcome:
-        if len(self._gone) < len(self._phase):  # the last word on it is not ours
+        if len(self._gone) < len(self._state.phases):  # the last word on it is not ours
             self.leave()
         return super().outcome(ended)
 
     def _unreachable(self, event: Lost) -> list[Order]:
         self.troubles[event.node] = f"cannot be reached: {event.reason}: what it has more is missing here"
         return super()._unreachable(event)
-
-    def _end(self, cause: Cause, number: int) -> list[Order]:
-        return []
-
-    def _stop(self, number: int) -> list[Order]:
-        return []
-
-    def _finish(self, nodes: Iterable[int], number: int = signal.SIGTERM) -> list[Order]:
-        return []

@@ -54,7 +54,7 @@ from mesh.core.events import (
 )
 from mesh.core.interfaces import Backend, Channel, Sink
 from mesh.core.outcome import Outcome
-from mesh.core.pull import Landing
+from mesh.core.pull import Destination
 from mesh.core.run import RunSpec
 from mesh.core.text import one_line
 from mesh.engine import orders
@@ -62,7 +62,7 @@ from mesh.engine.beats import Beats
 from mesh.engine.courier import NEAR, Courier, Luggage, make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.receiver import Receiver
-from mesh.engine.showing import Shower
+from mesh.engine.showing import SinkThread
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.wrapping import host_command, host_program
 from mesh.remote.blob import library, start_command
@@ -100,7 +100,7 @@ class Local(Struct, frozen=True, kw_only=True):
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
     only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
     only_end: bool = False  # attach, and leave the output to those who fetch it later
-    landing: Callable[[int], Landing] | None = None  # where what is pulled from the host of a rank is put
+    landing: Callable[[int], Destination] | None = None  # where what is pulled from the host of a rank is put
 
 
 class _Arrival(Struct, frozen=True):
@@ -173,7 +173,7 @@ class Launcher:
             fresh=spec.fresh,
             fan_out=spec.fan_out,
         )
-        self._showers: list[Shower] = []
+        self._showers: list[SinkThread] = []
         self.is_shown = True  # False after a run whose reader stood still when it was interrupted
         self._stdin = _StdinCredit()
         self._threads: list[threading.Thread] = []
@@ -190,7 +190,9 @@ class Launcher:
         Raises whatever went wrong in mesh itself; the channels are closed then, and the agents end the run.
         """
         with _noted_signals(self._interrupt):
-            self._showers = [Shower(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)]
+            self._showers = [
+                SinkThread(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)
+            ]
             hang_up: Callable[[], object] = self._hang_up
             try:
                 self._spawn("mesh-connect", self._connect)

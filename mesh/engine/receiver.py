@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mesh.core.errors import MeshError, PathRefused
 from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
-from mesh.core.pull import Landing, Offer
+from mesh.core.pull import Destination, Offer
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 
@@ -48,10 +48,10 @@ class Receiver:
     """The local end of one host's pull. remote/agent/pull.py has the other one, and what the frames are."""
 
     def __init__(
-        self, node: int, landing: Landing, reply: Callable[[bytes], None], is_near: Callable[[], bool]
+        self, node: int, destination: Destination, reply: Callable[[bytes], None], is_near: Callable[[], bool]
     ) -> None:
         """reply: sends bytes to the host; is_near: whether the link is faster than a compressor."""
-        self._node, self._landing, self._reply, self._is_near = node, landing, reply, is_near
+        self._node, self._destination, self._reply, self._is_near = node, destination, reply, is_near
         self._decoder = Decoder(messages.PULL_SIZES, messages.HEADER_BYTES)
         self._wanted: deque[_Wanted] = deque()  # what the host is to send, in this order
         self._state = _State.BETWEEN
@@ -82,7 +82,7 @@ class Receiver:
         """Nothing more comes. What has come stays. Raises nothing: whoever cares has been told."""
         self._is_over = True
         try:
-            self._landing.close()
+            self._destination.close()
         except (OSError, MeshError):
             pass
 
@@ -100,7 +100,7 @@ class Receiver:
                 piece = _unpacked(data) if header.get("packed") else data
                 self._bytes += len(piece)
                 if self._state is _State.WRITING:
-                    yield from self._guarded(self._wanted[0].path, lambda: self._landing.write(piece))
+                    yield from self._guarded(self._wanted[0].path, lambda: self._destination.write(piece))
             case "end" if self._state is not _State.BETWEEN:
                 wanted, state, self._state = self._wanted.popleft(), self._state, _State.BETWEEN
                 content, mode, mtime = header["hash"], header["mode"], header["mtime"]
@@ -108,7 +108,7 @@ class Receiver:
                     yield from self._guarded(wanted.path, lambda: self._finish(content, mode, mtime))
             case "failed" if self._wanted:
                 self._state = _State.BETWEEN
-                self._landing.drop(keep=False)
+                self._destination.drop(keep=False)
                 yield self._problem(self._wanted.popleft().path, header["why"])
             case "done" if not self._wanted:
                 yield from self._done()
@@ -139,26 +139,26 @@ class Receiver:
         _, kind, mode, mtime_ns, size, target = row
         self._special_modes += kind != "l" and bool(mode & SPECIAL_MODES)
         if kind == "d":
-            self._landing.directory(path, mode, mtime_ns)
+            self._destination.directory(path, mode, mtime_ns)
         elif kind == "l":
-            self._unchanged += not self._landing.link(path, _path(target), mtime_ns)
+            self._unchanged += not self._destination.link(path, _path(target), mtime_ns)
             self._files += 1
-        elif self._landing.has(path, mode, mtime_ns, size):
+        elif self._destination.has(path, mode, mtime_ns, size):
             self._files += 1
             self._unchanged += 1
         else:
-            found.append(_Wanted(path, size, self._landing.offer(path, size)))
+            found.append(_Wanted(path, size, self._destination.offer(path, size)))
 
     def _begin(self, offset: int) -> None:
         if offset not in (0, self._wanted[0].offer.size):
             raise FrameError("file: offset: was not offered")
         self._state = _State.IGNORING
-        self._landing.begin(self._wanted[0].path, self._wanted[0].offer, offset)
+        self._destination.begin(self._wanted[0].path, self._wanted[0].offer, offset)
         self._of -= offset
         self._state = _State.WRITING
 
     def _finish(self, content: str, mode: int, mtime_ns: int) -> None:
-        self._landing.finish(content, mode, mtime_ns)
+        self._destination.finish(content, mode, mtime_ns)
         self._files += 1
 
     def _guarded(self, path: bytes, work: Callable[[], None]) -> Iterator[HostEvent]:
@@ -175,11 +175,11 @@ class Receiver:
             return
         if self._state is _State.WRITING:
             self._state = _State.IGNORING
-            self._landing.drop(keep=False)
+            self._destination.drop(keep=False)
         yield self._problem(path, reason)
 
     def _done(self) -> Iterator[HostEvent]:
-        self._landing.close()
+        self._destination.close()
         self._is_over = True
         yield self._how_far()
         yield Pulled(

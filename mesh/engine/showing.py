@@ -15,7 +15,7 @@ IDLE = 0.05  # seconds without an event after which a sink may look around
 IDLES, LONG_IDLE = 20, 0.2  # after so many of them in a row it looks around less often, with so many seconds in between
 
 
-class Shower:
+class SinkThread:
     """One sink and its thread."""
 
     def __init__(self, name: str, sink: Sink, failed: Callable[[Exception], None]) -> None:

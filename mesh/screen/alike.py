@@ -1,11 +1,12 @@
-"""Which lines are alike: equal, or equal but for numbers that may be told as a range.
+"""Lines that count as alike: equal lines, or lines that differ only in numbers that a range can show.
 
-``step 120 loss 2.31`` and ``step 120 loss 2.35`` are alike, and told as ``step 120 loss 2.31..2.35``. Not so
+``step 120 loss 2.31`` and ``step 120 loss 2.35`` are alike, and shown as ``step 120 loss 2.31..2.35``. Not alike are
 
-* two lines that name another step, epoch, iteration, batch or the like: who is behind must be seen;
+* two lines with different numbers of a step, epoch, iteration, batch or the like, because a rank that is behind must be
+  seen;
 * a line of a single word, or without a word of three letters: it is a value, and a range would hide whose;
-* lines that differ in more than ``MOST_VARIED`` numbers. Times, hexadecimal addresses and a rank's own number
-  do not count.
+* lines that differ in more than ``VARIED_NUMBERS`` numbers. Times, hexadecimal addresses and a rank's own number do not
+  count.
 
 Addresses such as 10.0.0.3, versions and hashes are words.
 """
@@ -18,9 +19,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-MOST_VARIED = 4  # numbers of a line that may differ
-LONGEST = 1 << 14  # bytes of a line, or of a traceback, in which numbers are looked for
-TOLD_PARTS = 64  # numbers of a line; one with more is a table or a dump, and only equal ones are alike
+VARIED_NUMBERS = 4  # that may differ in lines that are alike
+LINE_BYTES = 1 << 14  # longest line or traceback in which numbers are looked for
+TOLD_PARTS = 64  # numbers of a line; a line with more is a table or a dump, and only equal ones are alike
 
 _NUMBER = re.compile(
     rb"""([0-9](?:                                                # which begins it: the search for digits is fast
@@ -35,14 +36,14 @@ _NUMBER = re.compile(
 )
 _ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|" + _NUMBER.pattern, re.VERBOSE)
 _COUNTER = re.compile(rb"(?:step|epoch|iter|iteration|batch|round|episode|generation)s?[^\w\n]{0,4}\Z", re.IGNORECASE)
-_GLYPHS = re.compile("[\u2500-\u259f#=>. -]+")  # what bars are drawn with, and their padding
-_MINUS = re.compile(rb"(?<![\w)\]-])-\Z")  # it is none between two words
+_GLYPHS = re.compile("[\u2500-\u259f#=>. -]+")  # bars are drawn with these, and padded
+_MINUS = re.compile(rb"(?<![\w)\]-])-\Z")  # between two words it is no minus
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]{3}")
 _SEPARATORS = b" T:.,-"
 
 
 class Shape(Struct, frozen=True):
-    """What a line has in common with those that are alike."""
+    """The part of a line that all lines alike to it share."""
 
     key: bytes
     parts: tuple[bytes, ...] = ()  # the text around its numbers, one more than numbers; () if it has none that may vary
@@ -50,14 +51,14 @@ class Shape(Struct, frozen=True):
 
 
 def shape(line: bytes, *, bar: bool = False) -> Shape:
-    r"""What a line looks like; bar: it was overprinted by ``\r``, and its length stands for a number.
+    r"""Return the shape of a line; bar: it was overprinted by ``\r``, and its length stands for a number.
 
     >>> shape(b"rank 3: loss 2.31").parts, shape(b"rank 3: loss 2.31").numbers
     ((b'rank ', b': loss ', b''), (b'3', b'2.31'))
     >>> shape(b"step 4 loss 2.31").numbers, shape(b"tpu-3").numbers, shape(b"from 10.0.0.3").numbers
     ((b'2.31',), (), ())
     """
-    if len(line) > LONGEST:
+    if len(line) > LINE_BYTES:
         return Shape(line)
     pieces = _split_coloured(line) if b"\x1b" in line else _NUMBER.split(line)
     if not 1 < len(pieces) < 2 * TOLD_PARTS:
@@ -81,7 +82,7 @@ def shape(line: bytes, *, bar: bool = False) -> Shape:
 
 
 def _split_coloured(line: bytes) -> list[bytes]:
-    """As ``_NUMBER.split``, but the numbers in escape sequences are none."""
+    """Split like ``_NUMBER.split``, but leave numbers in escape sequences alone."""
     pieces, at = [b""], 0
     for match in _ESCAPE.finditer(line):
         pieces[-1] += line[at : match.start()]
@@ -96,12 +97,12 @@ def _split_coloured(line: bytes) -> list[bytes]:
 
 @functools.lru_cache(4096)
 def _counts(text: bytes) -> bool:
-    """Whether the number after text says how far a rank is."""
+    """Return True if the number after this text says how far a rank is."""
     return _COUNTER.search(text) is not None
 
 
 class Ranges:
-    """The numbers of lines that are alike.
+    """The ranges of the numbers in lines that are alike.
 
     >>> ranges = Ranges(shape(b"rank 0 of 2: 7 s"), 0, is_only=True)
     >>> ranges.take(shape(b"rank 1 of 2: 9.5 s").numbers, 1), ranges.text()
@@ -109,12 +110,12 @@ class Ranges:
     """
 
     def __init__(self, first: Shape, rank: int, *, is_only: bool) -> None:
-        """is_only: nobody but this rank has written the line so far."""
+        """is_only: so far only this rank has written the line."""
         self._parts = first.parts
         self._low, self._high = list(first.numbers), list(first.numbers)
         self._is_own = [is_only and _is_own(number, rank) for number in first.numbers]
 
-    def take(self, numbers: Sequence[bytes], rank: int, *, most: int = MOST_VARIED) -> bool:
+    def take(self, numbers: Sequence[bytes], rank: int, *, most: int = VARIED_NUMBERS) -> bool:
         """Add the line of another rank; False, and nothing is changed, if more than ``most`` numbers would differ."""
         is_own = [own and _is_own(number, rank) for own, number in zip(self._is_own, numbers, strict=True)]
         varied = 0
@@ -135,7 +136,7 @@ class Ranges:
         return True
 
     def text(self) -> bytes:
-        """The line, with a range in the place of each number that differs."""
+        """Return the line, with a range in the place of each number that differs."""
         told = [self._parts[0]]
         for low, high, part in zip(self._low, self._high, self._parts[1:], strict=True):
             told += [_range(low, high), part]
@@ -168,7 +169,7 @@ def _kind(number: bytes) -> str:
 
 
 def _value(number: bytes) -> tuple[float, bytes]:
-    """By which two numbers of one kind are compared."""
+    """Return a key by which two numbers of one kind are compared."""
     if number.startswith(b"0x"):
         return 0.0, number
     if b":" not in number:
@@ -186,5 +187,5 @@ def _is_own(number: bytes, rank: int) -> bool:
 
 
 def first_value(like: Shape) -> float:
-    """The first number of a line: how far a bar is."""
+    """Return the first number of a line: how far a bar is."""
     return _value(like.numbers[0])[0] if like.numbers else 0.0

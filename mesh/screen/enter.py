@@ -1,4 +1,4 @@
-"""Lines that the user types on the terminal while a run is on, by which he asks how things are."""
+"""Lines that the user types on the terminal during a run, to ask for its status."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LINE_BYTES = 4096  # a terminal in its usual mode has room for one line of this 
 
 
 class EnterKey:
-    """Reads a terminal, and leaves its mode as it is: nothing is to be put back, however we end."""
+    """Reads typed lines and leaves the terminal's mode alone, so that no end of mesh has to restore it."""
 
     def __init__(self, number: int) -> None:
-        """number: a descriptor; where it is no terminal, nothing is ever pressed."""
+        """number: a descriptor; if it is no terminal, no line ever comes."""
         self._number = number
         try:
             self._is_open = os.isatty(number)
@@ -29,7 +29,7 @@ class EnterKey:
         lines: list[bytes] = []
         if not self.is_waiting():
             return lines
-        # Read in the background, a terminal would stop us; and it may become the background's while we look.
+        # Reading in the background would stop mesh, and the terminal may go to another job at any time.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
         try:
             while is_in_front(self._number) and self.is_waiting():
@@ -44,11 +44,11 @@ class EnterKey:
         return lines
 
     def is_waiting(self) -> bool:
-        """True if a line was typed that nobody has read yet."""
+        """Return True if a typed line waits to be read."""
         return self._is_open and bool(select.select([self._number], [], [], 0)[0])
 
     def echoes_on(self, device: int) -> bool:
-        """True if the terminal with this device number shows what is typed."""
+        """Return True if the terminal with this device number shows typed characters."""
         try:
             is_same = os.fstat(self._number).st_rdev == device
             return is_same and bool(termios.tcgetattr(self._number)[LOCAL_FLAGS] & termios.ECHO)

@@ -1,15 +1,15 @@
-"""Folding: what several ranks write alike becomes one, live.
+"""Folding: lines that several ranks write alike are shown once, live.
 
-Every pending line is a member of a *group*: equal lines of several ranks, or lines that ``alike`` calls so. The order
-in which each rank writes says which groups come before which; a line joins a group only if that makes no circle. Hence,
-for one stream:
+Every pending line is a member of a *group*: equal lines of several ranks, or lines that ``alike`` calls so. Each rank's
+own order decides which groups come before which. A line joins a group only if that makes no circle. Hence, for one
+stream:
 
-* what a rank has written is shown in its order, nothing is lost and nothing is shown twice;
-* nothing waits longer than ``HOLD`` seconds and the time to the next tick, and nothing waits for a rank that has ended;
-* among different ranks the order is that of coming to within that time, and of what is shown at one moment the first
-  to come is first, unless it must wait for an earlier line of one of its ranks.
+* each rank's lines are shown in its order, each exactly once;
+* no line waits longer than ``HOLD_S`` and the time to the next tick, or for a rank that has ended;
+* lines of different ranks are shown in the order of their coming to within that time. At one moment the first to come
+  is first, unless it must wait for an earlier line of one of its ranks.
 
-It is pure: no clock, no descriptor.
+The module is pure: no clock, no descriptor.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from msgspec import Struct
 
 from mesh.core.lines import Lines
 from mesh.screen.alike import Ranges, Shape, first_value, shape
-from mesh.screen.units import HOLD, Unit, UnitCutter, seen
+from mesh.screen.units import HOLD_S, Unit, UnitCutter, seen
 
-# What lines cost in time, in parts of 1 µs; beyond a limit in HOLD seconds they are not compared any more.
-LINE, NEW_LINE = 2, 10
-BURST, LASTING = 100_000, 60_000  # in one such time, and in one after the other
-CANDIDATES = 32  # groups that are tried for a line
-STEPS = 32  # groups that are looked at to see whether a line may join one
-KNOWN = 4096  # lines of which the shape is remembered
+# The cost of lines in parts of 1 µs. Beyond a limit in HOLD_S they are not compared any more.
+LINE_COST, NEW_LINE_COST = 2, 10
+BURST_COST, LASTING_COST = 100_000, 60_000  # limits within HOLD_S, and within each of several HOLD_S in a row
+GROUPS_TRIED = 32  # groups that are tried for a line
+GROUPS_SEARCHED = 32  # groups that are searched before a line may join one
+SHAPES_KEPT = 4096  # lines whose shape is remembered
 
 
 class Folded(Struct, frozen=True):
-    """Something to be shown."""
+    """One or several lines to show."""
 
-    ranks: int  # who wrote it: bit r stands for rank r
+    ranks: int  # its writers: bit r stands for rank r
     text: bytes  # one line or several, without the last newline
     head: IO[bytes] | None = None  # the beginning of the first line, if it was too long for memory; see lines.Lines
 
@@ -55,11 +55,11 @@ class _Group:
         self.is_shown = False
 
     def is_equal(self, other: Shape) -> bool:
-        """Whether all ranks have written the very same."""
+        """Return True if all its ranks wrote the same, and so did the other line."""
         return self.ranges is None and other.numbers == self.first.numbers
 
     def take(self, other: Shape, rank: int) -> bool:
-        """Add the line of another rank; False, and nothing is changed, if it is too different."""
+        """Add the line of another rank; return False, and change nothing, if it is too different."""
         if self.is_equal(other):
             return True
         if len(other.numbers) != len(self.first.numbers):
@@ -92,11 +92,11 @@ class Fold:
         self._cutters = {rank: UnitCutter() for rank in ranks}
         self._running = sum(1 << rank for rank in self._cutters)
         self._exact = exact
-        self._last: dict[int, _Group] = {}  # by rank, the group of its last line; it may have been shown
-        self._open: dict[bytes, dict[_Group, None]] = {}  # by key, what is not shown
-        self._due: list[tuple[float, int, _Group]] = []  # a heap by time; those that were shown may be in it
+        self._last: dict[int, _Group] = {}  # by rank, the group of its last line, which may be shown already
+        self._open: dict[bytes, dict[_Group, None]] = {}  # by key, groups that are not shown
+        self._due: list[tuple[float, int, _Group]] = []  # a heap by time; groups that are shown may be in it
         self._in_block: set[int] = set()  # ranks
-        self._count = 0  # groups, ever
+        self._count = 0  # of all groups so far
         self._known: dict[bytes, Shape] = {}
         self._pressure = _Pressure()
 
@@ -113,14 +113,14 @@ class Fold:
         if lines is None:
             return shown
         if self._pressure.is_high(now) or lines.head is not None:
-            self._pressure.spent += NEW_LINE * chunk.count(b"\n")
+            self._pressure.spent += NEW_LINE_COST * chunk.count(b"\n")
             return [*shown, *self._unfolded(rank, lines)]
         units = cutter.units(lines, now)
         (self._in_block.add if cutter.is_in_block else self._in_block.discard)(rank)
         return [*shown, *self._add(rank, units)]
 
     def end(self, rank: int, now: float) -> list[Folded]:
-        """A rank writes no more: nobody waits for it, and a line that it has not ended is one."""
+        """Note that a rank writes no more: no line waits for it, and its unfinished line ends here."""
         cutter, bit = self._cutters[rank], 1 << rank
         if not self._running & bit:
             return []
@@ -135,9 +135,9 @@ class Fold:
         return [*shown, *self._show(group for group in pending if not self._running & ~group.ranks)]
 
     def tick(self, now: float) -> list[Folded]:
-        """Time has passed."""
+        """Return the lines that have waited long enough."""
         shown = []
-        for rank in [r for r in self._in_block if self._cutters[r].since + HOLD <= now]:
+        for rank in [r for r in self._in_block if self._cutters[r].since + HOLD_S <= now]:
             self._in_block.discard(rank)
             shown += self._add(rank, self._cutters[rank].give_up_block())
         due = []
@@ -146,7 +146,7 @@ class Fold:
         return [*shown, *self._show(due)]
 
     def bars(self) -> list[Folded]:
-        """The lines that are written again and again in their place, and have not ended: the slowest stands for all."""
+        """Return the unfinished lines that ranks overprint again and again; of several alike the slowest."""
         found: dict[bytes, list[tuple[int, bytes, Shape]]] = {}
         for rank, cutter in self._cutters.items():
             if bar := cutter.bar:
@@ -163,7 +163,7 @@ class Fold:
         return sorted(told, key=lambda one: one.ranks & -one.ranks)
 
     def _unfolded(self, rank: int, lines: Lines) -> list[Folded]:
-        """Show lines as they are, after all that this rank has written before."""
+        """Show lines unchanged, after all that this rank has written before."""
         shown = self._add(rank, self._cutters[rank].give_up_block())
         self._in_block.discard(rank)
         if rank in self._last:
@@ -176,7 +176,7 @@ class Fold:
     def _add(self, rank: int, units: list[Unit]) -> list[Folded]:
         shown: list[Folded] = []
         bit = 1 << rank
-        self._pressure.spent += LINE * len(units)
+        self._pressure.spent += LINE_COST * len(units)
         for unit in units:
             like = self._shape(unit)
             last = self._last.get(rank)
@@ -184,11 +184,11 @@ class Fold:
                 last = None
             group = self._find(rank, like, last)
             if group is None:
-                self._pressure.spent += NEW_LINE
+                self._pressure.spent += NEW_LINE_COST
                 self._count += 1
                 group = _Group(self._count, unit.text, like, bit)
                 self._open.setdefault(like.key, {})[group] = None
-                heapq.heappush(self._due, (unit.since + HOLD, self._count, group))
+                heapq.heappush(self._due, (unit.since + HOLD_S, self._count, group))
             else:
                 group.ranks |= bit
             if last is not None:
@@ -206,24 +206,24 @@ class Fold:
             return shape(unit.text, bar=True)
         known = self._known.get(unit.text)
         if known is None:
-            if len(self._known) >= KNOWN:
+            if len(self._known) >= SHAPES_KEPT:
                 self._known.clear()
             known = self._known[unit.text] = shape(unit.text)
         return known
 
     def _find(self, rank: int, like: Shape, last: _Group | None) -> _Group | None:
-        """A group that the next line of a rank may join; its numbers are in it then."""
+        """Find a group for the next line of a rank, and add its numbers; None if there is none."""
         candidates = self._open.get(like.key)
         if not candidates:
             return None
         bit = 1 << rank
-        if last is not None:  # as a rule all write the same one after the other
+        if last is not None:  # usually all ranks write the same lines one after the other
             following = last.after.get(like.key)
             if following and not following.is_shown and not following.ranks & bit and following.take(like, rank):
                 return following
-        self._pressure.spent += NEW_LINE
+        self._pressure.spent += NEW_LINE_COST
         similar = []
-        for group in islice(candidates, CANDIDATES):
+        for group in islice(candidates, GROUPS_TRIED):
             if not group.ranks & bit and not (last and _comes_before(group, last)):
                 if group.is_equal(like):
                     return group
@@ -231,7 +231,7 @@ class Fold:
         return next((group for group in similar if group.take(like, rank)), None)
 
     def _show(self, groups: Iterable[_Group]) -> list[Folded]:
-        """Show groups, and before them what must come before them."""
+        """Show groups, and first those that must come before them."""
         shown = []
         for group in groups:
             for one in _in_order(group):
@@ -247,27 +247,27 @@ class Fold:
 
 
 class _Pressure:
-    """Whether more comes than can be compared."""
+    """The cost of comparing lines, lately."""
 
     def __init__(self) -> None:
         self.spent = 0
-        self._before = 0  # what was spent in the HOLD seconds before
+        self._before = 0  # cost in the HOLD_S before
         self._since = 0.0
 
     def is_high(self, now: float) -> bool:
         passed = now - self._since
-        if passed >= HOLD:
-            self._before = self.spent if passed < 2 * HOLD else 0
+        if passed >= HOLD_S:
+            self._before = self.spent if passed < 2 * HOLD_S else 0
             self.spent, self._since = 0, now
-        return self.spent > BURST or self._before > LASTING
+        return self.spent > BURST_COST or self._before > LASTING_COST
 
 
 def _comes_before(group: _Group, last: _Group) -> bool:
-    """Whether group must come before last, or is the same; True as well where that takes long to find out."""
+    """Return True if group must come before last, is the same, or if finding out takes long."""
     met, todo = {last}, [last]
     while todo:
         one = todo.pop()
-        if one is group or len(met) > STEPS:
+        if one is group or len(met) > GROUPS_SEARCHED:
             return True
         new = [other for other in one.before if not other.is_shown and other not in met]
         met.update(new)
@@ -276,7 +276,7 @@ def _comes_before(group: _Group, last: _Group) -> bool:
 
 
 def _in_order(group: _Group) -> Iterator[_Group]:
-    """What must come before a group, what came first first, and the group; nothing that was shown."""
+    """Yield the unshown groups that must come before a group, in their order, then the group."""
     if group.is_shown:
         return
     path = [(group, _earlier(group))]

@@ -1,4 +1,4 @@
-"""What the log of a GitHub Actions job understands: groups of lines that fold away, and annotations."""
+"""Commands to the log of a GitHub Actions job: groups of lines that fold away, and annotations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ END = "::endgroup::"
 
 
 def is_job(environ: Mapping[str, str]) -> bool:
-    """Whether our output goes into the log of a job."""
+    """Return True if our output goes into the log of a job."""
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def group(title: str) -> str:
-    """The line that begins a group.
+    """Return the line that begins a group.
 
     >>> group("50%\\nof it")
     '::group::50%25%0Aof it'
@@ -26,7 +26,7 @@ def group(title: str) -> str:
 
 
 def error(text: str) -> str:
-    """The line that makes an annotation of an error of several lines.
+    """Return the line that annotates an error of several lines.
 
     >>> error("rank 1 failed: 50%\\r\\nof it")
     '::error title=mesh::rank 1 failed: 50%25%0Aof it'
@@ -35,29 +35,29 @@ def error(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As the runner reads it: a command is one line."""
-    text = plain(text)  # which has no carriage returns
+    """Escape a text for the runner, whose commands are one line each."""
+    text = plain(text)  # removes carriage returns
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-class Fence:
-    """Between its two lines the runner obeys nothing: there stands what hosts have printed."""
+class Literal:
+    """Two lines around the output of hosts, between which the runner takes no line for a command."""
 
     def __init__(self) -> None:
-        token = secrets.token_hex(16)  # that no host can guess
+        token = secrets.token_hex(16)  # no host can guess it
         self.begin, self.end = f"::stop-commands::{token}", f"::{token}::"
 
 
 class Groups:
-    """Puts what comes before the ranks into one group, and what they print into another; both are fenced."""
+    """Puts the lines before the start of the ranks into one group, and their output into another."""
 
-    def __init__(self, title: str, fence: Fence, tell: Callable[[str], None]) -> None:
-        """title: what the ranks run; tell: writes a line, after all that has come before it"""
-        self._title, self._fence, self._tell = title, fence, tell
+    def __init__(self, title: str, literal: Literal, tell: Callable[[str], None]) -> None:
+        """title: the command of the ranks; tell: writes a line, after all earlier output"""
+        self._title, self._literal, self._tell = title, literal, tell
         self._has_begun = self._has_started = False
 
     def handle(self, event: Event) -> None:
-        """Call it before anything of the event is shown; of the last one, after it."""
+        """Write the lines around an event. Call it before the event is shown; for Finished, afterwards."""
         if not self._has_begun:
             self._has_begun = True
             self._open("mesh: getting the hosts ready")
@@ -70,8 +70,8 @@ class Groups:
 
     def _open(self, title: str) -> None:
         self._tell(group(title))
-        self._tell(self._fence.begin)
+        self._tell(self._literal.begin)
 
     def _close(self) -> None:
-        self._tell(self._fence.end)
+        self._tell(self._literal.end)
         self._tell(END)

@@ -30,7 +30,7 @@ class JsonSink:
             cutter = self._cutters.setdefault(key, LineCutter())
             self._write_lines(cutter.feed(event.data), event)
             return
-        if isinstance(event, Gone | Lost):  # nothing more can come from there, and a last line has no newline
+        if isinstance(event, Gone | Lost):  # no more output can come from there, and a last line may lack its newline
             self._end_lines(event.node)
         elif isinstance(event, Exited):
             self._end_lines(event.node, event.rank)

@@ -1,4 +1,4 @@
-"""A few lines at the bottom of a terminal that are written again in place, below all other output."""
+"""Lines at the bottom of a terminal that are rewritten in place, below all other output."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _SPACES = re.compile(r"[\t\n\r]+")
 
 
 class LiveLines:
-    """What everything else that goes to the terminal must be written through, or it would tear the lines.
+    """The live lines, and the only way to write anything else to their terminal without tearing them.
 
-    ``show`` sets the lines, ``write`` writes other output above them; both may be called from any thread. Where there
-    is no terminal, or one that cannot go back in its lines, ``show`` does nothing and ``write`` only writes.
+    ``show`` sets the lines, ``write`` writes other output above them; both may be called from any thread. Without a
+    terminal, or with one that cannot go back in its lines, ``show`` does nothing and ``write`` only writes.
     """
 
     def __init__(self, screen: Descriptor, environ: Mapping[str, str], keys: EnterKey | None = None) -> None:
-        """screen: where the lines are shown; environ: TERM is looked for in it.
+        """screen: shows the lines; environ: may hold TERM.
 
-        keys: reads what the user types, which moves the cursor down
+        keys: reads the user's lines, each of which moves the cursor down
         """
         self._screen, self._keys = screen, keys or EnterKey(-1)
-        self._typed: list[bytes] = []  # lines of the user's that nobody has taken yet
-        self._is_cursor_known = True  # no line was typed while we were drawing
+        self._typed: list[bytes] = []  # lines of the user that are not taken yet
+        self._is_cursor_known = True  # no line was typed during the last drawing
         self.is_possible = screen.is_terminal and environ.get("TERM", "") not in ("", "dumb")
-        self._lines: list[str] = []  # what is to be shown
-        self._drawn: list[str] = []  # what is on the terminal now
-        self._fitted: tuple[list[str], int, list[str]] = ([], 0, [])  # lines, columns, and what that gave
-        self._hidden = 0  # how many want them off the terminal
+        self._lines: list[str] = []  # to show
+        self._drawn: list[str] = []  # on the terminal now
+        self._fitted: tuple[list[str], int, list[str]] = ([], 0, [])  # lines, columns, and the result
+        self._hidden = 0  # how many callers want the lines off the terminal
         self._lock = threading.Lock()
-        self.in_line = False  # the last output ended in the middle of a line; the live lines wait for its end
+        self.in_line = False  # the last output ended inside a line; the live lines wait for its end
 
     def show(self, *lines: str) -> None:
-        """Put lines, which may have colours, in the place of those there are; empty ones are left out.
+        """Replace the live lines, which may have colours; empty ones are left out.
 
-        Each is cut to the terminal's width; where it has too few rows the last ones are shown.
+        Each is cut to the terminal's width. If it has too few rows, the last lines are shown.
         """
         if self.is_possible:
             with self._lock:
@@ -58,9 +58,9 @@ class LiveLines:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Within: the lines are off the terminal, as somebody else needs it, for a question say."""
+        """Take the lines off the terminal while another part needs it, for a question say."""
         with self._lock:
-            self._read_keys()  # what is typed from now on is the answer
+            self._read_keys()  # lines from now on are the answer
             self._hidden += 1
             self._draw()
         try:
@@ -72,14 +72,14 @@ class LiveLines:
 
     @property
     def is_hidden(self) -> bool:
-        """True while somebody else needs the terminal."""
+        """True while another part needs the terminal."""
         return self._hidden > 0
 
     def write(self, to: Descriptor, data: bytes) -> None:
         """Write other output, above the lines if it goes to a terminal. Raises OutputClosed."""
         if not data:
             return
-        if not to.is_terminal:  # whoever reads it slowly holds up nobody who writes elsewhere
+        if not to.is_terminal:  # a slow reader there must not hold up other output
             to.write(data)
             return
         with self._lock:
@@ -98,13 +98,13 @@ class LiveLines:
         data = self._erase() + data + _encoded(lines)
         self._drawn = lines
         to.write(data)
-        # A line that was typed before or after it leaves the cursor in different rows.
+        # A line that is typed before or after the write leaves the cursor in different rows.
         self._is_cursor_known = not (lines and self._keys.is_waiting())
 
     def _read_keys(self) -> None:
-        """Take note of typed lines, and go back up to the last live line, from which each has moved the cursor down.
+        """Take typed lines, each of which has moved the cursor down, and go back up to the last live line.
 
-        Where that is not certain the cursor stays: a copy of a live line is better than a lost line of a rank.
+        If that is not certain the cursor stays: a copy of a live line is better than a lost line of a rank.
         """
         if self._hidden:
             return
@@ -135,7 +135,7 @@ def _encoded(lines: list[str]) -> bytes:
 
 
 def fitted(text: str, columns: int) -> str:
-    """Text on one line of so many columns; a colour that is cut off ends with it.
+    """Cut a text to one line of so many columns; a colour that is cut off ends with it.
 
     >>> fitted("syncing: 8 hosts", 12), fitted("ab", 12), fitted("\\x1b[1m四五六\\x1b[0m", 5)
     ('syncing: ...', 'ab', '\\x1b[1m四...\\x1b[0m')
@@ -158,7 +158,7 @@ def _columns_of(text: str) -> int:
 
 
 def _width(part: str) -> int:
-    """Columns of a character or a colour."""
+    """Return the columns of a character or a colour."""
     if part.startswith("\x1b") or unicodedata.combining(part):
         return 0
     return 2 if unicodedata.east_asian_width(part) in ("W", "F") else 1

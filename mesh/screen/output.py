@@ -1,9 +1,11 @@
-"""What the ranks print, on our stdout and stderr: all of it, folded, rank 0's alone, or nothing."""
+"""Output of the ranks on our stdout and stderr: all of it, folded, rank 0's alone, or none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from mesh.core.cluster import Placement
 from mesh.core.escapes import Cleaner, clean, clean_lines
@@ -16,43 +18,47 @@ from mesh.screen.live import LiveLines
 if TYPE_CHECKING:
     from mesh.screen.fold import Fold, Folded
 
-MOST_BARS = 8  # live lines of ranks
+BARS_SHOWN = 8  # live lines of ranks
+
+
+class Style(Struct, frozen=True, kw_only=True):
+    """How the output of the ranks is shown."""
+
+    mode: str  # "all", "fold", "rank0" or "none"
+    label: str = "rank"  # or "host"
+    exact: bool = False  # fold only equal lines
 
 
 class RankOutput:
-    """Shows what ranks, and the steps before them, write."""
+    """Shows the output of ranks, and of the steps before them."""
 
     def __init__(
         self,
         placement: Placement,
         to: Mapping[Stream, Descriptor],
         live: LiveLines,
-        *,
-        mode: str,
-        label: str,
-        exact: bool,
+        style: Style,
     ) -> None:
-        """mode: "all", "fold", "rank0" or "none"; label: "rank" or "host"; exact: fold only what is equal."""
-        self._placement, self._to, self._live, self._mode = placement, to, live, mode
-        self._labels = Labels(placement, with_hosts=label == "host")
+        self._placement, self._to, self._live, self._mode = placement, to, live, style.mode
+        self._labels = Labels(placement, with_hosts=style.label == "host")
         self._cutters: dict[tuple[int, Stream], LineCutter] = {}
         self._cleaners: dict[Stream, Cleaner] = {}
         self._folds: dict[Stream, Fold] = {}
-        if mode == "fold":
+        if style.mode == "fold":
             from mesh.screen.fold import Fold
 
             ranks = range(placement.world_size)
-            self._folds = {stream: Fold(ranks, exact=exact) for stream in (Stream.STDOUT, Stream.STDERR)}
+            self._folds = {stream: Fold(ranks, exact=style.exact) for stream in (Stream.STDOUT, Stream.STDERR)}
 
     @property
     def is_waiting(self) -> bool:
-        """True while something has come and is not shown, as others may write it too."""
+        """True while some output is held back, as other ranks may write it too."""
         return any(fold.is_waiting for fold in self._folds.values())
 
     def handle(self, event: Output, now: float) -> None:
-        """Show what can be shown now; now: seconds of the clock that tick() is given as well."""
+        """Show all that can be shown now; now: seconds on the clock that tick() gets as well."""
         if event.stream is Stream.PRERUN:
-            if event.node == 0:  # the others do the same; what they said stands in their logs
+            if event.node == 0:  # the other hosts do the same, and their output is in the logs
                 self._lines(event)
         elif event.stream in self._folds:
             self._folded(event.stream, self._folds[event.stream].feed(event.rank, event.data, now))
@@ -63,12 +69,12 @@ class RankOutput:
             self._lines(event)
 
     def tick(self, now: float) -> None:
-        """Show what has waited long enough."""
+        """Show lines that have waited long enough."""
         for stream, fold in self._folds.items():
             self._folded(stream, fold.tick(now))
 
     def end(self, ranks: Iterable[int], now: float) -> None:
-        """Nothing more comes of these: show what is left of lines that they have not ended."""
+        """Show the unfinished lines of ranks that have ended."""
         for rank in ranks:
             for stream, fold in self._folds.items():
                 self._folded(stream, fold.end(rank, now))
@@ -77,7 +83,7 @@ class RankOutput:
                     self._write_lines(self._cutters[rank, stream].end(), rank, stream)
 
     def bars(self) -> list[str]:
-        """What ranks write again and again in the place of a line, for the live lines."""
+        """Return the lines that ranks overprint again and again, for the live lines."""
         if not self._live.is_possible:
             return []
         told = [
@@ -86,7 +92,7 @@ class RankOutput:
             if self._to[stream].is_terminal
             for bar in fold.bars()
         ]
-        return told if len(told) <= MOST_BARS else [*told[: MOST_BARS - 1], f"and {len(told) - MOST_BARS + 1} more"]
+        return told if len(told) <= BARS_SHOWN else [*told[: BARS_SHOWN - 1], f"and {len(told) - BARS_SHOWN + 1} more"]
 
     def _bytes(self, event: Output) -> None:
         to, data = self._to[event.stream], event.data

@@ -1,4 +1,4 @@
-"""Holding back what is shown while the user is asked something on the same terminal."""
+"""Holding back output while a question to the user is open on the same terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-SINK_WAIT_S = 0.5  # a sink that takes longer is blocked by its own reader, and writes nothing above the question
+SINK_WAIT_S = 0.5  # a sink that takes longer is blocked by its own reader, and writes no line above the question
 
 
 class Pause:
@@ -16,11 +16,11 @@ class Pause:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._is_asking = False
-        self._busy = 0  # sinks that are showing an event
+        self._busy = 0  # sinks that are showing an event now
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:
-        """Wait until no question is open; within, a question waits in turn."""
+        """Wait until no question is open, and keep one from opening meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_asking)
             self._busy += 1
@@ -33,7 +33,7 @@ class Pause:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Within, no sink shows anything, except one that was blocked for SINK_WAIT_S before."""
+        """Keep all sinks from showing anything, except one that was blocked for SINK_WAIT_S before."""
         deadline = time.monotonic() + SINK_WAIT_S
         with self._changed:
             self._is_asking = True

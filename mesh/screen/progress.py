@@ -1,4 +1,4 @@
-"""How far a run is on its way to the start, or a pull, in one line: who is missing, what is listed, what travels."""
+"""Progress of a run up to its start, or of a pull, in one line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mesh.core.events import (
 )
 from mesh.core.ranks import counted
 
-PATIENCE = 1.0  # seconds of work before it is told how far it is
-FRESH = 0.5  # seconds for which our own part of the sync is what is going on
-WINDOW = 5.0  # seconds over which the rate is taken
-NAMED = 3  # hosts
+QUIET_START_S = 1.0  # a shorter time of work is not shown
+PREPARING_SHOWN_S = 0.5  # after which our own part of the sync is not shown any more
+RATE_WINDOW_S = 5.0  # over which the rate is taken
+HOSTS_NAMED = 3
 
 
 class Progress:
-    """Takes the events of a run; ``line`` tells where it is. Times are seconds of one clock."""
+    """Takes the events of a run; ``line`` returns its progress. Times are seconds on one clock."""
 
     def __init__(self, placement: Placement, began: float) -> None:
         self._names = [host.name for host in placement.hosts]
@@ -39,14 +39,14 @@ class Progress:
         self._missing = dict.fromkeys(range(len(self._names)))  # not connected; an ordered set
         self._waiting = dict.fromkeys(range(len(self._names)))  # not synced, or pulled
         self._synced = 0
-        self._sent: deque[tuple[float, int]] = deque()  # bytes, by time; those that have come, in a pull
-        self._pulling: dict[int, Pulling] = {}  # the last of each host
+        self._sent: deque[tuple[float, int]] = deque()  # bytes, by time; in a pull those that have come
+        self._pulling: dict[int, Pulling] = {}  # the last event of each host
         self._of = 0
         self._preparing: tuple[float, Preparing] | None = None
         self._is_over = False
 
     def handle(self, event: Event, now: float) -> bool:
-        """Take note of it; False if it changes nothing."""
+        """Note an event; return False if it changes nothing."""
         match event:
             case Sending(sent=sent, of=of):
                 self._travels(now, sent, of)
@@ -61,7 +61,7 @@ class Progress:
             case Synced(node=node) | Pulled(node=node):
                 self._synced += 1
                 self._waiting.pop(node, None)
-                self._preparing = self._preparing if self._waiting else None  # it is over
+                self._preparing = self._preparing if self._waiting else None  # our part is over
             case PrepareFailed() | Lost() | Gone():
                 self._leaves(event)
             case Started() | Finished():
@@ -71,10 +71,10 @@ class Progress:
         return True
 
     def line(self, now: float) -> str:
-        """In one line what is going on; "" if there is nothing to tell."""
-        if self._is_over or now - self._began < PATIENCE:
+        """Return the progress in one line; "" if there is none to show."""
+        if self._is_over or now - self._began < QUIET_START_S:
             return ""
-        if self._preparing and now - self._preparing[0] < FRESH:
+        if self._preparing and now - self._preparing[0] < PREPARING_SHOWN_S:
             return _told(self._preparing[1])
         if self._sent and self._waiting.keys() - self._missing.keys():
             what = "pulling" if self._pulling else "syncing"
@@ -87,7 +87,7 @@ class Progress:
     def _travels(self, now: float, sent: int, of: int) -> None:
         self._of = of
         self._sent.append((now, sent))
-        while len(self._sent) > 2 and self._sent[1][0] < now - WINDOW:
+        while len(self._sent) > 2 and self._sent[1][0] < now - RATE_WINDOW_S:
             self._sent.popleft()
 
     def _leaves(self, event: HostEvent) -> None:
@@ -102,14 +102,16 @@ class Progress:
         return f"{part_of(sent, self._of)}, {told_bytes(int(rate))}/s, "
 
     def _hosts(self, done: int, waiting: dict[int, None]) -> str:
-        """How many are done, and who is not, once most are."""
+        """Count the hosts that are done, and name the others once they are few."""
         count = len(self._names)
         said = f"{done} of {counted(count, 'host')}"
         is_few = len(waiting) <= max(1, count // 2)
         return f"{said}, waiting for {self._named(list(waiting))}" if is_few else said
 
     def _named(self, nodes: Sequence[int]) -> str:
-        return ", ".join(self._names[node] for node in nodes[:NAMED]) + (", ..." if len(nodes) > NAMED else "")
+        return ", ".join(self._names[node] for node in nodes[:HOSTS_NAMED]) + (
+            ", ..." if len(nodes) > HOSTS_NAMED else ""
+        )
 
 
 def _told(event: Preparing) -> str:

@@ -1,4 +1,4 @@
-"""What every rank is doing, in one line and in several: who runs, who has ended and how, who is quiet."""
+"""The status of every rank, in one line and in several: running, quiet, or how it ended."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mesh.core.escapes import plain
 from mesh.core.events import CONNECTING, Event, Exited, Lost, Output, PrepareFailed, Started, Stream
 from mesh.core.ranks import counted, told_ranks
 
-PATIENCE = 1.0  # seconds of a run before its status is told
-QUIET = 30.0  # seconds without output after which a rank is called quiet
-SILENCE = 60.0  # seconds in which no rank says anything, after which that is told where there is no status line
-HANGS = 300.0  # seconds in which no rank says anything, after which `mesh stacks` is offered
-TAIL = 400  # bytes of a rank's output that are kept for its last line
-QUOTED = 80  # characters of a last line
-MOST_LINES = 20  # of a report
+QUIET_START_S = 1.0  # of a run, before which its status is not shown
+QUIET_S = 30.0  # without output, after which a rank is called quiet
+SILENCE_S = 60.0  # without output of any rank, after which a notice is due where there is no status line
+HANG_S = 300.0  # without output of any rank, after which the status offers `mesh stacks`
+TAIL_BYTES = 400  # of a rank's output that are kept for its last line
+QUOTED_CHARACTERS = 80  # of a last line
+REPORT_LINES = 20
 
 
 @dataclass
 class _Rank:
     """One rank."""
 
-    started: float | None = None  # when
-    spoke: float | None = None  # when it wrote something last
-    tail: bytes = b""  # the last of what it wrote
+    started: float | None = None  # seconds
+    spoke: float | None = None  # when it wrote last
+    tail: bytes = b""  # the end of its output
     end: str = ""  # "done", "failed" or "lost"; "" while it runs
     told: str = ""  # how it ended, in words
 
@@ -35,19 +35,19 @@ class Status:
     """Takes the events of a run. Times are seconds of one clock."""
 
     def __init__(self, placement: Placement, noun: str = "rank", run: str = "") -> None:
-        """noun: what they are called; in a setup each is a host; run: whose stacks can be asked for, "": none."""
+        """noun: "rank", or "host" in a setup; run: the run whose stacks can be asked for, "": none."""
         self._placement, self._noun, self._run = placement, noun, run
         self._ranks = [_Rank() for _ in range(placement.world_size)]
-        self._heard: float | None = None  # when a rank started, ended or wrote something last
+        self._heard: float | None = None  # when a rank started, ended or wrote last
         self._began: float | None = None
 
     def handle(self, event: Event, now: float) -> None:
-        """Take note of it."""
+        """Note an event."""
         match event:
             case Output(rank=number, stream=stream, data=data) if stream is not Stream.PRERUN:
                 rank = self._ranks[number]
                 rank.spoke = self._heard = now
-                rank.tail = data[-TAIL:] if len(data) >= TAIL else (rank.tail + data)[-TAIL:]
+                rank.tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (rank.tail + data)[-TAIL_BYTES:]
             case Started(rank=number):
                 self._ranks[number].started = self._heard = now
                 self._began = self._began or now
@@ -63,19 +63,19 @@ class Status:
                     self._end(self._ranks[number], "lost", reason)
 
     def line(self, now: float) -> str:
-        """In one line; "" just after the first rank has started and after the last has ended."""
-        if self._began is None or now - self._began < PATIENCE or not self._running():
+        """Return the status in one line; "" just after the first rank has started and after the last has ended."""
+        if self._began is None or now - self._began < QUIET_START_S or not self._running():
             return ""
         quiet = self._told_quiet(now)
         return ", ".join([*self._counts(), *([quiet] if quiet else []), _clock(now - self._began)])
 
     def silence(self, now: float) -> str:
-        """What to tell when for SILENCE seconds no rank has said anything; "" while there is no need."""
+        """Return the notice that is due after SILENCE_S without output of any rank; "" if none is."""
         running = self._running()
-        if self._heard is None or not running or now - self._heard < SILENCE:
+        if self._heard is None or not running or now - self._heard < SILENCE_S:
             return ""
         since = {number: self._since(self._ranks[number]) for number in running}
-        longer = [number for number, at in since.items() if at < self._heard - QUIET]
+        longer = [number for number, at in since.items() if at < self._heard - QUIET_S]
         more = ""
         if longer and len(longer) <= len(running) / 2:
             more = f", {told_ranks(longer, self._noun)} for {_seconds(now - since[n] for n in longer)}"
@@ -83,15 +83,15 @@ class Status:
         return f"no output for {silence:.0f} s: {', '.join(self._counts())}{more}{self._offer(silence)}"
 
     def report(self, now: float) -> list[str]:
-        """What every rank is doing, a line for all of which the same can be told."""
+        """Return the status of every rank; ranks of equal status share a line."""
         if self._began is None:
             return [f"no {self._noun} has started yet"]
         groups: dict[tuple[str, str], list[int]] = {}
         for number, rank in enumerate(self._ranks):
             groups.setdefault(self._kind(rank, now), []).append(number)
         lines = [self._told(kind, words, numbers, now) for (kind, words), numbers in groups.items()]
-        if len(lines) > MOST_LINES:
-            lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} lines more"]
+        if len(lines) > REPORT_LINES:
+            lines = [*lines[: REPORT_LINES - 1], f"and {len(lines) - REPORT_LINES + 1} lines more"]
         return lines
 
     def _end(self, rank: _Rank, end: str, words: str) -> None:
@@ -112,29 +112,29 @@ class Status:
         return rank.spoke if rank.spoke is not None else rank.started or self._began or 0.0
 
     def _told_quiet(self, now: float) -> str:
-        """Who is quiet while others speak, or for how long all are."""
+        """Name the ranks that are quiet while others write, or say for how long all are."""
         running = self._running()
-        quiet = [number for number in running if now - self._since(self._ranks[number]) >= QUIET]
+        quiet = [number for number in running if now - self._since(self._ranks[number]) >= QUIET_S]
         if not quiet:
             return ""
         seconds = _seconds(now - self._since(self._ranks[number]) for number in quiet)
         if len(quiet) == len(running):
             silence = now - max(self._since(self._ranks[number]) for number in quiet)
             return f"no output for {silence:.0f} s{self._offer(silence)}"
-        # Where most are, as where only rank 0 writes a log, it tells nothing.
+        # If most are quiet, as where only rank 0 writes a log, that means nothing.
         return f"{told_ranks(quiet, self._noun)} quiet for {seconds}" if len(quiet) <= len(running) / 2 else ""
 
     def _offer(self, silence: float) -> str:
-        """What may help after so many seconds in which no rank has said anything."""
-        return f" (`mesh stacks {self._run}` shows where they are)" if self._run and silence >= HANGS else ""
+        """Return a hint after so many seconds without output of any rank."""
+        return f" (`mesh stacks {self._run}` shows where they are)" if self._run and silence >= HANG_S else ""
 
     def _kind(self, rank: _Rank, now: float) -> tuple[str, str]:
-        """What is told of it, less the time."""
+        """Return the kind of a rank's status and the words for it, without the time."""
         if rank.end:
             return rank.end, rank.told
         if rank.started is None:
             return "waiting", ""
-        if now - self._since(rank) < QUIET:
+        if now - self._since(rank) < QUIET_S:
             return ("running", "") if rank.spoke is not None else ("mute", "")
         return "quiet", _last_line(rank.tail)
 
@@ -154,7 +154,7 @@ class Status:
 
 def _last_line(tail: bytes) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]", plain(tail.decode("utf-8", "replace").replace("\r", "\n")))]
-    return next((line[:QUOTED] for line in reversed(lines) if line), "")
+    return next((line[:QUOTED_CHARACTERS] for line in reversed(lines) if line), "")
 
 
 def _seconds(ages: Iterable[float]) -> str:

@@ -1,4 +1,4 @@
-"""The end of a run in at most 25 lines: who failed first, when, where, how, and the last of what it said."""
+"""The summary of a run in at most 25 lines: the first failure, and the last lines of its rank."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mesh.core.ranks import counted, few, told_ranks
 from mesh.core.typed import Typed
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
-MOST_LINES = 25
-WIDTH = 200  # characters of a line that is quoted
+SUMMARY_LINES = 25
+QUOTED_CHARACTERS = 200  # characters of a line that is quoted
 INDENT = "    "
 
 
@@ -29,7 +29,7 @@ def run_summary(
     logs: Path,
     typed: Typed | None = None,
 ) -> list[str]:
-    """The lines for people. A closed stdout has none.
+    """Return the lines for people. A closed stdout has none.
 
     prepared: the last lines of a host's prerun
     typed: the command line of the run, from which lines to paste are made
@@ -44,7 +44,7 @@ def run_summary(
 
 
 def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
-    """The lines for people after a setup.
+    """Return the lines for people after a setup.
 
     said: the last lines of a host's setup
     """
@@ -58,9 +58,9 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
         number = len(failed) + len(outcome.lost)
         lines = [f"setup of cluster '{cluster}' failed on {number} of {counted(len(placement.hosts), 'host')}"]
         for event in failed:
-            lines.append(f"{placement.hosts[event.node].name}: {event.told()} in {event.during!r}"[:WIDTH])
+            lines.append(f"{placement.hosts[event.node].name}: {event.told()} in {event.during!r}"[:QUOTED_CHARACTERS])
             most = max(2, LAST_LINES // len(failed))
-            lines += [f"{INDENT}{line[:WIDTH]}" for line in _of_last_command(said(event.node))[-most:]]
+            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in _of_last_command(said(event.node))[-most:]]
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
         lines = _ending(outcome, placement, said, what="setup")
@@ -68,7 +68,7 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
 
 
 def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
-    """The lines for people after a sync; none if it succeeded, as that was told as it came."""
+    """Return the lines for people after a sync; none if it succeeded, as the terminal has shown that."""
     if outcome.cause in (Cause.COMPLETED, Cause.OUTPUT_CLOSED):
         return []
     if outcome.cause is Cause.SIGNAL:
@@ -86,9 +86,9 @@ def pull_summary(
     took: float,
     into: str,
 ) -> tuple[list[str], list[str]]:
-    """The lines for people after a pull: what came, and what did not; none of these if all did.
+    """Return the lines for people after a pull: the files that came, and the paths that did not.
 
-    took: seconds; into: where it was put
+    took: seconds; into: the directory of the files
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return [], []
@@ -107,12 +107,12 @@ def pull_summary(
     if outcome.failures:
         lines += _grouped(outcome, placement, lambda node: ())
     if lines:
-        lines = ["not everything was pulled", *_limited(lines, MOST_LINES - LAST_LINES)]
+        lines = ["not everything was pulled", *_limited(lines, SUMMARY_LINES - LAST_LINES)]
     return told if files or not lines else [], lines
 
 
 def _of_hosts(placement: Placement, missing: Sequence[NotPulled], lead: str = "") -> list[str]:
-    """Paths that were not pulled: equal complaints of several hosts as one."""
+    """List paths that were not pulled; equal failures of several hosts are one line."""
     groups: dict[tuple[str, str], list[int]] = {}
     for one in missing:
         groups.setdefault((one.path, one.reason), []).append(one.node)
@@ -125,16 +125,16 @@ def _who(placement: Placement, nodes: Sequence[int]) -> str:
 
 
 def _of_last_command(said: Sequence[str]) -> Sequence[str]:
-    """What the last command of a setup said, without the line that shows the command."""
+    """Return the output of the last command of a setup, without the line that shows the command."""
     begins = [number for number, line in enumerate(said) if line.startswith("$ ")]
     return said[begins[-1] + 1 :] if begins else said
 
 
 def _fitted(lines: list[str], outcome: Outcome, placement: Placement) -> list[str]:
-    """With what was not verified, and room for one more line."""
+    """Add lines about hosts that were not verified, and leave room for one more line."""
     lines += [likely] if (likely := agents_killed_together(outcome, placement)) else []
     lines += _limited([f"not verified: {line}" for line in outcome.unverified], 5)
-    room = MOST_LINES - 1
+    room = SUMMARY_LINES - 1
     if len(lines) > room:
         lines = [*lines[: room - 1], f"and {len(lines) - room + 1} lines more in run.json"]
     return lines
@@ -143,7 +143,7 @@ def _fitted(lines: list[str], outcome: Outcome, placement: Placement) -> list[st
 def _ending(
     outcome: Outcome, placement: Placement, prepared: Tail, what: str = "command", typed: Typed | None = None
 ) -> list[str]:
-    """How a run ended that no rank has decided."""
+    """Describe the end of a run that no failure of a rank has decided."""
     took = outcome.ended - outcome.started
     match outcome.cause:
         case Cause.COMPLETED | Cause.LOST:  # lost without a verdict: hosts were not reached, and have no ranks
@@ -154,7 +154,7 @@ def _ending(
         case _ if outcome.goes_on and not outcome.failures:
             run = outcome.run
             if len(outcome.exits) == placement.world_size:
-                return [f"all ranks of {run} have ended by now: `mesh attach {run}` tells how"]
+                return [f"all ranks of {run} have ended by now: `mesh attach {run}` shows how"]
             return [f"{run} goes on by itself: `mesh attach {run}` comes back, `mesh stop {run}` ends it"]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name
@@ -167,7 +167,7 @@ def _ending(
 
 
 def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
-    """What a rank or a lost host has decided."""
+    """Describe the failure of a rank or the loss of a host that ended the run."""
     first, root = verdict.first, verdict.root
     if isinstance(first, Lost):
         ranks = told_ranks(placement.ranks(first.node))
@@ -177,10 +177,10 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
         who = f"rank {first.event.rank} on {first.host}"
         what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
         lines = [f"{what}: {_how(first)}, {first.after:.1f} s after the start"]
-        lines += [f"what {who} said:"] if len(verdict.alike) > 1 and first.said else []
+        lines += [f"last lines of {who}:"] if len(verdict.alike) > 1 and first.said else []
         lines += _quoted(first, 3 if root else LAST_LINES)
     if root:
-        lines.append(f"its words are about others; what rank {root.event.rank} on {root.host} said:")
+        lines.append(f"its output is about another rank; last lines of rank {root.event.rank} on {root.host}:")
         lines += _quoted(root, LAST_LINES)
     lines += _others(verdict)
     failure = root or first
@@ -195,11 +195,11 @@ def _how(failure: Failure) -> str:
 
 
 def _quoted(failure: Failure, most: int) -> list[str]:
-    return [f"{INDENT}{line[:WIDTH]}" for line in failure.said[-most:]]
+    return [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in failure.said[-most:]]
 
 
 def _others(verdict: Verdict) -> list[str]:
-    """What came of it, as one line."""
+    """Describe the later failures in one line."""
     parts = []
     if others := [event for event in verdict.others if event.rank not in verdict.alike]:
         how = sorted({event.told() for event in others})
@@ -213,7 +213,7 @@ def _others(verdict: Verdict) -> list[str]:
 
 
 def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str) -> list[str]:
-    """What kept the command from being started."""
+    """List the failures that kept the command from being started."""
     begin = f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"
     if what == "sync":
         begin = "not every host has the workspace"
@@ -229,7 +229,7 @@ def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
 
 
 def _without(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
-    """Return the command line that leaves the unreachable hosts out, if it would be of use."""
+    """Return the command line that leaves the unreachable hosts out, if there is a use for it."""
     names = [placement.hosts[one.node].name for one in outcome.failures if one.step in CONNECTING]
     if typed is None or not 0 < len(names) < len(placement.hosts) or len(names) < len(outcome.failures):
         return []
@@ -270,18 +270,18 @@ def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
 
 
 def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
-    """What failed: equal complaints of several hosts as one."""
+    """List failures; equal ones of several hosts are one line."""
     groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
     for failure in outcome.failures:
         groups.setdefault((failure.step, failure.message, failure.hint), []).append(failure)
     lines: list[str] = []
     for (step, message, hint), failures in groups.items():
         who = _who(placement, [failure.node for failure in failures])
-        # What went wrong on our side is no host's fault; of these steps the message says it all.
+        # A fault on our side is no host's; of these steps the message is complete.
         text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
         lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
         if step == "prerun":
-            lines += [f"{INDENT}{line[:WIDTH]}" for line in prepared(failures[0].node)[-LAST_LINES:]]
+            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in prepared(failures[0].node)[-LAST_LINES:]]
         if hint:
             lines += [f"{INDENT}{line}" for line in hint.split("\n")]
     return lines

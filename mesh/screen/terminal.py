@@ -1,4 +1,4 @@
-"""What people see: the output of the ranks on stdout and stderr, and mesh's own words on stderr."""
+"""The terminal: output of the ranks on stdout and stderr, and mesh's own lines on stderr."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+
+from msgspec import Struct
 
 from mesh.core.amounts import told_bytes
 from mesh.core.cluster import Placement
@@ -35,86 +37,82 @@ from mesh.core.stacks import Gathered
 from mesh.core.typed import Typed
 from mesh.screen.descriptor import Descriptor, standard
 from mesh.screen.enter import EnterKey
-from mesh.screen.github import Fence, Groups, error, is_job
+from mesh.screen.github import Groups, Literal, error, is_job
 from mesh.screen.live import LiveLines
-from mesh.screen.output import RankOutput
+from mesh.screen.notices import Notices
+from mesh.screen.output import RankOutput, Style
 from mesh.screen.progress import Progress
-from mesh.screen.status import SILENCE, Status
-from mesh.screen.units import HOLD
+from mesh.screen.status import SILENCE_S, Status
+from mesh.screen.units import HOLD_S
 from mesh.screen.unsent import UnsentInput
-from mesh.screen.voice import Voice
 
-PATIENCE = 3.0  # seconds of connecting after which those that are missing are named
-CONNECTING_LIMIT_S = 10.0  # after this long, mesh also shows the command line that leaves them out
-OFTEN = 0.15  # seconds between two states of the live lines, and between two looks at the keyboard
-SELDOM = 10.0  # seconds between two lines of progress where there is no terminal
+MISSING_NAMED_S = 3.0  # of connecting, after which the missing hosts are named
+CONNECTING_LIMIT_S = 10.0  # of connecting, after which mesh also shows the command line that leaves them out
+REDRAW_S = 0.15  # between two states of the live lines, and between two looks at the keyboard
+PROGRESS_PERIOD_S = 10.0  # between two lines of progress without a terminal
+
+
+class Streams(Struct, frozen=True, kw_only=True):
+    """The descriptors and the environment of a terminal."""
+
+    environ: Mapping[str, str]  # may hold NO_COLOR, TERM and GITHUB_ACTIONS
+    stdin_fd: int = -1  # Enter on it asks for the status, if it is a terminal; -1: none
+    stdout_fd: int | None = None  # None: sys.stdout
+    stderr_fd: int | None = None  # None: sys.stderr
+    unsent: str = ""  # shown once if stdin_fd has data; "": no notice
+    typed_for_ranks: bool = False  # the ranks get typed lines, so that nothing is written in place while they run
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """The facts of a run that mesh's own lines use."""
+
+    progress: bool = False  # show how far the run is, and how the ranks are
+    noun: str = "rank"  # as in Status
+    run: str = ""  # as in Status
+    stacks: bool = False  # show the stacks that are taken before the end
+    title: str = ""  # the command, for the log of a GitHub job; "": it is no run
+    typed: Typed | None = None  # the command line of the run, from which lines to paste are made
 
 
 class TerminalSink:
-    """Shows the output of the ranks by ``output.RankOutput``, and what mesh has to say about them."""
+    """Shows the output of the ranks, and mesh's own lines about them."""
 
     def __init__(
         self,
-        *,
         placement: Placement,
-        mode: str,
-        label: str,
-        exact: bool = False,
-        stdin_fd: int = -1,
-        unsent: str = "",
-        typed_for_ranks: bool = False,
-        noun: str = "rank",
-        run: str = "",
-        stdout_fd: int | None = None,
-        stderr_fd: int | None = None,
-        environ: Mapping[str, str],
-        progress: bool = False,
-        stacks: bool = False,
-        title: str = "",
-        typed: Typed | None = None,
+        style: Style,
+        streams: Streams,
+        about: About = About(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """mode, label, exact: as RankOutput has them; environ: NO_COLOR, TERM and GITHUB_ACTIONS are looked for.
-
-        progress: tell how far it is, and how the ranks are; stdin_fd: where Enter asks for that, if it is a terminal
-        unsent: notice for stdin_fd that has data, shown once; "": none
-        typed_for_ranks: what is typed goes to the ranks, so that nothing is written in place while they run
-        noun, run: as Status has them
-        stdout_fd, stderr_fd: None: sys.stdout and sys.stderr
-        stacks: tell those that are taken before the end
-        title: what the ranks run, for the log of a GitHub job; "": it is no run
-        typed: the command line of the run, from which lines to paste are made
-        """
         self._clock = clock  # seconds
         self._placement = placement
-        self._out = standard(1, required=True) if stdout_fd is None else Descriptor(stdout_fd, required=True)
-        if stderr_fd is None:
-            self._err = standard(2, required=False, beside=self._out)
-        else:
-            self._err = Descriptor(stderr_fd, required=False, beside=self._out)
-        self._live = LiveLines(self._err, environ, EnterKey(stdin_fd if progress else -1))
-        self._voice = Voice(self._err, self._live, environ)
+        self._out = _descriptor(1, streams.stdout_fd, required=True)
+        self._err = _descriptor(2, streams.stderr_fd, required=False, beside=self._out)
+        self._live = LiveLines(self._err, streams.environ, EnterKey(streams.stdin_fd if about.progress else -1))
+        self._notices = Notices(self._err, self._live, streams.environ)
         to = {
             Stream.STDOUT: self._out,
             Stream.STDERR: self._err,
             Stream.PRERUN: self._err,
             Stream.SETUP: self._out,
         }
-        self._output = RankOutput(placement, to, self._live, mode=mode, label=label, exact=exact)
-        self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()  # words, by time
+        self._output = RankOutput(placement, to, self._live, style)
+        # Mesh's own lines, by time.
+        self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
-        self._progress = Progress(placement, self._began) if progress else None
-        self._status = Status(placement, noun, run) if progress else None
-        self._unsent = unsent
-        self._unsent_input = UnsentInput(stdin_fd)
-        self._typed_for_ranks = typed_for_ranks
-        self._stacks = Gathered(placement) if stacks else None
-        self._in_job = is_job(environ) and not self._err.is_terminal
-        self._fence = Fence()
-        self._groups = Groups(title, self._fence, self._mark) if title and self._in_job else None
+        self._progress = Progress(placement, self._began) if about.progress else None
+        self._status = Status(placement, about.noun, about.run) if about.progress else None
+        self._unsent = streams.unsent
+        self._unsent_input = UnsentInput(streams.stdin_fd)
+        self._typed_for_ranks = streams.typed_for_ranks
+        self._stacks = Gathered(placement) if about.stacks else None
+        self._in_job = is_job(streams.environ) and not self._err.is_terminal
+        self._literal = Literal()
+        self._groups = Groups(about.title, self._literal, self._mark) if about.title and self._in_job else None
         self._named_missing = False
-        self._is_run, self._typed = bool(title), typed
-        self._connecting_since: float | None = None  # None: it has not begun
+        self._is_run, self._typed = bool(about.title), about.typed
+        self._connecting_since: float | None = None  # None: connecting has not begun
         self._named_unreached = False
         self._unreachable: list[str] = []  # names of hosts where connecting has failed
         self._missing = {host.name: None for host in placement.hosts}  # an ordered set
@@ -146,7 +144,7 @@ class TerminalSink:
                 self._output.end([rank], now)
             case Lost(node=node, reason=reason):
                 self._output.end(self._placement.ranks(node), now)
-                self._in_turn(partial(self._voice.complain, f"host {self._name(node)} lost: {reason}"))
+                self._in_turn(partial(self._notices.error, f"host {self._name(node)} lost: {reason}"))
             case Gone(node=node):
                 self._output.end(self._placement.ranks(node), now)
             case Silent(node=node, seconds=seconds):
@@ -177,7 +175,7 @@ class TerminalSink:
         self._pass_time(now)
         if self._progress and self._live.is_possible:
             return
-        if self._missing and not self._named_missing and now - self._began > PATIENCE:
+        if self._missing and not self._named_missing and now - self._began > MISSING_NAMED_S:
             self._named_missing = True
             names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
             self._say(f"still connecting to {names}")
@@ -187,53 +185,53 @@ class TerminalSink:
         self._live.show()
 
     def conclude(self, lines: Sequence[str], *, failed: bool) -> None:
-        """After the end: the summary, as one error or a few plain lines."""
+        """Write the summary after the end: as one error, or a few plain lines."""
         self._live.show()
         if not lines:
             return
         if failed:
             if self._in_job:
-                self._voice.mark(self._fence.begin)
-            self._voice.complain(clean(lines[0]), "\n".join(lines[1:]))
+                self._notices.command(self._literal.begin)
+            self._notices.error(clean(lines[0]), "\n".join(lines[1:]))
             if self._in_job:
-                self._voice.mark(self._fence.end)
-                self._voice.mark(error("\n".join(lines)))
+                self._notices.command(self._literal.end)
+                self._notices.command(error("\n".join(lines)))
         else:
             for line in lines:
-                self._voice.say(line)
+                self._notices.notice(line)
 
     def hidden(self) -> contextlib.AbstractContextManager[None]:
-        """Within: nothing is written in place, as somebody is asked something on the terminal. From any thread."""
+        """Write nothing in place meanwhile, because a question is open on the terminal. From any thread."""
         return self._live.hidden()
 
     @property
     def problem(self) -> str:
-        """What kept some of the output from being shown; "" if nothing did."""
+        """The reason why some of the output was not shown; "" if all was."""
         return self._out.problem
 
     def say(self, text: str) -> None:
-        """Tell something that is no event of the run."""
-        self._voice.say(text)
+        """Write a notice that is no event of the run."""
+        self._notices.notice(text)
 
     def complain(self, error: str, hint: str = "") -> None:
-        """Tell an error that is no part of the run itself."""
-        self._voice.complain(error, hint)
+        """Write an error that is no part of the run itself."""
+        self._notices.error(error, hint)
 
-    # ---- mesh's own words
+    # ---- mesh's own lines
 
     def _name(self, node: int) -> str:
         return self._placement.hosts[node].name
 
     def _say(self, text: str) -> None:
-        self._in_turn(partial(self._voice.say, text))
+        self._in_turn(partial(self._notices.notice, text))
 
     def _mark(self, line: str) -> None:
-        self._in_turn(partial(self._voice.mark, line))
+        self._in_turn(partial(self._notices.command, line))
 
     def _in_turn(self, tell: Callable[[], None]) -> None:
-        """Tell it, but not before what had come from the ranks by then, which may wait to be folded."""
+        """Write a line of ours after all earlier output of the ranks, which may wait to be folded."""
         if self._output.is_waiting or self._later:
-            self._later.append((self._clock() + HOLD, tell))
+            self._later.append((self._clock() + HOLD_S, tell))
         else:
             tell()
 
@@ -245,11 +243,11 @@ class TerminalSink:
         self._name_unreached(now)
         self._output.tick(now)
         self._say_later_ones(now)
-        if now >= self._looked_at + OFTEN:
+        if now >= self._looked_at + REDRAW_S:
             self._looked_at = now
             self._mention_unsent_input()
             self._answer_enter(now)
-        if now >= self._drawn_at + OFTEN:
+        if now >= self._drawn_at + REDRAW_S:
             self._tell_state(now)
 
     def _mention_unsent_input(self) -> None:
@@ -257,13 +255,13 @@ class TerminalSink:
             self._mention_unsent()
 
     def _mention_unsent(self) -> None:
-        """Say once that no rank gets our standard input."""
+        """Note once that no rank gets our standard input."""
         if self._unsent:
             self._say(self._unsent)
             self._unsent = ""
 
     def _name_unreached(self, now: float) -> None:
-        """Once: name the hosts that are still not reached, with the command line for all others."""
+        """Name once the hosts that are still not reached, with the command line for all others."""
         if not self._is_run or self._named_unreached:
             return
         if self._connecting_since is None:
@@ -278,7 +276,7 @@ class TerminalSink:
         if self._typed and len(hosts) < len(self._placement.hosts):
             it = "it" if len(hosts) == 1 else "them"
             line = self._typed.without(hosts)
-            self._in_turn(partial(self._voice.list, f"{head}; to leave {it} out:", [line]))
+            self._in_turn(partial(self._notices.list, f"{head}; to leave {it} out:", [line]))
         else:
             self._say(head)
 
@@ -288,24 +286,24 @@ class TerminalSink:
             self._mention_unsent()
         if self._status and lines:
             head, *more = self._status.report(now)
-            self._voice.list(head, more)
+            self._notices.list(head, more)
 
     def _tell_state(self, now: float) -> None:
-        """How far it is and how the ranks are: in place on a terminal, elsewhere as a line now and then."""
+        """Show progress and status: in place on a terminal, elsewhere as a line now and then."""
         if self._progress is None or self._status is None:
             return
         progress = clean(self._progress.line(now))
-        # What reads our stdout through a pipe may write to the same terminal.
+        # The reader of our stdout may write to the same terminal.
         in_place = self._live.is_possible and not self._out.is_pipe and not self._typed_for_ranks
-        if self._live.is_possible and (now >= self._drawn_at + OFTEN or not progress):
+        if self._live.is_possible and (now >= self._drawn_at + REDRAW_S or not progress):
             self._drawn_at = now
             status = self._status.line(now) if in_place else ""
             line = progress or status
-            self._live.show(*(self._output.bars() if in_place else ()), self._voice.lead + line if line else "")
-        if progress and not self._live.is_possible and now >= self._said_at + SELDOM:
+            self._live.show(*(self._output.bars() if in_place else ()), self._notices.lead + line if line else "")
+        if progress and not self._live.is_possible and now >= self._said_at + PROGRESS_PERIOD_S:
             self._said_at = now
             self._say(progress)
-        if not in_place and now >= self._said_at + SILENCE and (text := self._status.silence(now)):
+        if not in_place and now >= self._said_at + SILENCE_S and (text := self._status.silence(now)):
             self._said_at = now
             self._say(text)
 
@@ -317,3 +315,9 @@ class TerminalSink:
             sent = sum(one.bytes for one in self._synced)
             where = "" if hosts == 1 else f" to {hosts} hosts"
             self._say(f"synced {counted(event.files, 'file')}{where}: {told_bytes(sent)} sent, {slowest:.1f} s")
+
+
+def _descriptor(number: int, other: int | None, *, required: bool, beside: Descriptor | None = None) -> Descriptor:
+    if other is None:
+        return standard(number, required=required, beside=beside)
+    return Descriptor(other, required=required, beside=beside)

@@ -10,9 +10,9 @@ import termios
 
 
 class UnsentInput:
-    """Looks whether a pipe or a file has data to read, and reads nothing of it.
+    """Checks if a pipe or a file has data to read, without reading any of it.
 
-    Not a terminal, where mesh reads lines itself, and no device such as /dev/null.
+    Terminals are left out, because mesh reads lines there itself, and so are devices such as /dev/null.
     """
 
     def __init__(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What the last words of a rank mean, and what to do about it: the failures that everybody meets sooner or later."""
+"""Known causes of failures, found by a rank's end and last lines, and advice for each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from mesh.core.events import Exited
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses, as sh has them
-LOOK = 40  # last lines that are searched
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as sh returns them
+LINES_SEARCHED = 40
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -22,13 +22,13 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 def fact_of(event: Exited, said: Sequence[str]) -> Fact | None:
-    """What is known of a rank's end.
+    """Return the known cause of a rank's end, or None.
 
     said: its last lines, without escape sequences
     """
     if event.oom:
         return _OUT_OF_MEMORY
-    text = "\n".join(said[-LOOK:])
+    text = "\n".join(said[-LINES_SEARCHED:])
     return (
         _found(_OF_PROGRAMS, text)
         or _BY_STATUS.get(event.code)
@@ -43,8 +43,8 @@ def advice_on(status: int) -> str:
 
 
 def points_elsewhere(said: Sequence[str]) -> bool:
-    """Whether these last words tell of another rank's end rather than of a failure of their own."""
-    return bool(_OF_OTHERS.search("\n".join(said[-LOOK:])))
+    """Return True if these last lines report another rank's end rather than a failure of their own."""
+    return bool(_OF_OTHERS.search("\n".join(said[-LINES_SEARCHED:])))
 
 
 def _found(patterns: Sequence[tuple[re.Pattern[str], Fact]], text: str) -> Fact | None:
@@ -59,16 +59,16 @@ _OUT_OF_MEMORY = _fact(
     "out of memory on the host", "a smaller batch, fewer data loader workers, or a host with more memory"
 )
 _FAULTHANDLER = "mesh run --env PYTHONFAULTHANDLER=1 shows the Python line"
-_WRONG_PYTHON = "is it the Python that you mean? Give its path, or activate an environment with a prerun: line"
+_WRONG_PYTHON = "give the path of the right Python, or activate an environment with a prerun: line"
 
-# The words of CPython (Python/errors.c, Objects/exceptions.c), of strerror(3), and of the libraries that are named.
+# Texts of CPython (Python/errors.c, Objects/exceptions.c), of strerror(3), and of the libraries that are named.
 _OF_PROGRAMS = [
     (re.compile(pattern), fact)
     for pattern, fact in (
         (r"(?:bad interpreter|/usr/bin/env: .*): No such file or directory", _fact("wrong interpreter", _WRONG_PYTHON)),
         (
             r"Exec format error|cannot execute binary file",
-            _fact("wrong kind of program for the host", "built for another processor, or a script without a #! line?"),
+            _fact("wrong kind of program for the host", "built for another processor, or a script without a #! line"),
         ),
         (
             r"version `GLIBC\w*_[\d.]+' not found",
@@ -125,20 +125,23 @@ _OTHERS = [
         ),
         (
             r"No CUDA GPUs are available|no CUDA-capable device|Torch not compiled with CUDA",
-            _fact("no GPU found", "mesh exec CLUSTER nvidia-smi; is CUDA_VISIBLE_DEVICES set?"),
+            _fact("no GPU found", "mesh exec CLUSTER nvidia-smi shows its GPUs; CUDA_VISIBLE_DEVICES may hide them"),
         ),
-        (r"Permission denied|\[Errno 13\]", _fact("permission denied", "whose file is it, and on which host?")),
+        (
+            r"Permission denied|\[Errno 13\]",
+            _fact("permission denied", "check the file's owner and mode on the host"),
+        ),
         (
             r"No such file or directory",
-            _fact("a file is missing", "mesh push --explain PATH tells whether it belongs to what is sent"),
+            _fact("a file is missing", "mesh push --explain PATH shows if it is sent"),
         ),
     )
 ]
 _BY_SIGNAL: dict[int, Fact] = {
     signal.SIGKILL: _fact("killed from outside", "not by mesh: another user, a limit, or a system out of memory"),
-    signal.SIGTERM: _fact("told to end from outside", "not by mesh: is the host being taken away?"),
+    signal.SIGTERM: _fact("ended from outside", "not by mesh: the host may be going down, or preempted"),
     signal.SIGBUS: _fact("memory that is gone", "often a full /dev/shm (mesh exec CLUSTER df -h /dev/shm)"),
-    signal.SIGILL: _fact("wrong kind of program for the host", "was it built for another processor?"),
+    signal.SIGILL: _fact("wrong kind of program for the host", "it may be built for another processor"),
     signal.SIGXCPU: _fact("CPU time limit reached", "prerun: ulimit -t unlimited"),
     signal.SIGXFSZ: _fact("file size limit reached", "prerun: ulimit -f unlimited"),
     signal.SIGSEGV: _fact("crash in native code", _FAULTHANDLER),

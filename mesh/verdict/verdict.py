@@ -1,4 +1,4 @@
-"""Who failed first, how, and why: what a run's summary and its run.json tell."""
+"""The verdict on a run: which rank or host failed first, how, and why."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mesh.verdict.words import Raised, raised
 if TYPE_CHECKING:
     from mesh.verdict.facts import Fact
 
-LAST_LINES = 10  # of what the first one said
-SAME_MOMENT_S = 5.0  # a client learns within this time that an agent was killed: it may have to connect again
+LAST_LINES = 10  # of the first failure's output
+SAME_MOMENT_S = 5.0  # within which a client notices that an agent was killed: it may have to connect again
 KILLERS = "Likely cause: the command or prerun runs pkill, killall, kill -1 or reboot."
 
 Tail = Callable[[int], Sequence[str]]
@@ -34,7 +34,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     fact: Fact | None  # if its cause is one that has a name
 
     def to_json(self) -> dict[str, Any]:
-        """As run.json has it."""
+        """Return the fields of run.json."""
         how = {"signal": self.event.signal} if self.event.signal else {"code": self.event.code}
         return {
             "rank": self.event.rank,
@@ -52,9 +52,9 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """Why the ranks of a run ended before their time."""
 
-    first: Failure | Lost  # what decided
+    first: Failure | Lost  # the failure that decided
     alike: tuple[int, ...] = ()  # as in Outcome
-    root: Failure | None = None  # another rank that is to blame, if the first one's words say so
+    root: Failure | None = None  # another rank that caused it, if the first one's last lines report another's end
     others: tuple[Exited, ...] = ()  # ranks that failed by themselves afterwards, by time
     lost: tuple[Lost, ...] = ()  # hosts that were lost afterwards
     stopped: tuple[int, ...] = ()  # ranks that mesh has stopped
@@ -65,7 +65,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return max(0.0, max((other.time for other in self.others), default=0.0) - _time(self.first))
 
     def to_json(self, placement: Placement) -> dict[str, Any]:
-        """As run.json has it."""
+        """Return the fields of run.json."""
         if isinstance(self.first, Lost):
             host = placement.hosts[self.first.node].name
             first: dict[str, Any] = {"host": host, "ranks": list(placement.ranks(self.first.node))}
@@ -84,7 +84,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict | None:
-    """The verdict on a run that a rank or a lost host has decided; None for all others.
+    """Return the verdict on a run that a rank or a lost host has decided; None for all others.
 
     said: the last lines of a rank, without escape sequences
     """
@@ -101,7 +101,7 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
 
     root = None
     if points_elsewhere(said(outcome.first.rank)):
-        # Whoever has printed a traceback may take longer to end than those that miss it.
+        # A rank that printed a traceback may take longer to end than those that miss it.
         rest = sorted((e for e in outcome.exits if e.rank in stopped), key=lambda e: e.time)
         own = (event for event in [*others, *rest] if not points_elsewhere(said(event.rank)))
         suspects = (failure for failure in map(examine, own) if failure.exception or failure.event.rank not in stopped)

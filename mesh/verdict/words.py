@@ -1,4 +1,4 @@
-"""Python's own account of an error, found in what a program has printed."""
+"""Python's own report of an error, found in a program's output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LEAD = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[ |+-]*\| ?)?")
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
-# Without a traceback: SyntaxError at the program's own text, and what programs print themselves.
+# Without a traceback: SyntaxError at the program's own text, and errors that programs print themselves.
 _BARE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit): ")
-MORE = 3  # lines of a message that has several
+MESSAGE_LINES = 3  # of a message that has several
 
 
 class Raised(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Raised(Struct, frozen=True, kw_only=True):
 
 
 def raised(said: Sequence[str]) -> Raised | None:
-    """The last exception in a program's last lines.
+    """Return the last exception in a program's last lines.
 
     >>> raised(["epoch 1", "Traceback (most recent call last):", '  File "/w/a.py", line 3, in step', "    f()",
     ...         "ValueError: bad shape", "bye"])  # doctest: +NORMALIZE_WHITESPACE
@@ -45,7 +45,7 @@ def raised(said: Sequence[str]) -> Raised | None:
 
 
 def without_lead(line: str) -> str:
-    """A line less what a launcher has put before it.
+    """Return a line without the prefix of a launcher.
 
     >>> without_lead("[rank3]: ValueError: no"), without_lead("  | ValueError: no")
     ('ValueError: no', 'ValueError: no')
@@ -54,12 +54,12 @@ def without_lead(line: str) -> str:
 
 
 def _raised(lines: Sequence[str], begin: int, error: int) -> Raised:
-    frames = [match for line in lines[max(0, begin - MORE) : error] if (match := _FRAME.match(line))]
+    frames = [match for line in lines[max(0, begin - MESSAGE_LINES) : error] if (match := _FRAME.match(line))]
     where = ""
     if frames:
         file, number, function = frames[-1].group("file", "line", "function")
         where = f"{file.rpartition('/')[2]}:{number}" + (f" in {function}" if function else "")
     end = error + 1
-    while end < min(len(lines), error + 1 + MORE) and lines[end].startswith((" ", "\t")):
+    while end < min(len(lines), error + 1 + MESSAGE_LINES) and lines[end].startswith((" ", "\t")):
         end += 1  # a message of several lines
     return Raised(error=lines[error], where=where, lines=tuple(lines[begin:end]))

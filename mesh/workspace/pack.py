@@ -87,10 +87,24 @@ def _read_want(row: Any) -> Want:
     return Want(row["hash"], row["size"], row.get("base", ""), row.get("base_size", 0), head, tail)
 
 
+def find(manifest: Manifest, wanted: Sequence[Want]) -> list[tuple[Want, list[Entry]]]:
+    """Return the files that have each wanted content, in the manifest's order, where like stands beside like.
+
+    Raises MeshError if a host wants a content that the manifest does not have.
+    """
+    wants = {want.hash: want for want in wanted}
+    found: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in manifest.entries:
+        if entry.kind == "f" and entry.content in wants:
+            found[entry.content].append(entry)
+    if len(found) < len(wants):
+        raise MeshError("a host asks for a content that the workspace does not have")
+    return [(wants[content], entries) for content, entries in found.items()]
+
+
 def make(
     root: bytes,
-    manifest: Manifest,
-    wanted: Sequence[Want],
+    contents: Sequence[tuple[Want, Sequence[Entry]]],
     into: IO[bytes],
     *,
     compress: bool = True,
@@ -101,27 +115,20 @@ def make(
 
     compress: deflate where that makes it smaller; the caller knows whether the link is slower than that
     step: called with each file's path while it is open, for tests; tell: hears how far it is
-    Raises Changed, and MeshError if something is wanted that the manifest does not have.
+    Raises Changed.
     """
-    missing = {want.hash: want for want in wanted}
-    places: defaultdict[str, list[Entry]] = defaultdict(list)  # in the manifest's order, where like stands beside like
-    for entry in manifest.entries:
-        if entry.kind == "f" and entry.content in missing:
-            places[entry.content].append(entry)
-    if len(places) < len(missing):
-        raise MeshError("a host asks for a content that the workspace does not have")
     changed: list[str] = []
     with zipfile.ZipFile(into, "w", compresslevel=1) as pack:
-        counter = Counter(tell, "packing", sum(entries[0].size for entries in places.values()))
+        counter = Counter(tell, "packing", sum(entries[0].size for _, entries in contents))
         writer = _Writer(root, pack, compress, step, counter)
-        for content, entries in places.items():
+        for want, entries in contents:
             # A file of the same content will do.
-            if not any(writer.add(missing[content], entry) for entry in entries):
+            if not any(writer.add(want, entry) for entry in entries):
                 changed += [entry.path for entry in entries]
         writer.finish()
     if changed:
         raise Changed(changed)
-    return Packed(contents=len(places), size=into.tell(), literal=writer.literal)
+    return Packed(contents=len(contents), size=into.tell(), literal=writer.literal)
 
 
 class _Writer:

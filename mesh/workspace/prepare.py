@@ -52,8 +52,9 @@ class Prepared(Struct, frozen=True, kw_only=True):
         Raises Changed if a file is not what the manifest says any more: prepare the workspace again, at most three
         times, and let the last error be the user's.
         """
+        contents = pack.find(self.manifest, wanted)
         try:
-            return pack.make(self.root, self.manifest, wanted, into, compress=compress, step=step, tell=tell)
+            return pack.make(self.root, contents, into, compress=compress, step=step, tell=tell)
         except pack.Changed as error:
             for path in error.paths:
                 self.cache.forget(path.encode("latin-1"))

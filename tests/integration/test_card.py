@@ -21,7 +21,7 @@ from mesh.cli.program import COMMANDS
 from mesh.tasks import namespace
 from mesh.workspace import patterns
 from mesh.workspace.hashes import HashCache
-from mesh.workspace.pack import Want, make
+from mesh.workspace.pack import Want, find, make
 from mesh.workspace.prepare import prepare
 from tests.conftest import REPOSITORY, Home
 from tests.lab import Lab, eventually
@@ -82,7 +82,7 @@ def test_the_workspace_travels_as_one_zip(tmp_path: Path) -> None:
     manifest = prepare(tmp_path, (), HashCache(tmp_path, tmp_path.with_suffix(".cache"))).manifest
     wanted = [Want(hash=entry.content, size=entry.size) for entry in manifest.entries if entry.kind == "f"]
     into = io.BytesIO()
-    make(os.fsencode(tmp_path), manifest, wanted, into)
+    make(os.fsencode(tmp_path), find(manifest, wanted), into)
     with zipfile.ZipFile(into) as pack:
         assert pack.testzip() is None
         travelled = b"".join(pack.read(name) for name in pack.namelist())

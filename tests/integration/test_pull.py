@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.workspace.landing import part_of
+from mesh.workspace.pulled import part_of
 from tests.agent.conftest import PYTHONS
 from tests.conftest import Home
 from tests.lab import Lab, TestHost, eventually, is_agent

@@ -71,7 +71,7 @@ PLANTS = {
     "exit with a message": Plant("import sys; sys.exit('no checkpoint')", 1),
     "exit code of a pipe": Plant("sh: set -e; echo start; (exit 9); echo never", 9),
     "killed": Plant("import os; os.kill(os.getpid(), 9)", 0, signal.SIGKILL, fact="killed from outside"),
-    "terminated": Plant("import os; os.kill(os.getpid(), 15)", 0, signal.SIGTERM, fact="told to end from outside"),
+    "terminated": Plant("import os; os.kill(os.getpid(), 15)", 0, signal.SIGTERM, fact="ended from outside"),
     "segmentation fault": Plant("import ctypes; ctypes.string_at(0)", 0, signal.SIGSEGV, fact="crash in native code"),
     "abort": Plant("import os; os.abort()", 0, signal.SIGABRT, fact="crash in native code"),
     "bus error": Plant(
@@ -257,7 +257,7 @@ def test_words_that_point_at_another_rank(home: Home) -> None:
     assert verdict["first"]["rank"] == 1
     assert verdict["root"]["rank"] == 0
     assert verdict["root"]["exception"] == "ValueError: bad shape"
-    assert "its words are about others; what rank 0 on local-0 said:" in done.err
+    assert "its output is about another rank; last lines of rank 0 on local-0:" in done.err
 
 
 @pytest.mark.root

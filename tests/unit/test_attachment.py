@@ -28,9 +28,9 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
-from mesh.engine.introduction import Introduction
-from mesh.engine.naming import NAMING_DELAY_S
 from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
+from mesh.engine.supervisor.introduction import Introduction
+from mesh.engine.supervisor.naming import NAMING_DELAY_S
 from mesh.remote.agent.alone import QUIET, Alone
 from tests.unit.test_supervisor import Replay, exited, finish, gone, stop
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mesh.core.escapes import clean_lines
 from mesh.core.ranks import members, told
 from mesh.screen import fold as folding
-from mesh.screen.fold import HOLD, Fold, Folded
+from mesh.screen.fold import HOLD_S, Fold, Folded
 
 TICK = 0.05  # seconds between two looks at the clock
 LATEST = 0.5  # seconds that a line may wait
@@ -26,7 +26,7 @@ def fold_all(*written: tuple[int, str], ranks: int = 2, exact: bool = False) -> 
     """What is shown of chunks that come at the same moment, and of nothing more."""
     fold = Fold(range(ranks), exact=exact)
     found = [one for rank, text in written for one in fold.feed(rank, text.encode(), 0.0)]
-    return shown([*found, *fold.tick(HOLD)])
+    return shown([*found, *fold.tick(HOLD_S)])
 
 
 # ---- which lines become one
@@ -138,7 +138,7 @@ def test_tracebacks_that_differ_in_an_address_or_in_what_leads_their_lines() -> 
 def test_a_traceback_that_stops_in_the_middle() -> None:
     fold = Fold(range(2))
     assert not fold.feed(0, b"Traceback (most recent call last):\n  File 1\n", 0.0)
-    assert shown(fold.tick(HOLD)) == ["[0] Traceback (most recent call last):\n  File 1"]
+    assert shown(fold.tick(HOLD_S)) == ["[0] Traceback (most recent call last):\n  File 1"]
     assert not fold.feed(0, b"  File 2\n", 1.0)
     assert shown(fold.end(0, 1.1)) == []
     assert shown(fold.end(1, 1.2)) == ["[0]   File 2"]
@@ -159,8 +159,8 @@ def test_what_all_have_is_shown_at_once_and_a_rank_that_has_ended_is_not_waited_
 def test_a_slow_rank_is_not_waited_for_longer_than_it_may_take() -> None:
     fold = Fold(range(3))
     assert fold.feed(0, b"step 1\n", 0.0) + fold.feed(1, b"step 1\n", 0.1) == []
-    assert fold.tick(HOLD - 0.01) == []
-    assert shown(fold.tick(HOLD)) == ["[0-1] step 1"]
+    assert fold.tick(HOLD_S - 0.01) == []
+    assert shown(fold.tick(HOLD_S)) == ["[0-1] step 1"]
     assert fold.feed(2, b"step 1\n", 0.6) == []
     assert fold.feed(0, b"step 2\n", 0.7) == []
     assert shown(fold.tick(2.0)) == ["[2] step 1", "[0] step 2"]
@@ -180,7 +180,7 @@ def test_a_long_line_is_shown_as_it_is_in_its_place() -> None:
 
 
 def test_more_than_can_be_compared_is_shown_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "BURST", 1000)
+    monkeypatch.setattr(folding, "BURST_COST", 1000)
     fold = Fold(range(2))
     assert fold.feed(0, b"a\n", 0.0) == []
     flood = b"x\n" * 1000

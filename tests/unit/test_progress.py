@@ -27,8 +27,9 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.run import RunSpec
+from mesh.screen.output import Style
 from mesh.screen.progress import Progress
-from mesh.screen.terminal import TerminalSink
+from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.workspace.manifest import hash_of
 from tests.conftest import Home
 from tests.unit.test_live import Terminal
@@ -133,16 +134,8 @@ class Clock:
 
 
 def sink_on(number: int, clock: Clock, *, progress: bool = True) -> TerminalSink:
-    return TerminalSink(
-        placement=PLACEMENT,
-        mode="all",
-        label="rank",
-        stdout_fd=number,
-        stderr_fd=number,
-        environ={"TERM": "xterm", "NO_COLOR": "1"},
-        progress=progress,
-        clock=clock,
-    )
+    streams = Streams(stdout_fd=number, stderr_fd=number, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    return TerminalSink(PLACEMENT, Style(mode="all"), streams, About(progress=progress), clock=clock)
 
 
 def test_on_a_terminal() -> None:

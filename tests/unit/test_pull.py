@@ -27,8 +27,8 @@ from mesh.core.pull import Offer
 from mesh.engine.receiver import Receiver
 from mesh.remote.agent.frames import FrameError, encode
 from mesh.remote.agent.pull import Pull
-from mesh.workspace.landing import Landing, part_of
 from mesh.workspace.manifest import hash_of
+from mesh.workspace.pulled import PulledFiles, part_of
 from tests.unit.test_place import Editor
 
 MB = 1_000_000
@@ -45,7 +45,7 @@ class Pulling:
 
     def __init__(self, host: Path, into: Path, *paths: str, near: bool = True) -> None:
         self.child = Pull(list(paths), str(host))
-        self.receiver = Receiver(0, Landing(into), self.child.give, lambda: near)
+        self.receiver = Receiver(0, PulledFiles(into), self.child.give, lambda: near)
         self.events: list[Event] = []
         self.came = 0  # bytes
 
@@ -429,7 +429,7 @@ def test_no_name_leaves_the_directory(trap: Path, rows: list[list[Any]]) -> None
     place = set_trap(trap)
     before = outside(trap)
     replies: list[bytes] = []
-    receiver = Receiver(0, Landing(place), replies.append, lambda: True)
+    receiver = Receiver(0, PulledFiles(place), replies.append, lambda: True)
     content = {"hash": hash_of(b"new"), "mode": 0o4777, "mtime": 5}
     with contextlib.suppress(FrameError):
         list(receiver.take(encode({"type": "list"}, zlib.compress(json.dumps(rows).encode()))))
@@ -448,7 +448,7 @@ def test_no_name_leaves_the_directory(trap: Path, rows: list[list[Any]]) -> None
 def test_nonsense_ends_it_with_an_error(trap: Path, frames: list[tuple[str, dict[str, Any], bytes]]) -> None:
     place = set_trap(trap)
     before = outside(trap)
-    receiver = Receiver(0, Landing(place), lambda data: None, lambda: True)
+    receiver = Receiver(0, PulledFiles(place), lambda data: None, lambda: True)
     events: list[Event] = []
     with contextlib.suppress(FrameError):
         for kind, fields, data in frames:
@@ -471,14 +471,14 @@ def test_nonsense_ends_it_with_an_error(trap: Path, frames: list[tuple[str, dict
     ids=["no frame", "a bomb", "a long list", "an endless frame", "an end without a file", "a bad size"],
 )
 def test_what_is_against_the_protocol(into: Path, data: bytes) -> None:
-    receiver = Receiver(0, Landing(into), lambda data: None, lambda: True)
+    receiver = Receiver(0, PulledFiles(into), lambda data: None, lambda: True)
     with pytest.raises(FrameError):
         list(receiver.take(data))
     receiver.close()
 
 
 def test_what_arrives_damaged_is_not_kept(into: Path) -> None:
-    receiver = Receiver(0, Landing(into), lambda data: None, lambda: True)
+    receiver = Receiver(0, PulledFiles(into), lambda data: None, lambda: True)
     rows = [["f", "f", 0o644, 5, 3, ""]]
     events = list(receiver.take(encode({"type": "list"}, zlib.compress(json.dumps(rows).encode()))))
     for frame in (
@@ -493,12 +493,12 @@ def test_what_arrives_damaged_is_not_kept(into: Path) -> None:
 
 
 def test_an_offset_that_was_not_offered(into: Path) -> None:
-    landing = Landing(into)
+    files = PulledFiles(into)
     with pytest.raises(ValueError, match="not offered"):
-        landing.begin(b"f", Offer(size=0, hash=""), 5)
+        files.begin(b"f", Offer(size=0, hash=""), 5)
     with pytest.raises(PathRefused):
-        landing.begin(b"a/../f", Offer(size=0, hash=""), 0)
-    landing.close()
+        files.begin(b"a/../f", Offer(size=0, hash=""), 0)
+    files.close()
 
 
 def test_files_of_the_users_that_are_called_mesh_part_are_pulled(host: Path, into: Path) -> None:

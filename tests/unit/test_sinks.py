@@ -35,8 +35,9 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import PrerunEntry, RunSpec
 from mesh.rundir.writer import StoreSink
 from mesh.screen.jsonl import JsonSink
-from mesh.screen.summary import MOST_LINES, run_summary
-from mesh.screen.terminal import TerminalSink
+from mesh.screen.output import Style
+from mesh.screen.summary import SUMMARY_LINES, run_summary
+from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.verdict.verdict import make_verdict
 from mesh.verdict.words import raised, without_lead
 
@@ -78,15 +79,8 @@ def show(
     """What a terminal sink writes to stdout and stderr; github: in a job there, of a run that fails."""
     environ = {"NO_COLOR": "1", **({"GITHUB_ACTIONS": "true"} if github else {})}
     with reading(terminal=terminal) as (out, out_told), reading(terminal=terminal) as (err, err_told):
-        sink = TerminalSink(
-            placement=PLACEMENT,
-            mode=mode,
-            label=label,
-            stdout_fd=out,
-            stderr_fd=err,
-            environ=environ,
-            title="train 50%",
-        )
+        streams = Streams(stdout_fd=out, stderr_fd=err, environ=environ)
+        sink = TerminalSink(PLACEMENT, Style(mode=mode, label=label), streams, About(title="train 50%"))
         for event in events:
             sink.handle(event)
         sink.idle()
@@ -157,7 +151,7 @@ def test_a_long_line_has_one_label_and_is_not_torn() -> None:
     read_end, write_end = os.pipe()
     if not os.fork():
         os.close(read_end)
-        sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+        sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
         for event in [*events, output(1, b"\n"), output(0, b"end\n")]:
             sink.handle(event)
         os._exit(0)
@@ -214,7 +208,7 @@ def test_a_long_line_in_its_place() -> None:
     read_end, write_end = os.pipe()
     if not os.fork():
         os.close(read_end)
-        sink = TerminalSink(placement=PLACEMENT, mode="fold", label="rank", stdout_fd=write_end, environ={})
+        sink = TerminalSink(PLACEMENT, Style(mode="fold"), Streams(stdout_fd=write_end, environ={}))
         for event in [output(0, b"a\n"), *(output(0, piece) for _ in range(30)), output(0, b"end\nb\n"), exited(0)]:
             sink.handle(event)
         sink.handle(Finished(time=2, exit_code=1, cause="", run=""))
@@ -296,7 +290,7 @@ def test_a_sequence_that_never_ends_eats_nothing() -> None:
 
 def test_a_reader_that_has_gone() -> None:
     read_end, write_end = os.pipe()
-    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
     sink.idle()
     os.close(read_end)
     with pytest.raises(OutputClosed):
@@ -304,7 +298,7 @@ def test_a_reader_that_has_gone() -> None:
     os.close(write_end)
     read_end, write_end = os.pipe()
     os.close(read_end)
-    sink = TerminalSink(placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, environ={})
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, environ={}))
     with pytest.raises(OutputClosed):
         sink.handle(output(0, b"x\n"))
     os.close(write_end)
@@ -313,9 +307,7 @@ def test_a_reader_that_has_gone() -> None:
 def test_messages_that_nobody_can_read_are_no_error() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    sink = TerminalSink(
-        placement=PLACEMENT, mode="all", label="rank", stdout_fd=write_end, stderr_fd=write_end, environ={}
-    )
+    sink = TerminalSink(PLACEMENT, Style(mode="all"), Streams(stdout_fd=write_end, stderr_fd=write_end, environ={}))
     sink.handle(Notice(time=1, text="x"))
     os.close(write_end)
 
@@ -502,7 +494,7 @@ def test_ranks_that_failed_alike_are_one_subject() -> None:
     failed = outcome(Cause.RANK, 3, first=ends[0], alike=(0, 1, 2), exits=ends)
     assert summarize(failed, ["no data"]) == [
         "ranks 0-2 failed alike: exit 3, 4.1 s after the start",
-        "what rank 0 on tpu-0 said:",
+        "last lines of rank 0 on tpu-0:",
         "    no data",
         "after it: rank 5 failed within 0.0 s (exit 4)",
         "logs: /logs",
@@ -530,7 +522,7 @@ def test_a_summary_is_never_longer_than_it_may_be() -> None:
         PrepareFailed(time=1, node=node, step="python", message=f"problem {node}", hint="a\nb\nc") for node in range(12)
     )
     lines = summarize(outcome(Cause.PREPARE, 125, started=0.0, failures=failures, unverified=("x",) * 9))
-    assert len(lines) == MOST_LINES
+    assert len(lines) == SUMMARY_LINES
     assert lines[-1] == "logs: /logs"
 
 
@@ -559,7 +551,7 @@ def test_a_verdict_that_blames_another_rank() -> None:
     assert run_summary(ended, PLACEMENT, verdict, lambda node: [], Path("/logs")) == [
         "rank 2 on tpu-2 failed first: exit 1, 4.1 s after the start",
         "    E: Connection closed by peer",
-        "its words are about others; what rank 5 on tpu-5 said:",
+        "its output is about another rank; last lines of rank 5 on tpu-5:",
         "    Traceback (most recent call last):",
         "    MemoryError",
         "after it: rank 5 failed within 0.9 s (exit 1)",

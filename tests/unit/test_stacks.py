@@ -14,7 +14,8 @@ from mesh.core.run import RunSpec
 from mesh.core.stacks import Gathered, ended, fold, full, notes, short
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Order, Say, Signal
-from mesh.engine.supervisor import STACKS, Supervisor
+from mesh.engine.supervisor import Supervisor
+from mesh.engine.supervisor.ending import STACKS_LIMIT_S
 
 PSUM = [["wait", "/usr/lib/python3.11/threading.py", 320], ["psum", "train.py", 88], ["<module>", "train.py", 99]]
 LOAD = [["DataLoader.__next__", "data.py", 41], ["<module>", "train.py", 60]]
@@ -190,8 +191,8 @@ def test_a_host_that_does_not_tell_is_not_waited_for() -> None:
     run = Timed()
     run.tick(6.0)
     run.handle(answered(0, stacks=[]))
-    assert run.tick(6.0 + STACKS - 0.1) == []
-    assert [type(order) for order in run.tick(6.0 + STACKS)] == [Signal, Signal]
+    assert run.tick(6.0 + STACKS_LIMIT_S - 0.1) == []
+    assert [type(order) for order in run.tick(6.0 + STACKS_LIMIT_S)] == [Signal, Signal]
 
 
 def test_what_happens_while_stacks_are_taken_is_not_the_cause() -> None:
@@ -199,7 +200,7 @@ def test_what_happens_while_stacks_are_taken_is_not_the_cause() -> None:
     run.tick(6.0)
     run.handle(Exited(time=6.1, node=0, rank=0, code=1))
     assert run.handle(Interrupted(time=6.2, signal=signal.SIGINT))[0] == Signal(node=1, number=2, grace=10.0)
-    assert run.tick(6.0 + STACKS) == []
+    assert run.tick(6.0 + STACKS_LIMIT_S) == []
     assert run.supervisor.outcome(20.0).cause is Cause.TIMEOUT
 
 

@@ -37,9 +37,10 @@ from mesh.core.events import (
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
-from mesh.engine.naming import NAMING_DELAY_S
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
-from mesh.engine.supervisor import PATIENCE, QUIET, Supervisor
+from mesh.engine.supervisor import Supervisor
+from mesh.engine.supervisor.ending import ANSWER_LIMIT_S, OUTPUT_PAUSE_S
+from mesh.engine.supervisor.naming import NAMING_DELAY_S
 from mesh.remote.telling import told_other
 
 GRACE, DRAIN = 10.0, 2.0
@@ -373,8 +374,8 @@ def test_one_failure_stops_the_others_once_they_are_quiet() -> None:
     replay.ready()
     replay.tick(2.0)
     assert replay.handle(exited(1, 3)) == []
-    assert replay.tick(2.0 + QUIET / 2) == []
-    assert replay.tick(2.0 + QUIET) == [stop(0), stop(2)]
+    assert replay.tick(2.0 + OUTPUT_PAUSE_S / 2) == []
+    assert replay.tick(2.0 + OUTPUT_PAUSE_S) == [stop(0), stop(2)]
     assert replay.handle(exited(0, by=15, at=2.6)) == []
     assert replay.handle(exited(2, by=15, at=2.6)) == [finish(0), finish(1), finish(2)]
     replay.handle(*gone(0, 1, 2))
@@ -400,7 +401,7 @@ def test_the_first_in_time_decides_not_the_first_heard_of() -> None:
     replay.tick(2.0)
     replay.handle(exited(2, 7, at=1.95))
     replay.handle(exited(0, 9, at=1.90))
-    replay.tick(2.0 + QUIET)
+    replay.tick(2.0 + OUTPUT_PAUSE_S)
     replay.handle(exited(1, by=15, at=2.55), *gone(0, 1, 2))
     assert replay.outcome().exit_code == 9
 
@@ -456,10 +457,10 @@ def test_a_kill_is_not_waited_for_as_long_as_grace() -> None:
     replay.ready()
     replay.tick(2.0)
     replay.handle(Interrupted(time=2, signal=signal.SIGINT), Interrupted(time=3, signal=signal.SIGINT))
-    assert replay.tick(2.0 + PATIENCE) == [finish(0, grace=0.0)]
-    replay.tick(2.0 + 2 * PATIENCE)
+    assert replay.tick(2.0 + ANSWER_LIMIT_S) == [finish(0, grace=0.0)]
+    replay.tick(2.0 + 2 * ANSWER_LIMIT_S)
     (told,) = replay.outcome().unverified
-    assert told.startswith("h0: did not answer whether all is gone there. Anything left there ends by ")
+    assert told.startswith("h0: did not report that all is gone there. Anything left there ends by ")
 
 
 def test_an_interrupt_while_a_failure_is_being_stopped_kills_but_does_not_decide() -> None:
@@ -563,7 +564,7 @@ def test_a_lost_host_ends_the_run_with_76() -> None:
     replay.ready()
     replay.tick(2.0)
     assert replay.handle(Lost(time=2, node=1, reason="the connection ended")) == []
-    assert replay.tick(2.0 + QUIET) == [stop(0)]
+    assert replay.tick(2.0 + OUTPUT_PAUSE_S) == [stop(0)]
     assert replay.handle(exited(0, by=15, at=2.6)) == [finish(0)]
     replay.handle(*gone(0))
     outcome = replay.outcome()
@@ -646,11 +647,11 @@ def test_an_agent_that_never_answers_is_not_waited_for_for_ever() -> None:
     replay.ready()
     replay.tick(2.0)
     replay.handle(exited(0, at=2), exited(1, at=2), *gone(0))
-    replay.tick(2.0 + GRACE + PATIENCE)
+    replay.tick(2.0 + GRACE + ANSWER_LIMIT_S)
     outcome = replay.outcome()
     assert outcome.exit_code == 0
     (told,) = outcome.unverified
-    assert told.startswith("h1: did not answer whether all is gone there. Anything left there ends by ")
+    assert told.startswith("h1: did not report that all is gone there. Anything left there ends by ")
 
 
 def test_a_rank_that_sigkill_does_not_end_is_not_waited_for_for_ever() -> None:
@@ -658,7 +659,7 @@ def test_a_rank_that_sigkill_does_not_end_is_not_waited_for_for_ever() -> None:
     replay.ready()
     replay.tick(2.0)
     replay.handle(Interrupted(time=2, signal=signal.SIGINT))
-    assert replay.tick(2.0 + GRACE + PATIENCE) == [finish(0)]
+    assert replay.tick(2.0 + GRACE + ANSWER_LIMIT_S) == [finish(0)]
     replay.handle(Gone(time=30, node=0, left=("pid 7 (cp), in uninterruptible sleep",)))
     assert replay.outcome().unverified == ("h0: pid 7 (cp), in uninterruptible sleep",)
 
@@ -953,7 +954,7 @@ def test_a_host_may_ask_for_time() -> None:
     replay.handle(exited(0))
     replay.tick(2.0)
     replay.handle(HostNotice(time=2, node=0, text="waiting for /dev/accel0 to be free", seconds=30.0))
-    replay.tick(2.0 + 30.0 + PATIENCE - 1)
+    replay.tick(2.0 + 30.0 + ANSWER_LIMIT_S - 1)
     assert not replay.supervisor.done
     replay.handle(Gone(time=33, node=0, left=("/dev/accel0 cannot be opened",)))
     assert replay.outcome().unverified == ("h0: /dev/accel0 cannot be opened",)

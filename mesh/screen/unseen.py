@@ -1,4 +1,4 @@
-"""Hiding from a reader of events what somebody has seen already."""
+"""Leaving out output that the user has seen already."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from mesh.core.interfaces import Sink
 from mesh.screen.pause import Pause
 
 
-class Gate:
-    """Hands on all events to a sink, but not all output, and nothing while the user is asked something."""
+class Unseen:
+    """Hands all events to a sink but output that the user has seen, and none while a question to the user is open."""
 
     def __init__(
         self,
         sink: Sink,
-        hide: Mapping[tuple[int, Stream], int],
+        seen: Mapping[tuple[int, Stream], int],
         placement: Placement,
         *,
-        is_open: bool,
+        from_start: bool,
         pause: Pause,
     ) -> None:
-        """hide: the first bytes of each stream; is_open: output is handed on before the hosts tell that it is new."""
-        self._sink, self._hide, self._pause = sink, dict(hide), pause
-        self._closed = set() if is_open else set(range(len(placement.hosts)))  # hosts
+        """seen: bytes at the start of each stream; from_start: hand on older output as well, before CaughtUp."""
+        self._sink, self._seen, self._pause = sink, dict(seen), pause
+        self._behind = set() if from_start else set(range(len(placement.hosts)))  # hosts that still send old output
 
     def handle(self, event: Event) -> None:
         with self._pause.showing():
@@ -40,17 +40,17 @@ class Gate:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, CaughtUp):
-            self._closed.discard(event.node)
+            self._behind.discard(event.node)
         elif isinstance(event, Output):
             key = event.rank, event.stream
-            hidden = min(self._hide.get(key, 0), len(event.data))
-            if hidden:
-                self._hide[key] -= hidden
-                data = event.data[hidden:]
+            seen = min(self._seen.get(key, 0), len(event.data))
+            if seen:
+                self._seen[key] -= seen
+                data = event.data[seen:]
                 event = Output(time=event.time, node=event.node, rank=event.rank, stream=event.stream, data=data)
-            if event.data and event.node not in self._closed:
+            if event.data and event.node not in self._behind:
                 self._sink.handle(event)
             return
-        elif isinstance(event, LeftOut) and event.node in self._closed:
+        elif isinstance(event, LeftOut) and event.node in self._behind:
             return
         self._sink.handle(event)

@@ -37,7 +37,7 @@ class _Hash(Protocol):
 NOTHING = Offer(size=0, hash="")
 
 
-class Landing:
+class PulledFiles:
     """One directory. Not for several threads; all methods may raise PathPathRefused, and OSError.
 
     Directories get their modes and times with ``close``, when nothing is put into them any more.

@@ -7,7 +7,7 @@ from mesh.core.events import Introduced
 from mesh.core.run import RunSpec
 from mesh.engine.orders import Introduce, Order, Say
 
-PATIENCE = 10.0  # seconds; an agent gives up the first host's after 5
+INTRODUCTION_LIMIT_S = 10.0  # an agent gives up the first host's after 5
 MOST_NAMED = 8  # hosts
 
 
@@ -52,6 +52,6 @@ class Introduction:
         names = ", ".join(self._names[node] for node in missing[:MOST_NAMED]) + ", ..." * (len(missing) > MOST_NAMED)
         text = (
             f"{names} cannot reach {self._names[0]} ({reasons[missing[0]]}): without a client, what fails on one side "
-            "does not end the ranks on the other; the next `mesh attach` does. `mesh check` tells more"
+            "does not end the ranks on the other; the next `mesh attach` does. `mesh check` shows more"
         )
         return [Say(text=text)]
