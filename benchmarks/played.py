@@ -17,7 +17,9 @@ import threading
 import time
 from pathlib import Path
 
-from mesh.app import assemble
+from mesh.app.assemble import Parts, launch
+from mesh.app.backends import Carrier
+from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Host
 from mesh.core.run import RunSpec
 from tests.lab import peak_memory
@@ -57,10 +59,11 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
         spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
-        assemble.BACKENDS = {"played": lambda *given: backend}
+        carrier = Carrier(open=lambda cluster, reaching: backend, descriptors=0)
+        parts = Parts(spec=spec, cluster=cluster, showing=Showing(output=mode), carrier=carrier)
         begin = time.monotonic()
         with _Watch() as watch:
-            outcome, _, _ = assemble.launch(spec, cluster, assemble.Showing(output=mode))
+            outcome, _, _ = launch(parts)
         seconds = time.monotonic() - begin
     if outcome.exit_code:
         raise SystemExit(f"exit {outcome.exit_code}")

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from mesh.api.records import prune as prune
     from mesh.api.replaying import logs as logs
     from mesh.api.stopping import stop as stop
+    from mesh.api.streaming import EventStream as EventStream
+    from mesh.api.streaming import stream as stream
     from mesh.api.workspaces import Explanation as Explanation
     from mesh.api.workspaces import Listed as Listed
     from mesh.api.workspaces import explain as explain
@@ -97,6 +99,7 @@ _MODULES = {
         "prune",
     ),
     "mesh.api.stopping": ("stop",),
+    "mesh.api.streaming": ("EventStream", "stream"),
     "mesh.api.workspaces": (
         "Explanation",
         "Listed",

@@ -13,7 +13,8 @@ from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared
 from mesh.api.inquiries import ask, find_run, told_failures
 from mesh.api.records import LAST, find_record, list_records
 from mesh.api.replaying import logs
-from mesh.app.assemble import Showing, launch, placed
+from mesh.app.assemble import Parts, launch, placed
+from mesh.app.screen import Showing
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
@@ -155,7 +156,8 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
     attachment = Attachment(spec, placed(spec, cluster), can_ask=can_ask)
     place = Place(found, begin)
     try:
-        outcome, placement, store = launch(spec, cluster, showing, supervisor=attachment, attaching=place.attaching)
+        parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=attachment, attaching=place.attaching)
+        outcome, placement, store = launch(parts)
         assert store is not None
         if outcome.cause is Cause.PREPARE:
             place.forget()

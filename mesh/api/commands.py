@@ -13,8 +13,9 @@ from mesh.api.choosing import (
     make_spec,
     project_here,
 )
-from mesh.api.running import run_on
-from mesh.app.assemble import Showing, launch, placed
+from mesh.api.running import Listener, OnEvent, run_on
+from mesh.app.assemble import Parts, launch, placed
+from mesh.app.screen import Showing
 from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
@@ -40,6 +41,7 @@ def run(
     json: bool = False,
     quiet: bool = False,
     typed: Typed | None = None,
+    on_event: OnEvent | None = None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
@@ -50,17 +52,25 @@ def run(
     json: events as JSON lines on stdout; what is for people goes to stderr
     quiet: print nothing at all; the run directory has everything
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
+    on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
+    hosts, and then the error is raised here
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
-    SIGINT, SIGTERM and SIGHUP end the run as they do for the command line.
+    SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
+    found, spec = run_spec(command, cluster, options, clusters_file)
+    notice = options.stdin_notice
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
+    listener = Listener(on_event) if on_event else None
+    return run_on(found, spec, showing, check_first=options.check, listener=listener)
+
+
+def run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+    """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command))
     with_lock = found.backend != "local"
-    spec = replace(spec, lock=with_lock and not spec.share, claim=with_lock)
-    notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
-    return run_on(found, spec, showing, check_first=options.check)
+    return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
 
 def exec(  # noqa: A001  (the command's name)
@@ -75,11 +85,21 @@ def exec(  # noqa: A001  (the command's name)
     json: bool = False,
     quiet: bool = False,
     typed: Typed | None = None,
+    on_event: OnEvent | None = None,
 ) -> RunResult:
     """The same as ``run`` without sync, prerun and lock: safe while a run is on.
 
     Raises UsageError for options that are about those.
     """
+    found, spec = exec_spec(command, cluster, options, clusters_file)
+    notice = options.stdin_notice
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
+    listener = Listener(on_event) if on_event else None
+    return run_on(found, spec, showing, check_first=options.check, listener=listener)
+
+
+def exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+    """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
     given["exclusive"] = options.exclusive
     if any(given.values()):
@@ -89,10 +109,7 @@ def exec(  # noqa: A001  (the command's name)
     spec = make_spec(project_here(), options, _words(command))
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.keep_going and not spec.detach
-    spec = replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
-    notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
-    return run_on(found, spec, showing, check_first=options.check)
+    return found, replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
 
 
 def sync(
@@ -117,7 +134,7 @@ def watch(
     """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
 
     A busy host is waited for, unless options say how long; no sync has a run directory.
-    json: as with run; say, complain: tell the user what is no event of a sync
+    json: as with run; say, complain: show the user messages that are no events of a sync
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     from mesh.api.watching import keep_synced
@@ -138,7 +155,8 @@ def _sync(
         make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
     )
     collected = _Synced()
-    outcome, placement, _ = launch(spec, found, showing, collected, keeps=True)
+    parts = Parts(spec=spec, cluster=found, showing=showing, sinks=(collected,), uses_kept=True)
+    outcome, placement, _ = launch(parts)
     result = SyncResult(
         exit_code=outcome.exit_code,
         files=max((event.files for event in collected.events), default=0),
@@ -185,14 +203,14 @@ def setup(
 def plan(
     command: Sequence[str], *, cluster: str, options: Options = DEFAULTS, clusters_file: str = ""
 ) -> Iterator[str]:
-    """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
+    """Describe a ``run`` in lines for people, and start nothing. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     return _plan(make_spec(project, options, _words(command)), found)
 
 
 class _Synced:
-    """A sink that keeps what was synced."""
+    """A sink that keeps the Synced events."""
 
     def __init__(self) -> None:
         self.events: list[Synced] = []
@@ -213,7 +231,7 @@ def _words(command: Sequence[str]) -> Sequence[str]:
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
-    """What --dry-run tells."""
+    """Return the lines of --dry-run."""
     from mesh.workspace import listing
 
     yield f"cluster    {cluster.name} ({cluster.backend})"

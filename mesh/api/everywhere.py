@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec
-from mesh.app.assemble import BACKENDS, SEVERAL, Showing, launch
+from mesh.app.assemble import Parts, launch
+from mesh.app.backends import BACKENDS, Carrier, Reaching
+from mesh.app.screen import Showing
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
@@ -43,7 +45,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
 
     parts = distinct(clusters)
     hosts = tuple(host for part in parts for host in part.hosts)
-    together = Cluster(name="all clusters", hosts=hosts, backend=SEVERAL)
+    together = Cluster(name="all clusters", hosts=hosts, backend="several")
     spec = make_spec(Project(workspace=Path("/"), named=False), Options(), ())
     spec = replace(spec, sync=False, lock=False)
     most = max((len(part.hosts) for part in parts), default=0)
@@ -56,12 +58,17 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
         is_paused=lambda: prompts.is_open,
     )
     outcome, _, _ = launch(
-        spec,
-        together,
-        Showing(kept=False, quiet=True),
-        _Answers(hosts, heard),
-        supervisor=inquiry,
-        opener=lambda cluster, passwords, *rest: SeveralBackend(parts, passwords, prompts),
+        Parts(
+            spec=spec,
+            cluster=together,
+            showing=Showing(kept=False, quiet=True),
+            sinks=(_Answers(hosts, heard),),
+            decider=inquiry,
+            carrier=Carrier(
+                open=lambda cluster, reaching: SeveralBackend(parts, reaching.passwords, prompts),
+                descriptors=max((BACKENDS[part.backend].descriptors for part in parts), default=0),
+            ),
+        )
     )
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
@@ -135,7 +142,7 @@ class SeveralBackend:
         self._parts = parts
         self._passwords = [Passwords(part.password_env, os.environ, ask=prompts.of(part, passwords)) for part in parts]
         self._backends: list[Backend] = [
-            BACKENDS[part.backend](part, own, CONNECT_LIMIT_S, None, {})
+            BACKENDS[part.backend].open(part, Reaching(passwords=own, limit_s=CONNECT_LIMIT_S))
             for part, own in zip(parts, self._passwords, strict=True)
         ]
         self._threads: list[threading.Thread] = []

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from mesh.api.checking import REACH
 from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
-from mesh.app.assemble import Showing, launch, placed
+from mesh.app.assemble import Parts, launch, placed
+from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
 from mesh.core.findings import few
@@ -75,14 +76,15 @@ class Fetch:
     def _work(self) -> None:
         attaching = replace(self._place.attaching, only_reads=True)
         try:
-            outcome, _, store = launch(
-                self._spec,
-                self._cluster,
-                Showing(quiet=True),
-                supervisor=self._decider,
+            parts = Parts(
+                spec=self._spec,
+                cluster=self._cluster,
+                showing=Showing(quiet=True),
+                decider=self._decider,
                 attaching=attaching,
-                reach=REACH,
+                reach_limit_s=REACH,
             )
+            outcome, _, store = launch(parts)
         except MeshError as error:
             self._problem = str(error)
             return

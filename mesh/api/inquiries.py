@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
 from mesh.api.records import ambiguous, find_record
-from mesh.app.assemble import Showing, launch
+from mesh.app.assemble import Parts, launch
+from mesh.app.screen import Showing
 from mesh.config.clusters import LOCAL
 from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
@@ -179,7 +180,7 @@ def ask(
 ) -> Inquiry:
     """Ask every host. patience: seconds for an answer, 0: the usual.
 
-    then, each_machine, wanted: as with Inquiry; reach, quiet: as with ``launch`` and Showing
+    then, each_machine, wanted: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing
     """
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
@@ -187,7 +188,8 @@ def ask(
     spec = replace(spec, sync=False, lock=False)
     placement = Placement(hosts=cluster.hosts)
     inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
-    outcome, _, _ = launch(spec, cluster, Showing(kept=False, quiet=quiet), supervisor=inquiry, reach=reach)
+    showing = Showing(kept=False, quiet=quiet)
+    outcome, _, _ = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=inquiry, reach_limit_s=reach))
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
     return inquiry

@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster, here, make_spec, project_here
-from mesh.app.assemble import Showing, launch
+from mesh.app.assemble import Parts, launch
+from mesh.app.screen import Showing
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
@@ -24,7 +25,7 @@ from mesh.rundir.results import PullResult, failures
 
 DEFAULTS = Options()
 INTO = "pulled"
-# What was pulled is neither for git nor for the hosts: the next sync would send it to all of them.
+# In the directory of pulled files, so that neither git nor the next sync takes them.
 IGNORE = ".gitignore"
 
 
@@ -43,7 +44,7 @@ def pull(
     paths: relative to the workspace on the hosts, or absolute, or patterns; ~ is a host's home directory
     into: the directory for them; "": ``pulled`` in the working directory, which git and syncs leave out
     json, quiet: as with run
-    What is here and has the same size and time is not fetched again; what was begun goes on. Takes no lock.
+    A file that is here with the same size and time is not fetched again; a part of a file is completed. Takes no lock.
     Raises UsageError.
     """
     found = choose_cluster(cluster, options, clusters_file)
@@ -72,7 +73,15 @@ def pull(
     inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
     showing = Showing(json=json, quiet=quiet, kept=False)
     outcome, placement, _ = launch(
-        spec, found, showing, collected, supervisor=inquiry, landing=landing, summary=summary
+        Parts(
+            spec=spec,
+            cluster=found,
+            showing=showing,
+            sinks=(collected,),
+            decider=inquiry,
+            landing=landing,
+            summary=summary,
+        )
     )
     return PullResult(
         exit_code=outcome.exit_code,
@@ -88,7 +97,7 @@ def pull(
 
 
 def _warned(project: Project, place: Path) -> list[str]:
-    """What there is to say if the next sync takes a directory for a part of the workspace."""
+    """Return a warning if the next sync takes a directory for a part of the workspace."""
     from mesh.workspace.ignore import explain
 
     inside = os.path.relpath(place / "rank-0000", project.workspace)
@@ -108,7 +117,7 @@ def _keep_out(made: Path) -> None:
 
 
 class _Collected:
-    """A sink that keeps what became of a pull."""
+    """A sink that keeps the results of a pull."""
 
     def __init__(self) -> None:
         self.pulled: list[Pulled] = []

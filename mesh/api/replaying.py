@@ -12,7 +12,7 @@ from pathlib import Path
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
 from mesh.api.records import LAST, find_record
-from mesh.app.assemble import Showing
+from mesh.app.screen import Showing
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream

@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from mesh.api.checking import numbered, vetted
-from mesh.app.assemble import Showing, launch
+from mesh.app.assemble import Parts, launch
+from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
-from mesh.core.events import Stream
+from mesh.core.events import Event, Stream
 from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
 
+OnEvent = Callable[[Event], object]
 
-def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bool = False) -> RunResult:
+
+class Listener:
+    """A sink that calls a function with each event. If the function raises, the run ends on all hosts."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._lock = threading.RLock()  # reentrant, as garbage collection may call ``end``
+        self._signals: list[int] = []
+        self._interrupt: Callable[[int], None] | None = None  # None: the run has not started
+        self.error: BaseException | None = None  # that the function has raised
+
+    def attach(self, interrupt: Callable[[int], None]) -> None:
+        """Take the function that ends the run. It is called at once if the run was to end before its start."""
+        with self._lock:
+            self._interrupt, signals = interrupt, self._signals
+        for number in signals:
+            interrupt(number)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the run as a signal does. From any thread, also before the start of the run."""
+        with self._lock:
+            self._signals.append(number)
+            interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt(number)
+
+    def handle(self, event: Event) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._on_event(event)
+        except BaseException as error:
+            self.error = error
+            self.end()
+
+    def idle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def run_on(
+    cluster: Cluster,
+    spec: RunSpec,
+    showing: Showing,
+    *,
+    check_first: bool = False,
+    listener: Listener | None = None,
+) -> RunResult:
     """Run it to its end, in a run directory.
 
-    check_first: see before whether every host is fit for it
+    check_first: see before if every host is fit for it
+    listener: gets all events; an error of its function is raised once the run has ended
     """
     if spec.nproc == AUTO:
         from mesh.api.inquiries import count_gpus
 
         spec = replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
-    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider, keeps=not check_first)
+    parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
+    if listener is not None:
+        parts = replace(parts, sinks=(listener,), started=listener.attach)
+    outcome, placement, store = launch(parts)
     assert store is not None  # runs are kept
+    if listener is not None and listener.error is not None:
+        raise listener.error
     outputs = (Stream.SETUP if spec.kind is Kind.SETUP else Stream.STDOUT, Stream.STDERR)
     return run_result(outcome, placement, store, outputs)

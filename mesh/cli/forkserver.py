@@ -26,7 +26,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import mesh
-from mesh.app import assemble
 from mesh.app.owner import user_name
 from mesh.cli.program import run
 from mesh.cli.thin import GO, READY, WAIT, final_status, socket_of, surroundings
@@ -169,13 +168,11 @@ def _work(way: socket.socket, told: io.FileIO) -> NoReturn:
             watch = _Watch(way)
             watch.start()
             server.expect(sys.argv[1:], os.environ)
-            assemble.AFTERWARDS = []
             status = _run()
             watch.end(status)
             for number in range(len(STREAMS)):  # whoever reads them need not wait until this process is taken apart
                 with contextlib.suppress(OSError):
                     os.close(number)
-            assemble.do_afterwards()
     finally:
         os._exit(status)
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from mesh.api.checking import vetted
 from mesh.api.choosing import make_spec, project_here
-from mesh.app.assemble import Showing, launch
+from mesh.app.assemble import Parts, launch
+from mesh.app.screen import Showing
 from mesh.config.mad import MadJob
 from mesh.config.project import check_workspace
 from mesh.config.settings import Options
@@ -43,7 +44,7 @@ def mad(
     programs = () if spec.prerun else (job.madengine_path,)
     decider = vetted(spec, cluster, paths=paths, programs=programs, program_hint=HINT)
     showing = Showing(output=output, label=label, json=json, quiet=quiet)
-    outcome, placement, store = launch(spec, cluster, showing, supervisor=decider)
+    outcome, placement, store = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=decider))
     assert store is not None  # runs are kept
     return run_result(outcome, placement, store, (Stream.STDOUT, Stream.STDERR))
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import cluster_file, hosted, make_spec
 from mesh.api.running import run_on
-from mesh.app.assemble import Showing
+from mesh.app.screen import Showing
 from mesh.config import tpu
 from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project

@@ -57,7 +57,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     name: str
     hosts: tuple[Host, ...]
-    backend: str = "ssh"  # a key of app.assemble.BACKENDS
+    backend: str = "ssh"  # a key of app.backends.BACKENDS
     gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
     python: str = "python3"  # the interpreter that runs the agent on the hosts
     remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's

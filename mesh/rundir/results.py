@@ -1,4 +1,4 @@
-"""What a run has left in its directory, for programs."""
+"""The results of runs, for programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Stream
+from mesh.core.errors import MeshError
+from mesh.core.events import Exited, Lost, Stream
 from mesh.core.outcome import Cause, Outcome
 from mesh.rundir.writer import StoreSink
 
@@ -21,6 +22,11 @@ class RankResult(Struct, frozen=True, kw_only=True):
     signal: int | None  # the signal that ended it; None if none did, or its end is not known
     stdout_path: Path
     stderr_path: Path
+
+    @property
+    def told(self) -> str:
+        """Its end in words: "exit 3", "killed by SIGKILL"."""
+        return Exited(time=0.0, node=0, rank=self.rank, code=self.code or 0, signal=self.signal or 0).told()
 
     @property
     def stdout(self) -> bytes:
@@ -42,11 +48,29 @@ class RunResult(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankResult, ...]
     failures: tuple[str, ...]  # why the command was not started, one line for each host; () if it was
     directory: Path  # with run.json, events.jsonl and logs/
+    first_failure: str = ""  # the rank or host that decided the end, and how; "": none, or it is not recorded
 
     @property
     def ok(self) -> bool:
         """True if every rank exited 0."""
         return self.exit_code == 0
+
+    def raise_for_status(self) -> None:
+        """Raise a MeshError that names the first failure, with the run's ``exit_code``, unless the run is ``ok``."""
+        if self.ok:
+            return
+        failed = [f"rank {rank.rank} on {rank.host}: {rank.told}" for rank in self.ranks if rank.code or rank.signal]
+        decided_by_rank = self.cause is Cause.RANK
+        reasons = [
+            self.first_failure,
+            *self.failures,
+            *(failed if decided_by_rank else ()),
+            f"ended: {self.cause.value}",
+        ]
+        reason = next(filter(None, reasons))
+        error = MeshError(f"run {self.run}: {reason}", hint=f"mesh logs {self.run}")
+        error.exit_code = self.exit_code
+        raise error
 
 
 class SyncResult(Struct, frozen=True, kw_only=True):
@@ -81,7 +105,7 @@ class PullResult(Struct, frozen=True, kw_only=True):
 
 
 def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs: tuple[Stream, Stream]) -> RunResult:
-    """What an outcome means for each rank.
+    """Return how each rank ended.
 
     outputs: the streams that its stdout and its stderr went to; a setup has one for both
     """
@@ -106,9 +130,19 @@ def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs
         ranks=tuple(ranks),
         failures=failures(outcome, placement),
         directory=store.directory,
+        first_failure=_first_failure(outcome, placement),
     )
 
 
+def _first_failure(outcome: Outcome, placement: Placement) -> str:
+    match outcome.first:
+        case Exited(rank=rank) as exited:
+            return f"rank {rank} on {placement.hosts[placement.node(rank)].name}: {exited.told()}"
+        case Lost(node=node, reason=reason):
+            return f"{placement.hosts[node].name}: lost ({reason})"
+    return ""
+
+
 def failures(outcome: Outcome, placement: Placement) -> tuple[str, ...]:
-    """Why hosts could not take part, a line each."""
+    """Return why hosts could not take part, a line each."""
     return tuple(f"{placement.hosts[failure.node].name}: {failure.message}" for failure in outcome.failures)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mesh.engine.courier import make_credentials
+from mesh.engine.credentials import make_credentials
 from mesh.remote.agent import fanout
 from mesh.remote.agent.state import State
 from mesh.remote.agent.sync import Sync

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mesh.engine.courier import make_credentials
+from mesh.engine.credentials import make_credentials
 from mesh.remote.agent.fanout import credentialed, listen
 from mesh.remote.agent.links import Closed, Link
 from mesh.remote.agent.peers import Hub, Member

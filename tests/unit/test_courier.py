@@ -15,7 +15,7 @@ from mesh.app.luggage import WorkspaceLuggage
 from mesh.core.errors import MeshError
 from mesh.core.events import Serving
 from mesh.core.run import RunSpec
-from mesh.engine.courier import FORESEEN, HANDED_ON, TRIES, Courier, Luggage
+from mesh.engine.courier import FANOUT_BYTES, FORESEEN_BYTES, LISTING_TRIES, Courier, Luggage
 from mesh.remote.blob import opening
 from mesh.remote.session import Session
 from tests.conftest import Home
@@ -123,7 +123,7 @@ def files() -> Iterator[contextlib.ExitStack]:
         yield files
 
 
-@pytest.mark.parametrize("saves", [0, 1, TRIES])
+@pytest.mark.parametrize("saves", [0, 1, LISTING_TRIES])
 def test_a_file_that_changes_each_time_is_listed_again(spec: RunSpec, files: contextlib.ExitStack, saves: int) -> None:
     luggage = Restless(spec, files, lambda event: None)
     luggage.saves = saves
@@ -134,7 +134,7 @@ def test_a_file_that_changes_each_time_is_listed_again(spec: RunSpec, files: con
 
 def test_one_that_changes_too_often_is_named(spec: RunSpec, files: contextlib.ExitStack) -> None:
     luggage = Restless(spec, files, lambda event: None)
-    luggage.saves = TRIES + 1
+    luggage.saves = LISTING_TRIES + 1
     with Road(luggage) as road:
         assert eventually(lambda: bool(road.failures), 10.0)
     assert "a: changes while it is read" in str(road.failures[0])
@@ -143,7 +143,7 @@ def test_one_that_changes_too_often_is_named(spec: RunSpec, files: contextlib.Ex
 def test_hosts_with_nothing_are_not_asked_and_only_those_that_are_fetched_from_listen(
     spec: RunSpec, files: contextlib.ExitStack
 ) -> None:
-    (spec.workspace / "large").write_bytes(os.urandom(HANDED_ON))
+    (spec.workspace / "large").write_bytes(os.urandom(FANOUT_BYTES))
     luggage = WorkspaceLuggage(spec, files, lambda event: None)
     with Road(luggage, 4, is_bare=True) as road:
 
@@ -163,7 +163,7 @@ def test_hosts_with_nothing_are_not_asked_and_only_those_that_are_fetched_from_l
 
 def test_a_pack_that_nobody_wants_any_more_is_broken_off(spec: RunSpec, files: contextlib.ExitStack) -> None:
     """Otherwise a command would wait for it before it ends."""
-    (spec.workspace / "large").write_bytes(bytes(FORESEEN + 1))
+    (spec.workspace / "large").write_bytes(bytes(FORESEEN_BYTES + 1))
     luggage = Unwanted(spec, files, lambda event: None)
     with Road(luggage) as road:
         assert luggage.begun.wait(10.0)

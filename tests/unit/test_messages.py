@@ -23,7 +23,9 @@ from mesh.core.interfaces import Opened
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
 from mesh.core.text import one_line
-from mesh.engine.launcher import Launcher, Local
+from mesh.engine.launcher import Launcher
+from mesh.engine.run import Local, Run
+from mesh.engine.supervisor import Supervisor
 from mesh.remote import answers, messages
 from mesh.remote.agent import messages as requests
 from mesh.remote.agent.errand import NO_ANSWER
@@ -235,7 +237,15 @@ def run(moment: str, frame: bytes) -> tuple[Outcome, Seen, Hosts]:
         owner={}, is_dead=lambda owner: False, luggage=lambda tell: pytest.fail("sync"), password=lambda user: ""
     )
     seen, backend = Seen(), Hosts(moment, frame)
-    launcher = Launcher(spec, Cluster(name="c", hosts=hosts), placement, backend, [seen], local)
+    parts = Run(
+        spec=spec,
+        cluster=Cluster(name="c", hosts=hosts),
+        placement=placement,
+        backend=backend,
+        local=local,
+        decider=Supervisor(spec, placement),
+    )
+    launcher = Launcher(parts, [seen])
     enough = threading.Timer(0.1, lambda: [channel.end() for channel in backend.channels])
     enough.start()
     try:

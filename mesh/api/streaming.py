@@ -1,0 +1,153 @@
+"""A run as an iterator of its events."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from mesh.api.commands import DEFAULTS, exec_spec, run_spec
+from mesh.api.running import Listener, run_on
+from mesh.app.screen import Showing
+from mesh.config.settings import Options
+from mesh.core.events import Event
+from mesh.rundir.results import RunResult
+
+QUEUED_EVENTS = 16  # that wait for the caller; beyond them output waits on the hosts
+LEFT_POLL_S = 0.1  # between two looks if the caller reads no more
+
+
+def stream(
+    command: Sequence[str],
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    sync: bool = True,
+    output: str = "all",
+    quiet: bool = True,
+) -> EventStream:
+    """Start a run and return an iterator of its events, which ends with the run. Raises UsageError.
+
+    sync: False for a run like that of ``exec``, without sync, prerun and lock
+    quiet: print nothing, as the events have it all; the rest as with ``run``
+    The run is in a thread of its own, so that signals are the caller's.
+    """
+    found, spec = (run_spec if sync else exec_spec)(command, cluster, options, clusters_file)
+    showing = Showing(output=output, quiet=quiet)
+    return EventStream(lambda listener: run_on(found, spec, showing, check_first=options.check, listener=listener))
+
+
+class EventStream:
+    """The events of a run, in their order, and then its result.
+
+    The run waits while the caller reads no events. It ends on all hosts when the caller leaves the ``with`` block,
+    calls ``close``, or has no reference to the stream any more, as after a ``break`` out of ``for event in stream(...)``.
+    """
+
+    def __init__(self, run: Callable[[Listener], RunResult]) -> None:
+        """run: runs to the end, with that listener"""
+        self._feed = _Feed(run)
+        # The thread refers to the feed alone, so that a stream that nobody refers to any more ends its run.
+        self._finalizer = weakref.finalize(self, self._feed.end)
+        self._finalizer.atexit = False  # the end of this process ends the run as well
+
+    def __iter__(self) -> EventStream:
+        return self
+
+    def __next__(self) -> Event:
+        """Wait for an event. Raises whatever went wrong in mesh itself, after the last event."""
+        try:
+            event = self._feed.next()
+        except KeyboardInterrupt:
+            self.close(signal.SIGINT)
+            raise
+        if event is None:
+            if self._feed.error is not None:
+                raise self._feed.error
+            raise StopIteration
+        return event
+
+    @property
+    def result(self) -> RunResult:
+        """The result of the run: drops events that were not read, and waits for the end. Raises as ``run`` does."""
+        while self._feed.next() is not None:
+            pass
+        return self._feed.wait()
+
+    def close(self, number: int = signal.SIGTERM) -> None:
+        """End the run on all hosts, as that signal would, and wait until it has ended. May be called again."""
+        self._feed.end(number)
+        self._feed.join()
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+
+
+class _Feed:
+    """The thread of a run, and the queue of its events."""
+
+    def __init__(self, run: Callable[[Listener], RunResult]) -> None:
+        self._run = run
+        self._events: queue.Queue[Event | None] = queue.Queue(QUEUED_EVENTS)  # None: the last one
+        self._listener = Listener(self._put)
+        self._is_left = False  # the caller reads no more events
+        self._is_over = False  # the caller has read the last one
+        self._result: RunResult | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="mesh-run", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Event | None:
+        """Wait for an event; return None after the last one."""
+        if self._is_over or self._is_left:
+            return None
+        event = self._events.get()
+        self._is_over = event is None
+        return event
+
+    def wait(self) -> RunResult:
+        """Wait for the result. Raises the error that ended the run."""
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+        assert self._result is not None
+        return self._result
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the run, if it is on, as that signal would. Waits for nothing."""
+        if self._thread.is_alive() and not self._is_over:
+            self._listener.end(number)
+        self._is_left = True
+
+    def join(self) -> None:
+        """Wait until the run has ended. A KeyboardInterrupt meanwhile is a further signal for the run."""
+        while self._thread.is_alive():
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                self._listener.end(signal.SIGINT)
+
+    def _put(self, event: Event | None) -> None:
+        """Wait until the queue has room, or until the caller reads no more."""
+        while not self._is_left:
+            with contextlib.suppress(queue.Full):
+                self._events.put(event, timeout=LEFT_POLL_S)
+                return
+
+    def _work(self) -> None:
+        try:
+            self._result = self._run(self._listener)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._put(None)

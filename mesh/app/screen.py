@@ -1,0 +1,212 @@
+"""The part of a command that the user sees: sinks, introduction, questions and summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from mesh.config.project import FILE as PROJECT_FILE
+from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import UsageError
+from mesh.core.outcome import Outcome
+from mesh.core.run import Kind, RunSpec
+from mesh.core.typed import Typed
+
+if TYPE_CHECKING:
+    from mesh.core.interfaces import Sink
+    from mesh.rundir.writer import StoreSink
+    from mesh.screen.terminal import TerminalSink
+    from mesh.verdict.verdict import Verdict
+
+SUMMARY_LIMIT_S = 1.0  # for the summary, where a reader has stood still already
+ANSWER_POLL_S = 0.1
+OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
+
+Summary = Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]]  # lines of success, and of failure
+
+
+class Showing(Struct, frozen=True, kw_only=True):
+    """How a command shows a run, and if it keeps it."""
+
+    output: str = "all"  # one of OUTPUTS; "": "fold" on a terminal, else "all"
+    label: str = "rank"  # one of LABELS
+    fold: str = "numbers"  # one of FOLDS: "numbers" also folds lines that differ only in numbers
+    json: bool = False  # events on stdout
+    quiet: bool = False  # show nothing
+    kept: bool = True  # in a run directory
+    stdin_notice: bool = False  # report once if our standard input has data that no rank gets
+    typed: Typed | None = None  # the user's command line; None: messages have no line to paste
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("--output", self.output or "all", OUTPUTS),
+            ("--label", self.label, LABELS),
+            ("--fold", self.fold, FOLDS),
+        ):
+            if value not in known:
+                raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
+
+    @property
+    def mode(self) -> str:
+        """One of OUTPUTS."""
+        if self.output:
+            return self.output
+        from mesh.screen.descriptor import replaced
+
+        return "fold" if _is_terminal(1) and replaced(1) is None else "all"
+
+
+class Screen:
+    """The terminal and the JSON lines of one run, as far as they are wanted."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster, placement: Placement, showing: Showing) -> None:
+        from mesh.screen.pause import Pause
+
+        self._spec, self._cluster, self._placement, self._showing = spec, cluster, placement, showing
+        self._terminal = None if showing.quiet else _terminal(spec, placement, showing)
+        self.pause = Pause()  # of sinks, while the user is asked
+
+    def sinks(self) -> list[Sink]:
+        """Return the sinks that show the run."""
+        sinks: list[Sink] = [self._terminal] if self._terminal else []
+        if self._showing.json:
+            from mesh.screen.jsonl import JsonSink
+
+            sinks.append(JsonSink(placement=self._placement))
+        return sinks
+
+    def hidden(self) -> contextlib.AbstractContextManager[None]:
+        """Within: the terminal shows no live line, as a question stands there."""
+        return self._terminal.hidden() if self._terminal else contextlib.nullcontext()
+
+    def introduce(self) -> None:
+        """Show notices about the cluster before it is used."""
+        spec, cluster = self._spec, self._cluster
+        if spec.kind is Kind.RUN and len(set(cluster.slices)) > 1:
+            sizes = ", ".join(map(str, cluster.slices))
+            self._say(f"the slices have {sizes} hosts; a program that joins TPU slices (Multislice) needs equal ones")
+        if cluster.note and self._showing.kept:
+            self._say(cluster.note)
+        if spec.kind is Kind.SETUP:
+            self._say(f"Setting up cluster '{cluster.name}' ({len(cluster.hosts)} hosts)")  # MESH's own words
+            if not spec.commands:
+                self._say(f"nothing to run: there are no commands: in {spec.workspace / PROJECT_FILE}")
+
+    def report_incomplete_logs(self, problem: str) -> None:
+        """Report why the run directory is not written on."""
+        self._say(f"the run goes on, but its logs are incomplete: {problem}")
+
+    def choose(self, is_over: Callable[[], bool]) -> str:
+        """Ask if Ctrl-C is meant for the run: "stop", "leave" or "go on". is_over: ends the question once it is true"""
+        name = self._spec.run[-6:]
+        question = f"Run {name} keeps running if you leave.  [s]top  [l]eave  [Enter] keep watching "
+        with self.pause.asking(), self.hidden():
+            os.write(2, f"\n{question}".encode())
+            while not select.select([0], [], [], ANSWER_POLL_S)[0]:
+                if is_over():
+                    os.write(2, b"\n")
+                    return "go on"
+            answer = os.read(0, 100).decode("utf-8", "replace") or "l"
+        return {"s": "stop", "l": "leave"}.get(answer.strip().lower()[:1], "go on")
+
+    def conclude(self, ended: Conclusion) -> None:
+        """Show how the run ended."""
+        if self._terminal is None:
+            return
+        if ended.is_shown:
+            self._conclude(self._terminal, ended)
+        else:  # its reader has stood still, and may go on to read these lines
+            terminal = self._terminal
+            last = threading.Thread(target=lambda: self._conclude(terminal, ended), name="mesh-last-words", daemon=True)
+            last.start()
+            last.join(SUMMARY_LIMIT_S)
+
+    def _say(self, text: str) -> None:
+        if self._terminal:
+            self._terminal.say(text)
+
+    def _conclude(self, terminal: TerminalSink, ended: Conclusion) -> None:
+        from mesh.core.amounts import told_bytes
+        from mesh.core.ranks import told_ranks
+
+        outcome, store = ended.outcome, ended.store
+        terminal.conclude(self._lines(ended), failed=bool(outcome.exit_code))
+        if store and store.left_out:
+            size, ranks = told_bytes(sum(store.left_out.values())), told_ranks(store.left_out)
+            terminal.say(f"left out of the logs: {size} of {ranks}, beyond `logs:` in mesh.yaml or for want of room")
+        if store and store.problem:
+            terminal.complain(f"the run directory is incomplete: {store.problem}")
+        if terminal.problem:
+            terminal.complain(f"not all output could be shown: {terminal.problem}")
+        if ended.summary:
+            done, failed = ended.summary(outcome, self._placement)
+            terminal.conclude(done, failed=False)
+            terminal.conclude(failed, failed=True)
+
+    def _lines(self, ended: Conclusion) -> Sequence[str]:
+        from mesh.screen.summary import run_summary, setup_summary, sync_summary
+
+        outcome, placement, store = ended.outcome, self._placement, ended.store
+        if self._spec.kind is Kind.SYNC:
+            return sync_summary(outcome, placement)
+        # After a failure of what goes on there was no run to attach to, which is an error.
+        if store is None or (outcome.goes_on and outcome.failures):
+            return []
+        if self._spec.kind is Kind.SETUP:
+            return setup_summary(outcome, placement, self._cluster.name, store.set_up, store.logs)
+        logs = ended.logs or store.logs
+        return run_summary(outcome, placement, ended.verdict, store.prepared, logs, self._showing.typed)
+
+
+class Conclusion(Struct, frozen=True, kw_only=True):
+    """The end of a run, for its summary."""
+
+    outcome: Outcome
+    verdict: Verdict | None  # None: the run is not kept
+    store: StoreSink | None  # None: the run is not kept
+    logs: Path | None  # the directory to name instead of the store's
+    summary: Summary | None  # the last lines, where the run is not kept
+    is_shown: bool  # false if a reader of the output stood still when the run was interrupted
+
+
+def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> TerminalSink:
+    from mesh.screen.output import Style
+    from mesh.screen.terminal import About, Streams, TerminalSink
+
+    mode = "none" if showing.json else showing.mode
+    streams = Streams(
+        environ=os.environ,
+        stdin_fd=0 if spec.stdin == "none" else -1,
+        unsent=_unsent_notice(spec) if showing.stdin_notice else "",
+        typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+    )
+    about = About(
+        progress=not showing.json,
+        noun="host" if spec.kind is Kind.SETUP else "rank",
+        run=spec.run if spec.kind is Kind.RUN else "",
+        stacks=spec.stacks_on_timeout,
+        title=shlex.join(spec.command),
+        typed=showing.typed,
+    )
+    style = Style(mode=mode, label=showing.label, exact=showing.fold == "exact")
+    return TerminalSink(placement, style, streams, about)
+
+
+def _unsent_notice(spec: RunSpec) -> str:
+    hint = "" if spec.detach else "; use -i (rank 0) or --stdin all"
+    return f"stdin is not sent to any rank{hint}"
+
+
+def _is_terminal(number: int) -> bool:
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False

@@ -1,0 +1,139 @@
+"""The channels to all hosts: a thread opens them, a thread per host reads its own and opens another when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from mesh.core.errors import HostUnreachable
+from mesh.core.events import AsksPassword, Cleared, Ended, PrepareFailed, Stopped, WantsPassword
+from mesh.core.interfaces import Channel
+from mesh.core.text import one_line
+from mesh.engine.courier import NEAR_S
+from mesh.engine.inbox import Inbox
+from mesh.engine.receiver import Receiver
+from mesh.engine.requests import begin_request, early_finds, preparation
+from mesh.engine.run import Run
+from mesh.engine.threads import Threads
+from mesh.remote.blob import start_command
+from mesh.remote.following import Following
+from mesh.remote.session import Session
+
+RECONNECT_INTERVAL_S = 1.0
+LEAVE_LIMIT_S = 0.5  # for the message to each host that we leave
+
+
+class Channels:
+    """The session with the agent of each host."""
+
+    def __init__(
+        self, run: Run, inbox: Inbox, threads: Threads, over: threading.Event, taken: Callable[[int, int], None]
+    ) -> None:
+        """over: set once no host is to be reached again; taken: called with (rank, bytes) when a rank has read stdin"""
+        self._run, self._inbox, self._threads, self._over, self._taken = run, inbox, threads, over, taken
+        self._argv = start_command(run.cluster.python)
+        self.sessions: dict[int, Session] = {}  # by node; a host that cannot be reached has none
+
+    def open(self) -> None:
+        """Begin to open a channel to every host."""
+        self._threads.start("mesh-connect", self._connect)
+
+    def close(self) -> None:
+        """Leave every agent and close every channel."""
+        # In a thread, as a dead connection may block a sender: where an agent has not left yet.
+        self._threads.start("mesh-bye", self._leave).join(LEAVE_LIMIT_S)
+        for session in list(self.sessions.values()):
+            session.close()
+        self._run.backend.close()
+
+    def expect_password(self, event: WantsPassword) -> None:
+        """Ask the user for the password that a host will want."""
+
+        def expect() -> None:
+            self._password(event.node)
+
+        self._threads.start(f"mesh-password-{event.node}", expect)
+
+    def give_password(self, event: AsksPassword) -> None:
+        """Send a host the password that it waits for."""
+
+        def give() -> None:
+            self.sessions[event.node].password(event.step, self._password(event.node))
+
+        self._threads.start(f"mesh-password-{event.node}", give)
+
+    def _password(self, node: int) -> str:
+        """Return the password of the user whom we logged in as, whatever the host calls that user."""
+        return self._run.local.password(self._run.backend.user(node))
+
+    def _leave(self) -> None:
+        for session in list(self.sessions.values()):
+            session.leave()
+
+    def _connect(self) -> None:
+        for opened in self._run.backend.open(self._run.placement.hosts, self._argv):
+            if isinstance(opened.result, HostUnreachable):
+                error = opened.result
+                message = one_line(str(error))  # the server may have written some of it
+                failed = PrepareFailed(
+                    time=time.time(), node=opened.node, step=error.step, message=message, hint=error.hint
+                )
+                self._inbox.post(failed)
+            else:
+                self._begin(opened.node, opened.result)
+
+    def _begin(self, node: int, channel: Channel) -> None:
+        run = self._run
+        session = (Session if run.local.have is None else Following)(
+            node,
+            run.placement.ranks(node)[0],
+            channel,
+            self._taken,
+            lambda: self._reopen(node, session),
+            run.local.is_dead,
+            lambda data: receiver.take(data) if receiver else (),
+        )
+        receiver = self._receiver(node, session)
+        self.sessions[node] = session
+        self._threads.start(f"mesh-host-{run.placement.hosts[node].name}", lambda: self._serve(session, receiver))
+
+    def _serve(self, session: Session, receiver: Receiver | None) -> None:
+        """Send the first request; post all that the host sends, until its agent has left or is lost."""
+        run, local = self._run, self._run.local
+        begin = begin_request(run, session.node)
+        if isinstance(session, Following):
+            ranks = run.placement.ranks(session.node)
+            session.follow(begin, ranks, local.have or {}, only_reads=local.only_reads, only_end=local.only_end)
+        elif run.decider.prepares_at_once:
+            session.begin(begin, preparation(run), early_finds(run))
+        else:
+            session.begin(begin)
+        try:
+            for event in session.events():
+                if isinstance(event, Ended | Cleared | Stopped):
+                    self._inbox.post_urgent(event)
+                else:
+                    self._inbox.post(event, session, session.place)
+        finally:
+            if receiver:
+                receiver.close()
+
+    def _receiver(self, node: int, session: Session) -> Receiver | None:
+        """Return the receiver of files that are pulled from a host, or None if none are."""
+        if self._run.local.landing is None:
+            return None
+        landing = self._run.local.landing(self._run.placement.ranks(node)[0])
+        return Receiver(node, landing, session.reply, lambda: session.round_trip < NEAR_S)
+
+    def _reopen(self, node: int, session: Session) -> Channel | None:
+        """Open another channel to a host whose agent goes on; return None once the host is lost."""
+        while time.monotonic() < session.heard + self._run.spec.host_grace:
+            if self._over.wait(RECONNECT_INTERVAL_S if session.opened > session.heard else 0.0):
+                return None
+            try:
+                session.opened = time.monotonic()
+                return self._run.backend.reopen(node, self._argv)
+            except HostUnreachable:
+                continue
+        return None

@@ -1,0 +1,130 @@
+"""Carries out the decider's orders: each becomes a request to the agent of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from mesh.core.events import Connected, Event, Locked, Ready
+from mesh.engine import orders
+from mesh.engine.courier import Courier
+from mesh.engine.credentials import make_credentials
+from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
+from mesh.engine.requests import preparation
+from mesh.engine.run import Run
+from mesh.engine.threads import Threads
+from mesh.engine.wrapping import host_command
+from mesh.remote.session import Finds, Rank, Session
+
+OLDEST_RUN_DAYS = 3650  # that a run may go on without us
+
+
+class Facts:
+    """Answers of the hosts that requests to them, and to other hosts, are made of."""
+
+    def __init__(self, run: Run) -> None:
+        self._hosts = run.placement.hosts
+        self.connected: dict[int, Connected] = {}
+        self.locked: dict[int, Locked] = {}
+        self.interfaces: dict[int, Mapping[str, str]] = {}  # variables of NCCL and gloo
+        self.ports: tuple[int, ...] = ()  # that are kept for the ranks on the first host
+
+    def note(self, event: Event) -> None:
+        """Keep an answer, if it is one of these."""
+        if isinstance(event, Connected):
+            self.connected[event.node] = event
+        elif isinstance(event, Locked):
+            self.locked[event.node] = event
+            self.ports = event.ports or self.ports
+        elif isinstance(event, Ready):
+            self.interfaces[event.node] = event.interfaces
+
+    def address_of(self, node: int) -> str:
+        """Return a host's address for the other hosts; that of cluster.yaml if the host was not reached."""
+        host, connected = self._hosts[node], self.connected.get(node)
+        return host.internal_ip or (connected.address if connected else host.address)
+
+
+class Dispatcher:
+    """Sends orders to hosts."""
+
+    def __init__(
+        self, run: Run, facts: Facts, sessions: Mapping[int, Session], courier: Courier, threads: Threads
+    ) -> None:
+        self._run, self._facts, self._sessions = run, facts, sessions
+        self._courier, self._threads = courier, threads
+        self._rendezvous: Rendezvous | None = None  # None: not all hosts have answered
+        self._credentials = ""  # by which the agents of a detached run recognise each other
+
+    def carry_out(self, order: orders.HostOrder) -> None:
+        """Send the requests that an order means."""
+        session, spec = self._sessions[order.node], self._run.spec
+        match order:
+            case orders.Lock():
+                session.lock()
+            case orders.Unlock():
+                session.unlock()
+            case orders.Sync(node=node):
+                session.beat()  # how far it is decides how the workspace is packed
+                locked = self._facts.locked[node]
+                self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
+            case orders.Prepare(node=node):
+                session.prepare(preparation(self._run), self._finds(node))
+            case orders.Start(node=node) if spec.commands:
+                session.setup(self._run.placement.ranks(node)[0], spec.commands, spec.force)
+            case orders.Start(node=node):
+                self._start(node, session)
+            case orders.Ask(question=question, enclosed=enclosed) if enclosed:
+                self._threads.start(f"mesh-ask-{order.node}", partial(session.ask_with, question, enclosed))
+            case orders.Ask(question=question, lasting=lasting):
+                session.ask(question, lasting=lasting)
+            case orders.Detach():
+                session.detach()
+            case orders.Introduce(port=port):
+                self._introduce(session, port)
+            case orders.Signal(number=number, grace=grace, why=why):
+                session.signal(number, grace, why)
+            case orders.Kill():
+                session.kill()
+            case orders.Finish(number=number, grace=grace):
+                session.finish(number, grace)
+
+    def ranks(self, node: int) -> list[Rank]:
+        """Return the ranks of a host, as its agent starts them."""
+        spec, ranks = self._run.spec, []
+        for rank in self._run.placement.ranks(node):
+            env = rank_environment(spec, self._run.placement, rank)
+            stdin = spec.stdin == "all" or (spec.stdin == "rank0" and rank == 0)
+            ranks.append(Rank(rank=rank, env=env, stdin=stdin))
+        return ranks
+
+    def _start(self, node: int, session: Session) -> None:
+        spec, facts = self._run.spec, self._facts
+        hosts, env = len(self._run.placement.hosts), {**self._environment(node), **facts.interfaces[node]}
+        command = host_command(spec, hosts, node, env)
+        finds = self._finds(node) if facts.connected[node].is_preparing else None
+        session.start(command, self.ranks(node), finds=finds, detach=spec.detach)
+
+    def _introduce(self, session: Session, port: int) -> None:
+        self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)
+        place = (self._facts.address_of(0), port) if port else ()
+        session.introduce(self._run.spec.host_grace, self._credentials, *place)
+
+    def _finds(self, node: int) -> Finds:
+        """Return what the first rank of a host does, once all hosts have answered."""
+        env = self._environment(node)
+        if not self._run.spec.command:
+            return Finds(env=env)
+        # The first host's own name may mean loopback there; then the way to another host shows the interface.
+        second = [self._facts.address_of(1)] if not node and len(self._run.placement.hosts) > 1 else []
+        return Finds(env=env, interface=self._run.cluster.interface, targets=[env["MASTER_ADDR"], *second])
+
+    def _environment(self, node: int) -> dict[str, str]:
+        spec, placement = self._run.spec, self._run.placement
+        if self._rendezvous is None:  # once for all hosts: all have answered
+            addresses = [self._facts.address_of(node) for node in range(len(placement.hosts))]
+            # The first host keeps none where the run goes on without it.
+            ports = self._facts.ports or ports_wanted(spec, placement)
+            self._rendezvous = Rendezvous(addresses=addresses, ports=ports)
+        found = host_environment(spec, placement, self._rendezvous, node)
+        return {**self._courier.env, **found} if spec.sync else found

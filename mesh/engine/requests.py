@@ -1,0 +1,60 @@
+"""Requests to an agent that are made of the run's specification."""
+
+from __future__ import annotations
+
+from mesh.engine.environment import ports_wanted
+from mesh.engine.run import Run
+from mesh.engine.wrapping import host_program
+from mesh.remote.blob import library
+from mesh.remote.session import Begin, Finds, Preparation
+
+DEVICES_FREE_LIMIT_S = 30.0  # for a host's devices to be free again after a run
+
+
+def begin_request(run: Run, node: int) -> Begin:
+    """Return the first request to a host's agent."""
+    spec, cluster, owner = run.spec, run.cluster, run.local.owner
+    return Begin(
+        run=spec.run,
+        project=spec.project,
+        remote_dir=run.placement.hosts[node].remote_dir or cluster.remote_dir,
+        about=owner,
+        owner=owner if spec.lock else None,
+        lock=run.decider.locks_at_once(node),
+        node=node,
+        announce=spec.is_announced,
+        exclusive=spec.exclusive,
+        share=spec.share,
+        existing=spec.existing,
+        workspace_links=cluster.workspace_links,
+        needs_home=spec.needs_home,
+        devices=cluster.devices,
+        device_patience=DEVICES_FREE_LIMIT_S,
+        spool=spec.spool,
+        lease=spec.lease,
+        grace=spec.grace,
+        ports=() if node else ports_wanted(spec, run.placement),
+        stacks=spec.stacks,
+        drain=spec.drain,
+        timeout=spec.timeout,
+        keep_going=spec.keep_going,
+        plan=run.local.plan,
+    )
+
+
+def preparation(run: Run) -> Preparation:
+    """Return what every host does before its ranks can start."""
+    spec = run.spec
+    return Preparation(
+        prerun=spec.prerun,
+        force=spec.force,
+        claim=spec.claim,
+        evict=spec.evict,
+        library=library() if spec.command else b"",
+        program=host_program(spec),
+    )
+
+
+def early_finds(run: Run) -> Finds:
+    """Return enough to find a named interface and the command on PATH, before all hosts have answered."""
+    return Finds(env=run.spec.env, interface=run.cluster.interface)
