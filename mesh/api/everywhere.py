@@ -135,7 +135,7 @@ class SeveralBackend:
         self._parts = parts
         self._passwords = [Passwords(part.password_env, os.environ, ask=prompts.of(part, passwords)) for part in parts]
         self._backends: list[Backend] = [
-            BACKENDS[part.backend](part, own, CONNECT_LIMIT_S, None, {})
+            BACKENDS[part.backend](part, own, CONNECT_LIMIT_S, {})
             for part, own in zip(parts, self._passwords, strict=True)
         ]
         self._threads: list[threading.Thread] = []

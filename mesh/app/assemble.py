@@ -28,7 +28,6 @@ from mesh.core.typed import Typed
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.ahead import Begun
-    from mesh.backends.ssh.kept import Stock
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.events import Event
     from mesh.core.interfaces import Backend, Sink
@@ -130,11 +129,12 @@ def launch(
     opener: makes the backend; None: the one that the cluster names
     Raises UsageError if this process may not have a descriptor for every host.
     """
-    do_afterwards()
     _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
+    from mesh.keeper.client import KeptBackend, can_keep
+
     with contextlib.ExitStack() as files:
-        stock = _stock(cluster) if keeps else None
-        begun = files.enter_context(_begun(cluster)) if stock is None else {}
+        keeps = keeps and can_keep(cluster)
+        begun = {} if keeps else files.enter_context(_begun(cluster))
         from mesh.backends.ssh.passwords import Passwords
         from mesh.engine.launcher import Launcher, Local
         from mesh.screen.gate import Gate
@@ -169,7 +169,8 @@ def launch(
             only_reads=attaching.only_reads if attaching else False,
             only_end=attaching.only_end if attaching else False,
         )
-        backend = (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, stock, begun)
+        kept = KeptBackend(cluster, passwords, reach, os.environ) if keeps else None
+        backend = kept or (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, begun)
         verdict: Verdict | None = None
 
         def conclude(outcome: Outcome) -> None:
@@ -177,7 +178,7 @@ def launch(
             verdict = store.finish(outcome) if store else None
 
         try:
-            launcher = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor, afterwards)
+            launcher = Launcher(spec, cluster, placement, backend, [*sinks, *more], local, supervisor)
             outcome = launcher.run(conclude)
         finally:
             passwords.close()
@@ -194,10 +195,8 @@ def launch(
             last = threading.Thread(target=say, name="mesh-last-words", daemon=True)
             last.start()
             last.join(LAST_WORDS)
-    if stock:
-        from mesh.keeper.server import fill
-
-        fill(cluster, stock.keys, os.environ)
+    if kept:
+        kept.fill()
     return outcome, placement, store
 
 
@@ -351,16 +350,16 @@ def _allow_descriptors(hosts: int, each: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
+def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, begun: Begun) -> Backend:
     from mesh.backends.local import LocalBackend
 
     return LocalBackend()
 
 
-def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
+def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, begun: Begun) -> Backend:
     from mesh.backends.ssh.backend import SshBackend
 
-    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
+    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, begun=begun)
 
 
 def _begun(cluster: Cluster) -> contextlib.AbstractContextManager[Begun]:
@@ -372,34 +371,5 @@ def _begun(cluster: Cluster) -> contextlib.AbstractContextManager[Begun]:
     return begun(cluster)
 
 
-def _stock(cluster: Cluster) -> Stock | None:
-    """What may be kept, if anything may: where a password is needed, nothing is."""
-    if not cluster.keep or cluster.backend != "ssh" or cluster.password_env or cluster.ask_password:
-        return None
-    from mesh.backends.ssh.kept import Stock
-    from mesh.keeper.server import socket_of
-    from mesh.remote.blob import opening
-
-    return Stock(socket_of(os.environ), opening())
-
-
-# What is done once somebody has been told how the command ended; None: nobody sees to that, and it is done at once.
-AFTERWARDS: list[Callable[[], object]] | None = None
-
-
-def afterwards(work: Callable[[], object]) -> None:
-    """Have something done that nobody need wait for."""
-    if AFTERWARDS is None:
-        work()
-    else:
-        AFTERWARDS.append(work)
-
-
-def do_afterwards() -> None:
-    """Do what was left for later, now."""
-    while AFTERWARDS:
-        AFTERWARDS.pop(0)()
-
-
-Opener = Callable[[Cluster, "Passwords", float, "Stock | None", "Begun"], "Backend"]
+Opener = Callable[[Cluster, "Passwords", float, "Begun"], "Backend"]
 BACKENDS: Mapping[str, Opener] = {"local": _local_backend, "ssh": _ssh_backend}

@@ -144,12 +144,8 @@ class Launcher:
         sinks: Sequence[Sink],
         local: Local,
         supervisor: Decider | None = None,
-        afterwards: Callable[[Callable[[], object]], object] = lambda work: work(),
     ) -> None:
-        """supervisor: who decides; default: the Supervisor of a run.
-
-        afterwards: sees to something that nobody need wait for
-        """
+        """supervisor: who decides; default: the Supervisor of a run."""
         self._spec, self._cluster, self._placement = spec, cluster, placement
         self._backend, self._sinks, self._local = backend, sinks, local
         self._supervisor = supervisor or Supervisor(spec, placement)
@@ -178,7 +174,6 @@ class Launcher:
         self._stdin = _StdinCredit()
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
-        self._afterwards = afterwards
         self._interrupted = False
         self._ticked_at = 0.0  # monotonic: the last Tick
         self._progress_at = 0.0  # monotonic: when progress is told next
@@ -191,7 +186,6 @@ class Launcher:
         """
         with _noted_signals(self._interrupt):
             self._showers = [Shower(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)]
-            hang_up: Callable[[], object] = self._hang_up
             try:
                 self._spawn("mesh-connect", self._connect)
                 self._spawn("mesh-watchdog", self._watch)
@@ -203,12 +197,8 @@ class Launcher:
                 end = outcome.ended
                 code, cause = outcome.exit_code, outcome.cause.value
                 self._show(Finished(time=end, exit_code=code, cause=cause, run=self._spec.run))
-                self._settle_down()
-                # Whoever reads our standard input must be seen to have stopped.
-                if not (self._interrupted or outcome.goes_on or self._spec.stdin != "none"):
-                    hang_up = partial(self._afterwards, self._hang_up)
             finally:
-                hang_up()
+                self._hang_up()
                 self._finish_showing()
             self._raise_errors()
             late = next((item.signal for item in list(self._urgent) if isinstance(item, Interrupted)), 0)

@@ -13,7 +13,6 @@ import threading
 from typing import TextIO
 
 from mesh.core.errors import OutputClosed
-from mesh.screen.foreground import is_in_front
 
 COLUMNS, ROWS = 80, 24  # of a terminal that does not tell
 
@@ -66,7 +65,7 @@ class Descriptor:
     def is_background(self) -> bool:
         """True where it is a terminal at which another job of the shell is at work now."""
         try:
-            return not is_in_front(self._number)
+            return os.tcgetpgrp(self._number) != os.getpgrp()
         except OSError:  # no terminal, or not the one that controls us
             return False
 

@@ -7,7 +7,6 @@ import importlib.util
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -15,14 +14,10 @@ import pytest
 
 from mesh import api
 from mesh.api.choosing import make_spec
-from mesh.app import assemble
 from mesh.app.owner import user_name
 from mesh.config.project import Project, project_directory_name
-from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.run import RunSpec
 from tests.conftest import Home
-from tests.scripted import ScriptedBackend, prints
 
 
 def ended(home: Home, program: str) -> subprocess.CompletedProcess[str]:
@@ -202,31 +197,3 @@ def test_jobs_of_a_repository_share_a_workspace(monkeypatch: pytest.MonkeyPatch,
     assert one == project_directory_name(tmp_path, user_name(), "github.com/me/one")
     monkeypatch.setenv("GITHUB_REPOSITORY", "me/two")
     assert len({here, one, name()}) == 3
-
-
-def test_what_nobody_waits_for_is_done_at_once_or_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-    assemble.afterwards(lambda: done.append(1))
-    assert done == [1]
-    monkeypatch.setattr(assemble, "AFTERWARDS", [])
-    assemble.afterwards(lambda: done.append(2))
-    assemble.afterwards(lambda: done.append(3))
-    assert done == [1]
-    assemble.do_afterwards()
-    assert (done, assemble.AFTERWARDS) == ([1, 2, 3], [])
-
-
-def test_a_run_is_told_before_its_channels_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    backend = ScriptedBackend(prints(1))
-    monkeypatch.setattr(assemble, "BACKENDS", {"played": lambda *given: backend})
-    monkeypatch.setattr(assemble, "AFTERWARDS", [])
-    cluster = Cluster(name="played", hosts=(Host(name="a", address="a"), Host(name="b", address="b")), backend="played")
-    spec = RunSpec(run="played", project="p", workspace=tmp_path, command=("true",), sync=False)
-    outcome, _, _ = assemble.launch(spec, cluster, assemble.Showing(output="none"))
-    assert outcome.exit_code == 0
-    assert [channel._is_closed for channel in backend.channels] == [False, False]
-    assemble.do_afterwards()
-    assert [channel._is_closed for channel in backend.channels] == [True, True]
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("mesh-")]
