@@ -17,9 +17,7 @@ also locks every host, brings the workspace ({files} small files), waits until a
 left. What the hosts compute is paid on the machine that runs the client as well. mesh runs an agent in Python on each
 host; the floors are what it takes to start python3 as often as there are hosts, here and without any network, and to
 log in and start it on each. ControlMaster's connections are open already, and where mesh says "kept" (`keep: 600`) an
-agent waits on every host, with a process that becomes the rank, and here one that has imported mesh: of what is
-computed here for such a command, only the part of the process that was typed is in the client's CPU, and what logs in
-again afterwards is in the hosts'.
+agent waits on every host, with a process that becomes the rank; what logs in again afterwards is in the hosts' CPU.
 """
 FILES = 20
 

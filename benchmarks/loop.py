@@ -15,8 +15,7 @@ HEAD = f"""\
 
 {FILES:,} files of which one has changed since the last run; from Enter until the last host's line of `echo ready`. The
 others bring the directory to all hosts with rsync, as many at a time as there are hosts, and then run the command; over
-ControlMaster both use connections that are open already, as does mesh where it says "kept" (`keep: 600`); the client's
-CPU is that of the process that was typed, which does not do the work then.
+ControlMaster both use connections that are open already, as does mesh where it says "kept" (`keep: 600`).
 """
 
 

@@ -23,8 +23,7 @@ HEAD = """\
 
 Whole commands. "MB sent" is what left the client's network interface, everything included. mesh (`mesh push`) also
 takes every host's lock and checks on every host that each path is as it should be. "Cold" is a host that has had mesh
-before, but nothing of this workspace. Where connections are said to be
-open before, "kept" is `keep: 600`; its client's CPU is that of the process that was typed, which does not do the work.
+before, but nothing of this workspace. Where connections are said to be open before, "kept" is `keep: 600`.
 """
 
 

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # nothing is imported before it is known that the command is done here
-    import signal
-    from typing import NoReturn
-else:
-    import _signal as signal
+CANNOT_FLUSH = 120  # the exit status of Python itself then
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     # Importing takes a moment in which a Ctrl-C is no reason for a traceback.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for number in range(3):  # what we open must not be taken for a stream that was closed before we came
+    for number in range(3):  # a file that we open must not be taken for a stream that was closed before the start
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    from mesh.cli.thin import final_status, hand_over
-
-    status = hand_over(sys.argv)
-    if status is not None:
-        _leave(status)
     # The default looks after every 700 new objects: a quarter of the time that listing 20,000 files takes.
     gc.set_threshold(50_000, 20, 50)
     from mesh.cli.program import run
@@ -41,14 +33,26 @@ def main() -> None:
         code = run(sys.argv)
     except SystemExit as end:
         code = end.code
-    _leave(final_status(code))
+    _leave(_final_status(code))
+
+
+def _final_status(code: object) -> int:
+    """Flush the standard streams, and return the status that Python exits with. code: of a SystemExit"""
+    status = code if isinstance(code, int) else int(code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            status = CANNOT_FLUSH
+    return status & 0xFF
 
 
 def _leave(status: int) -> NoReturn:
-    """End this process as it is: taking everything apart before takes Python as long as a login.
+    """End this process as it is, because taking everything apart before takes Python as long as a login.
 
-    It ends as usual where another program runs us, as debuggers and profilers do, or where somebody asks for warnings,
-    which tell what was left open.
+    It ends as usual where another program runs it, as debuggers and profilers do, or where warnings are asked for,
+    which name what was left open.
     """
     if _is_the_program() and not (sys.gettrace() or sys.getprofile() or sys.warnoptions):
         os._exit(status)
@@ -57,7 +61,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _is_the_program() -> bool:
-    """Whether this process was started as ``mesh ...`` or ``python -m mesh ...``, and nobody monitors it."""
+    """Return True if this process was started as ``mesh ...`` or ``python -m mesh ...``, and no tool monitors it."""
     words = sys.orig_argv[1:3]
     monitors = getattr(sys, "monitoring", None)  # since Python 3.12; a tool has one of six numbers
     if monitors and any(map(monitors.get_tool, range(6))):

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from mesh.api.workspaces import list_workspace as list_workspace
     from mesh.config.settings import Options as Options
     from mesh.core.run import AUTO as AUTO
-    from mesh.keeper.server import about_keepers as about_keepers
-    from mesh.keeper.server import stop_keepers as stop_keepers
+    from mesh.keeper.client import about_keepers as about_keepers
+    from mesh.keeper.client import stop_keepers as stop_keepers
     from mesh.rundir.records import Record as Record
     from mesh.rundir.results import PullResult as PullResult
     from mesh.rundir.results import RankResult as RankResult
@@ -91,7 +91,7 @@ _MODULES = {
         "ps",
     ),
     "mesh.api.replaying": ("logs",),
-    "mesh.keeper.server": ("about_keepers", "stop_keepers"),
+    "mesh.keeper.client": ("about_keepers", "stop_keepers"),
     "mesh.api.pulling": ("pull",),
     "mesh.api.records": (
         "Removed",

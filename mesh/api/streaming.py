@@ -45,8 +45,8 @@ def stream(
 class EventStream:
     """The events of a run, in their order, and then its result.
 
-    The run waits while the caller reads no events. It ends on all hosts when the caller leaves the ``with`` block,
-    calls ``close``, or has no reference to the stream any more, as after a ``break`` out of ``for event in stream(...)``.
+    The run waits while the caller reads no events. It ends on all hosts when the caller leaves the ``with`` block or
+    calls ``close``. It also ends when nothing refers to the stream any more, as after ``break`` in a loop over it.
     """
 
     def __init__(self, run: Callable[[Listener], RunResult]) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mesh.app.backends import BACKENDS, Carrier, Reaching, allow_descriptors, begun_connections
-from mesh.app.keeping import Keeping, keeping
 from mesh.app.owner import Owners, owner_of, plan_of
 from mesh.app.screen import Conclusion, Screen, Showing, Summary
 from mesh.core.cluster import Cluster, Placement
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Launcher
     from mesh.engine.run import Decider, Local
+    from mesh.keeper.client import KeptBackend
     from mesh.remote.following import Place
     from mesh.rundir.resuming import Left
     from mesh.rundir.writer import StoreSink
@@ -94,10 +94,12 @@ def launch(parts: Parts) -> tuple[Outcome, Placement, StoreSink | None]:
 def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     """Put everything together that one run needs; connections to its hosts may begin. files: closes what is opened"""
     spec, cluster, showing, attaching = parts.spec, parts.cluster, parts.showing, parts.attaching
+    from mesh.keeper.client import KeptBackend, can_keep
+
     carrier = parts.carrier or BACKENDS[cluster.backend]
     allow_descriptors(len(cluster.hosts), carrier)
-    kept = keeping(cluster) if parts.uses_kept else None
-    begun = files.enter_context(begun_connections(cluster)) if kept is None else {}
+    uses_kept = parts.uses_kept and can_keep(cluster)
+    begun = {} if uses_kept else files.enter_context(begun_connections(cluster))
     # Imported while connections begin.
     from mesh.backends.ssh.passwords import Passwords
     from mesh.engine.launcher import Launcher
@@ -113,13 +115,13 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     shown = screen.sinks() if attaching is None else _unseen(screen, attaching, placement)
     if attaching is None:
         screen.introduce()
-    stock = kept.stock if kept else None
-    reaching = Reaching(passwords=passwords, limit_s=parts.reach_limit_s, stock=stock, begun=begun)
+    kept = KeptBackend(cluster, passwords, parts.reach_limit_s, os.environ) if uses_kept else None
+    reaching = Reaching(passwords=passwords, limit_s=parts.reach_limit_s, begun=begun)
     run = Run(
         spec=spec,
         cluster=cluster,
         placement=placement,
-        backend=carrier.open(cluster, reaching),
+        backend=kept or carrier.open(cluster, reaching),
         local=_local(parts, screen, passwords, files),
         decider=parts.decider or Supervisor(spec, placement),
     )
@@ -137,7 +139,7 @@ class Assembled:
         screen: Screen,
         store: StoreSink | None,
         passwords: Passwords,
-        kept: Keeping | None,
+        kept: KeptBackend | None,
     ) -> None:
         self.launcher, self.store = launcher, store
         self.placement = placed(parts.spec, parts.cluster)
@@ -170,7 +172,7 @@ class Assembled:
         )
         self._screen.conclude(ended)
         if self._kept:
-            self._kept.refill()
+            self._kept.fill()
         return outcome
 
 

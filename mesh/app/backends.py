@@ -16,7 +16,6 @@ from mesh.core.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.ahead import Begun
-    from mesh.backends.ssh.kept import Stock
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.interfaces import Backend
 
@@ -29,7 +28,6 @@ class Reaching(Struct, frozen=True, kw_only=True):
 
     passwords: Passwords
     limit_s: float = math.inf  # for a host to take a connection; math.inf: as long, and as often, as a run tries
-    stock: Stock | None = None  # agents that wait on the hosts; None: none do
     begun: Begun = field(default_factory=dict)  # connections that were begun already
 
 
@@ -54,7 +52,6 @@ def _ssh_backend(cluster: Cluster, reaching: Reaching) -> Backend:
         environ=os.environ,
         passwords=reaching.passwords,
         reach=reaching.limit_s,
-        stock=reaching.stock,
         begun=reaching.begun,
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mesh.core.amounts import told_bytes
 
 if TYPE_CHECKING:
     from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
+    from mesh.keeper.packets import About
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 MOST_COMMAND = 60  # characters of a command
@@ -115,18 +116,14 @@ def _run_row(line: RunLine, now: float) -> list[str]:
     return [line.run, line.cluster or "-", line.owner or "-", since, *counts, command]
 
 
-def keeper_lines(keepers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is kept for the next command; keepers: as from about_keepers, of other versions of mesh as well."""
+def keeper_lines(keepers: Sequence[About]) -> list[str]:
+    """Return a line for each keeper: on how many hosts an agent waits, for how long, and how it is stopped."""
     lines = []
-    for told in keepers:
-        waiting = told.get("waiting", 0)
-        now = "a command is at work" if told.get("at_work") else f"for {told.get('seconds', 0.0):.0f} s more"
-        pids = [told.get("pid"), *told.get("prepared", [])]
-        more = (
-            f"{'processes' if pids[1:] else 'process'} {' and '.join(map(str, pids))}, {now}; `mesh keep stop` ends it"
-        )
-        ours = ", and mesh itself" * bool(pids[1:])
-        lines.append(f"kept for the next command: an agent on {waiting} host{'s' * (waiting != 1)}{ours} ({more})")
+    for keeper in keepers:
+        hosts = f"{keeper.waiting} host{'s' * (keeper.waiting != 1)}"
+        now = "a command is at work" if keeper.at_work else f"for {keeper.seconds:.0f} s more"
+        more = f"process {keeper.pid}, {now}; `mesh keep stop` ends it"
+        lines.append(f"kept for the next command: an agent on {hosts} ({more})")
     return lines
 
 

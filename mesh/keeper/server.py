@@ -1,58 +1,50 @@
 """The keeper: a process of the user's that holds connections, and on each host an agent that waits for a command.
 
-It begins after a run or a sync on a cluster with ``keep:``, holds no password, knows no run, and ends when nothing
-waits any more. A command that is killed ends through it as it would by itself: its socket's end is that of the agent's
-channel. Beside it stands a process that has imported mesh, and does the commands that are handed to it.
+It starts after a run or a sync on a cluster with ``keep:``, holds no password, has no run, and ends when no agent
+waits any more. A command that is killed ends through it as it would by itself: the end of its socket is that of the
+agent's channel.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import fcntl
-import glob
-import hashlib
-import json
-import math
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
 
-from msgspec.structs import asdict, replace
+import msgspec
 
-from mesh.backends.ssh import kept
-from mesh.backends.ssh.kept import ANSWER, END, PACKET, TOGETHER, ask, key_of, receive, send_all
-from mesh.config.private import AT_START, private_directory
-from mesh.core.cluster import Cluster, Host, HostKeys
+from mesh.backends.ssh.backend import SshBackend, SshChannel
+from mesh.backends.ssh.passwords import Passwords
+from mesh.core.cluster import Cluster
 from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.keeper.keys import keys_of
+from mesh.keeper.packets import (
+    END,
+    PACKET_BYTES,
+    REQUEST_BYTES,
+    About,
+    AskAbout,
+    Fill,
+    Request,
+    Stop,
+    Take,
+    ask,
+    receive,
+    send_all,
+)
+from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file
 from mesh.remote.blob import opening, start_command
 
-if TYPE_CHECKING:
-    from mesh.backends.ssh.backend import SshBackend, SshChannel
-
-LOOK = 1.0  # seconds between two looks at the clock
-LEAVING = 1.0  # seconds for a command to leave; a program may go on
-UNUSED = 5.0  # seconds that it stays while nothing waits
-PING = 1.0  # seconds for a host to answer before its agent is handed out
-FRESH = 2.0  # seconds after a question in which an answer to it is as good as a new one
-REQUEST = 1 << 17  # bytes of one
-LONGEST = 256  # characters of a word that may name a cluster
-LOCK = ".lock"  # beside the socket of a keeper, who has it
-FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
-# What a login by key may need, and where clusters are; a password in a variable is nothing for a process that stays.
-VARIABLES = frozenset(
-    ["HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "MESH_CLUSTERS"]
-)
+CLOCK_POLL_S = 1.0
+CLIENT_EXIT_TIMEOUT_S = 1.0  # for a command to end before its hosts are logged in to again; a program may go on
+UNUSED_TIMEOUT_S = 5.0  # for which the keeper stays while no agent waits
+HOST_ANSWER_TIMEOUT_S = 1.0  # for a host to answer before its agent is lent
 
 
 @dataclass
@@ -60,60 +52,51 @@ class Batch:
     """Hosts that were reached together, and may have a gateway in common."""
 
     backend: SshBackend
-    users: int = 1  # hosts that are still connected, and whoever is connecting them
+    users: int = 1  # hosts that are still connected, and the thread that connects them
 
 
 @dataclass
 class Waiting:
-    """An agent that waits on one host. It serves one command, as it would without us: logins are not shared."""
+    """An agent that waits on one host. It serves one command, as it would without a keeper: logins are not shared."""
 
     key: str
-    cluster: str  # its name
     channel: SshChannel
-    way: socket.socket  # to the agent: whoever has it is its client, and its end is that of the channel
+    way: socket.socket  # to the agent: its holder is the agent's client, and its end is that of the channel
     batch: Batch
     until: float  # by ``now``
-    asked: float = -math.inf  # when its host was asked for a sign of life, by ``now``
     is_lent: bool = False
 
-    def ask(self) -> None:
-        """Ask, unless that was done just now."""
-        if now() > self.asked + FRESH:
-            self.channel.ask()
-            self.asked = now()
-
     def answers(self, deadline: float) -> bool:
-        """Whether it may be lent, as its host has answered by then. deadline: monotonic"""
+        """True if the agent may be lent, because its host has answered by then. deadline: monotonic"""
         return now() < self.until and self.channel.answers(max(0.0, deadline - time.monotonic()))
 
 
 def now() -> float:
-    """Seconds; they pass while a laptop sleeps as well."""
+    """Return seconds that pass while a laptop sleeps as well."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Keeper:
-    """Serves one socket. Each visitor has a thread."""
+    """The server of one socket, with a thread for each visitor."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._changed = threading.Condition()  # guards all below
-        self._waiting: dict[str, Waiting] = {}  # by key_of
+        self._waiting: dict[str, Waiting] = {}  # by key
         self._batches: list[Batch] = []
         self._wanted = 0  # requests that are being filled
-        self._refused: set[str] = set()  # keys of hosts where we cannot log in without a question
-        self._at_work = 0  # agents that were handed out
-        self._asked = now()  # when somebody last wanted something
+        self._refused: set[str] = set()  # keys of hosts that cannot be logged in to without a question
+        self._at_work = 0  # agents that are lent
+        self._asked = now()  # when a command last wanted something
         self._is_over = False
-        self._fork_server: subprocess.Popen[bytes] | None = None
-        self._filling = threading.Lock()  # one after the other, so that a host or gateway gets few logins at a time
+        self._filling = threading.Lock()  # one request at a time, so that a host or gateway gets few logins at a time
 
     def serve(self) -> None:
-        """Until nothing waits, somebody says so, or the socket is somebody else's; agents at work are waited for."""
+        """Serve until nothing waits, a command stops us, or the socket is replaced; then wait for lent agents."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(self._path)
         listener.listen(256)
-        listener.settimeout(LOOK)
+        listener.settimeout(CLOCK_POLL_S)
         mine = _inode(self._path)
         try:
             while not self._is_over and _inode(self._path) == mine:
@@ -122,15 +105,13 @@ class Keeper:
                     threading.Thread(target=self._answer, args=(visitor,), daemon=True).start()
                 except TimeoutError:
                     pass
-                except (OSError, RuntimeError):  # no descriptor or no thread is to be had
-                    time.sleep(LOOK)
+                except (OSError, RuntimeError):  # no descriptor or no thread can be had
+                    time.sleep(CLOCK_POLL_S)
                 self._look_at_the_clock()
         finally:
             if _inode(self._path) == mine:
                 os.unlink(self._path)
             listener.close()
-            if self._fork_server and self._fork_server.stdin:
-                self._fork_server.stdin.close()
             self._let_go(list(self._waiting))
             with self._changed:
                 self._changed.wait_for(lambda: not self._at_work)
@@ -138,129 +119,111 @@ class Keeper:
                 batch.backend.close()
 
     def end(self) -> None:
-        """Leave now, or when the agents at work are done."""
+        """Leave now, or when the lent agents are done."""
         self._is_over = True
-        with contextlib.suppress(OSError):  # somebody who comes has ``serve`` look
-            ask(self._path, {"do": "about"}).close()
+        with contextlib.suppress(OSError):  # a visitor wakes ``serve``
+            ask(self._path, AskAbout()).close()
 
-    def obey(self, request: Mapping[str, Any], visitor: socket.socket | None = None) -> None:
-        """Do what needs no answer. visitor: who asks for it, until it leaves"""
-        if request["do"] == "fill":
-            self._fill(request, visitor)
-        elif request["do"] == "stop":
-            self.end()
-
-    def _answer(self, visitor: socket.socket) -> None:
-        with visitor, contextlib.suppress(OSError):
-            request = json.loads(visitor.recv(REQUEST))
-            if request["do"] == "about":
-                visitor.send(json.dumps(self._about()).encode())
-            elif request["do"] == "take":
-                self._lend(visitor, request["keys"])
-            elif request["do"] == "expect":
-                self._expect(request["words"])
-            else:
-                self.obey(request, visitor)
-
-    def _about(self) -> dict[str, Any]:
-        with self._changed:
-            left = max([waiting.until - now() for waiting in self._waiting.values()], default=0.0)
-            waits = {"waiting": len(self._waiting), "at_work": self._at_work, "seconds": left}
-            return {"pid": os.getpid(), "prepared": self._prepared(), **waits}
-
-    def _look_at_the_clock(self) -> None:
-        with self._changed:
-            old = [key for key, waiting in self._waiting.items() if now() > waiting.until]
-            is_used = self._waiting or self._wanted or self._at_work
-            self._is_over = self._is_over or (not is_used and now() - self._asked > UNUSED)
-        if old:
-            self._let_go(old)
-
-    # ---- agents that wait
-
-    def _fill(self, request: Mapping[str, Any], visitor: socket.socket | None) -> None:
-        """Have an agent wait on each host; one that cannot be reached without a question has none."""
-        given = request["cluster"]
-        hosts = {key: Host(**host) for key, host in given["hosts"].items()}
+    def fill(self, request: Fill, visitor: socket.socket | None = None) -> None:
+        """Have an agent wait on each host that can be logged in to without a question. visitor: the client that asks"""
         with self._changed:
             self._wanted += 1
         try:
-            if visitor:  # its last work is not to wait for our logins
-                visitor.settimeout(LEAVING)
+            if visitor:  # the end of the command must not wait for our logins
+                visitor.settimeout(CLIENT_EXIT_TIMEOUT_S)
                 with contextlib.suppress(OSError):
                     visitor.recv(1)
             with self._filling:
+                hosts = zip(request.keys, request.cluster.hosts, strict=True)
                 with self._changed:
-                    new = {k: host for k, host in hosts.items() if k not in self._waiting and k not in self._refused}
+                    new = {k: host for k, host in hosts if k not in self._waiting and k not in self._refused}
                     self._asked = now()
                 if new and not self._is_over:
-                    rest = {**given, "hosts": tuple(new.values()), "host_keys": HostKeys(given["host_keys"])}
-                    self._connect(list(new), Cluster(**rest), request["keep"])
-                self._have_fork_server()
+                    self._connect(list(new), msgspec.structs.replace(request.cluster, hosts=tuple(new.values())))
         finally:
             with self._changed:
                 self._wanted -= 1
                 self._asked = now()
 
-    def _connect(self, keys: list[str], cluster: Cluster, keep: float) -> None:
-        from mesh.backends.ssh.backend import SshBackend, SshChannel, remote_line
-        from mesh.backends.ssh.passwords import Passwords
+    def _answer(self, visitor: socket.socket) -> None:
+        with visitor, contextlib.suppress(OSError):
+            request: Request = msgspec.json.decode(visitor.recv(REQUEST_BYTES), type=Request)
+            match request:
+                case AskAbout():
+                    visitor.send(msgspec.json.encode(self._about()))
+                case Take(keys=keys):
+                    self._lend(visitor, keys)
+                case Fill():
+                    self.fill(request, visitor)
+                case Stop():
+                    self.end()
 
-        nobody = Passwords("", {}, ask=lambda prompt: "")
+    def _about(self) -> About:
+        with self._changed:
+            left = max([waiting.until - now() for waiting in self._waiting.values()], default=0.0)
+            return About(pid=os.getpid(), waiting=len(self._waiting), at_work=self._at_work, seconds=left)
+
+    def _look_at_the_clock(self) -> None:
+        with self._changed:
+            old = [key for key, waiting in self._waiting.items() if now() > waiting.until]
+            is_used = self._waiting or self._wanted or self._at_work
+            self._is_over = self._is_over or (not is_used and now() - self._asked > UNUSED_TIMEOUT_S)
+        if old:
+            self._let_go(old)
+
+    # ---- agents that wait
+
+    def _connect(self, keys: Sequence[str], cluster: Cluster) -> None:
+        passwords = Passwords("", {}, ask=lambda prompt: "")
         argv = start_command(cluster.python)
-        batch = Batch(SshBackend(cluster, environ=os.environ, passwords=nobody, tries=1))
+        batch = Batch(SshBackend(cluster, environ=os.environ, passwords=passwords, tries=1))
         with self._changed:
             self._batches.append(batch)
         try:
-            for opened in batch.backend.open(cluster.hosts, argv):
-                key, channel = keys[opened.node], opened.result
-                if isinstance(channel, HostUnreachable) and channel.step == "login":
-                    self._refused.add(key)
-                if not isinstance(channel, SshChannel):
-                    continue
-                if key_of(channel.way, remote_line(argv)) != key:  # ssh_config says something else here
-                    self._refused.add(key)
-                    channel.close()
-                    continue
-                try:
-                    channel.send(opening())
-                    way, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    waiting = Waiting(key, cluster.name, channel, way, batch, until=now() + keep)
-                    with self._changed:
-                        if self._is_over:  # what waited was let go already
-                            raise ChannelClosed("the keeper ends")
-                        threading.Thread(target=self._attend, args=(waiting, other), daemon=True).start()
-                        batch.users += 1
-                        self._waiting[key] = waiting
-                except (ChannelClosed, OSError, RuntimeError):  # no descriptor or no thread is to be had
-                    channel.close()
+            refused = self._unlike(keys, batch.backend, cluster, argv)
+            self._refused.update(keys[node] for node in refused)
+            for opened in batch.backend.open(cluster.hosts, argv, without=refused):
+                if isinstance(opened.result, HostUnreachable) and opened.result.step == "login":
+                    self._refused.add(keys[opened.node])
+                if isinstance(opened.result, SshChannel):
+                    self._have_wait(keys[opened.node], opened.result, batch, cluster.keep)
         finally:
             self._release(batch)
 
-    def _have_fork_server(self) -> None:
-        """Have one beside us, which ends with us."""
-        if self._is_over or (self._fork_server and self._fork_server.poll() is None):
-            return
-        pipe, argv = subprocess.PIPE, [sys.executable, "-m", FORK_SERVER]
-        with contextlib.suppress(OSError):  # no process is to be had
-            self._fork_server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+    def _unlike(self, keys: Sequence[str], backend: SshBackend, cluster: Cluster, argv: Sequence[str]) -> set[int]:
+        """Return the nodes that are reached otherwise from here than by their client, or by a ProxyCommand."""
+        try:
+            backend.prepare(cluster.hosts)
+            ways = backend.ways()
+            ours = keys_of(cluster, argv, os.environ, lambda: ways)
+        except Exception:  # ssh_config is at fault
+            return set(range(len(keys)))
+        return {node for node, key in enumerate(keys) if not ways[node] or ours.get(node) != key}
 
-    def _prepared(self) -> list[int]:
-        """The fork server's process, if it is ready."""
-        server = self._fork_server
-        if server is None or server.stdout is None or server.poll() is not None:
-            return []
-        return [server.pid] if select.select([server.stdout], [], [], 0)[0] else []
+    def _have_wait(self, key: str, channel: SshChannel, batch: Batch, keep: float) -> None:
+        """Start an agent through a channel, and keep both for the next command."""
+        try:
+            channel.send(opening())
+            way, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            waiting = Waiting(key, channel, way, batch, until=now() + keep)
+            with self._changed:
+                if self._is_over:  # all that waited was let go already
+                    raise ChannelClosed("the keeper ends")
+                threading.Thread(target=self._attend, args=(waiting, other), daemon=True).start()
+                batch.users += 1
+                self._waiting[key] = waiting
+        except (ChannelClosed, OSError, RuntimeError):  # no descriptor or no thread can be had
+            channel.close()
 
     def _let_go(self, keys: Iterable[str]) -> None:
-        """These agents wait no longer."""
+        """End agents that wait."""
         with self._changed:
             left = [self._waiting.pop(key) for key in keys if key in self._waiting]
         for waiting in left:
             waiting.way.close()
 
     def _release(self, batch: Batch) -> None:
-        """One user less."""
+        """Count a user of a batch less, and close its backend after the last of them."""
         with self._changed:
             batch.users -= 1
             if batch.users:
@@ -270,14 +233,7 @@ class Keeper:
 
     # ---- agents at work
 
-    def _expect(self, words: list[str]) -> None:
-        """A command with these words begins: see which hosts answer before it wants their agents."""
-        with self._changed:
-            expected = [waiting for waiting in self._waiting.values() if waiting.cluster in words]
-        for waiting in expected:
-            waiting.ask()
-
-    def _lend(self, visitor: socket.socket, keys: list[str]) -> None:
+    def _lend(self, visitor: socket.socket, keys: Sequence[str]) -> None:
         """Answer for each key in turn with the way to its agent, or END."""
         with self._changed:
             self._asked = now()
@@ -289,8 +245,8 @@ class Keeper:
         with contextlib.ExitStack() as ways:
             for waiting in lent:
                 ways.enter_context(waiting.way)
-                waiting.ask()
-            deadline = time.monotonic() + PING
+                waiting.channel.ask()
+            deadline = time.monotonic() + HOST_ANSWER_TIMEOUT_S
             for one in found:
                 if one and one.answers(deadline):
                     socket.send_fds(visitor, [one.channel.address.encode()], [one.way.fileno()])
@@ -299,7 +255,7 @@ class Keeper:
                     visitor.send(END)
 
     def _attend(self, waiting: Waiting, way: socket.socket) -> None:
-        """To an agent, until it, its client or whoever had it wait is gone. way: the other end of its own"""
+        """Hand on all that agent and client send, until either is gone. way: the keeper's end of the socket pair"""
         try:
             with way:
                 _relay(way, waiting.channel)
@@ -316,10 +272,10 @@ class Keeper:
 
 
 def _relay(visitor: socket.socket, channel: SshChannel) -> None:
-    """Both ways, until one of the ends is gone."""
+    """Hand on bytes in both directions until one of the ends is gone."""
     back = threading.Thread(target=_bring_back, args=(visitor, channel), daemon=True)
     back.start()
-    with contextlib.suppress(ChannelClosed):  # the way back tells why
+    with contextlib.suppress(ChannelClosed):  # the other direction brings the reason
         while packet := receive(visitor):
             channel.send(packet[1:])
         channel.close()
@@ -331,10 +287,10 @@ def _bring_back(visitor: socket.socket, channel: SshChannel) -> None:
         while data := channel.receive():
             send_all(visitor, data)
         farewell = channel.farewell()
-        stderr = base64.b64encode(farewell.stderr[-PACKET // 2 :]).decode()
-        visitor.send(END + json.dumps({"status": farewell.status, "stderr": stderr}).encode())
+        farewell = msgspec.structs.replace(farewell, stderr=farewell.stderr[-PACKET_BYTES // 2 :])
+        visitor.send(END + msgspec.json.encode(farewell))
         visitor.shutdown(socket.SHUT_RDWR)
-    channel.close()  # if it was the visitor who has gone: whoever sends to the host stops waiting for it
+    channel.close()  # if the visitor is gone, a thread that sends to the host stops waiting for it
 
 
 def _inode(path: str) -> int:
@@ -344,176 +300,23 @@ def _inode(path: str) -> int:
         return 0
 
 
-# ---- for commands
-
-
-def socket_of(environ: Mapping[str, str]) -> str:
-    """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
-    beginning = _beginning(environ)
-    agent = environ.get("SSH_AUTH_SOCK", "")
-    digest = hashlib.blake2b(json.dumps(agent).encode() + _code(), digest_size=6).hexdigest()
-    return f"{beginning}{digest}" if beginning else ""
-
-
-def _beginning(environ: Mapping[str, str]) -> str:
-    """Return the path that the sockets of all keepers of this home begin with; "": there can be none."""
-    directory = private_directory(environ)
-    home = hashlib.blake2b(os.fsencode(environ.get("HOME", "")), digest_size=4).hexdigest()
-    return f"{directory}/.mesh-keeper-{home}-" if directory else ""
-
-
-@cache
-def _code() -> bytes:
-    """What a keeper and its commands must have in common."""
-    return opening() + b"".join(Path(str(file)).read_bytes() for file in (__file__, kept.__file__))
-
-
-def expect(words: list[str], environ: Mapping[str, str]) -> None:
-    """Tell the keeper that a command with these words begins, and may want agents. Waits for nothing."""
-    first = [word for word in words[:TOGETHER] if len(word) < LONGEST]  # the cluster's name comes before the command
-    with contextlib.suppress(OSError):
-        ask(socket_of(environ), {"do": "expect", "words": first}).close()
-
-
-_asking: list[socket.socket] = []  # they end with this process, and then the keeper does what it was asked for
-
-
-def fill(cluster: Cluster, keys: Mapping[int, str], environ: Mapping[str, str]) -> None:
-    """Have an agent wait on these hosts (by node), for as long as the cluster says. Begins a keeper if there is none.
-
-    Waits for nothing; where there can be no keeper, there is none.
-    """
-    if not environ.get("XDG_RUNTIME_DIR"):
-        with contextlib.suppress(OSError):
-            os.mkdir(f"/tmp/mesh-{os.geteuid()}", 0o700)
-    path = socket_of(environ)
-    nodes = list(keys)
-    if not path or not nodes:
-        return
-    rest = {"gateway": cluster.gateway, "python": cluster.python, "host_keys": cluster.host_keys.value}
-    requests = []
-    for place in range(0, len(nodes), TOGETHER):
-        hosts = {keys[node]: asdict(replace(cluster.hosts[node], hints={})) for node in nodes[place : place + TOGETHER]}
-        requests.append({"do": "fill", "keep": cluster.keep, "cluster": {"name": cluster.name, "hosts": hosts, **rest}})
-    while _asking:
-        _asking.pop().close()
-    try:
-        for request in requests:
-            _asking.append(ask(path, request))
-    except OSError:
-        with contextlib.suppress(OSError):  # no process is to be had
-            _begin(path, requests, environ)
-
-
-def _begin(path: str, requests: list[dict[str, Any]], environ: Mapping[str, str]) -> None:
-    """Start the process; no terminal and no working directory of ours, so that it is in nobody's way."""
-    known = {name: environ[name] for name in environ if name in VARIABLES or name.startswith(AT_START)}
-    here = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])])
-    quiet = subprocess.DEVNULL
-    with _lock_file(path) as only:
-        # Its own from the beginning, so that who stops keepers knows of one that does not listen yet.
-        locks = [only.fileno()] if _has_lock(only) else []
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "mesh.keeper.server", path, *map(str, locks)],
-            cwd="/",
-            env={**known, "PYTHONPATH": here},
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=quiet,
-            stderr=quiet,
-            pass_fds=locks,
-        )
-    assert keeper.stdin is not None
-    with keeper.stdin:
-        keeper.stdin.write(json.dumps(requests).encode())
-    threading.Thread(target=keeper.wait, name="mesh-keeper", daemon=True).start()  # a program may live longer than it
-
-
-def about_keepers() -> list[dict[str, Any]]:
-    """What each keeper of this home tells of itself.
-
-    "pid"; "prepared", a list of the pid of the process that has imported mesh, if there is one; on how many hosts an
-    agent is "waiting", for how many "seconds" at most; how many are "at_work" for a command
-    """
-    found = []
-    for path in _sockets():
-        with contextlib.suppress(OSError, ValueError), ask(path, {"do": "about"}) as way:
-            way.settimeout(ANSWER)
-            found.append(json.loads(way.recv(REQUEST)))
-    return found
-
-
-def stop_keepers() -> int:
-    """End all keepers of this home, those too that do not listen yet, and the agents that wait; return how many.
-
-    A command that is at work through one goes on, and the keeper leaves after it.
-    """
-    asked = []
-    deadline = time.monotonic() + ANSWER
-    for path in {path.removesuffix(LOCK) for path in _files()}:
-        while path not in asked:
-            try:
-                ask(path, {"do": "stop"}).close()
-                asked.append(path)
-            except OSError:
-                if not _begins(path) or time.monotonic() > deadline:
-                    break
-                time.sleep(0.02)
-    while any(map(os.path.exists, asked)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return len(asked)
-
-
-def _sockets() -> list[str]:
-    return [path for path in _files() if not path.endswith(LOCK)]
-
-
-def _files() -> list[str]:
-    """Sockets of this home's keepers, also of other versions of mesh and other ssh-agents, and their locks."""
-    beginning = _beginning(os.environ)
-    return glob.glob(f"{glob.escape(beginning)}*") if beginning else []
-
-
-def _begins(path: str) -> bool:
-    """Whether there is a keeper that will listen there."""
-    with contextlib.suppress(FileNotFoundError), open(path + LOCK, "rb") as only:
-        return not _has_lock(only)
-    return False
-
-
-def _lock_file(path: str) -> IO[bytes]:
-    return open(os.open(path + LOCK, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
-
-
-def _has_lock(only: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(only, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def main(path: str, lock: str = "") -> None:
-    """The process. stdin has what it is asked first. lock: the descriptor of its lock, if it has that already"""
+def main(path: str, locked: str = "") -> None:
+    """Run the keeper's process. stdin has its first requests. locked: the descriptor of its lock, if it has that"""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    requests = json.load(sys.stdin)
-    with open(int(lock), "wb") if lock else _lock_file(path) as only:
-        if _has_lock(only):
+    requests = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Fill])
+    with open(int(locked), "wb") if locked else lock_file(path) as lock:
+        if has_lock(lock):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             keeper = Keeper(path)
             signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
             for request in requests:
-                threading.Thread(target=keeper.obey, args=(request,), daemon=True).start()
+                threading.Thread(target=keeper.fill, args=(request,), daemon=True).start()
             keeper.serve()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + LOCK)
-        else:  # another one has begun just now
+                os.unlink(path + LOCK_SUFFIX)
+        else:  # another keeper has started just now
             with contextlib.suppress(OSError):
                 for request in requests:
                     ask(path, request).close()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

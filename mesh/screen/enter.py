@@ -7,8 +7,6 @@ import select
 import signal
 import termios
 
-from mesh.screen.foreground import is_in_front
-
 LOCAL_FLAGS = 3  # index of c_lflag in what termios.tcgetattr returns
 LINE_BYTES = 4096  # a terminal in its usual mode has room for one line of this length (linux/tty.h: N_TTY_BUF_SIZE)
 
@@ -32,7 +30,7 @@ class EnterKey:
         # Reading in the background would stop mesh, and the terminal may go to another job at any time.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
         try:
-            while is_in_front(self._number) and self.is_waiting():
+            while os.tcgetpgrp(self._number) == os.getpgrp() and self.is_waiting():
                 line = os.read(self._number, LINE_BYTES)
                 self._is_open = bool(line)  # Ctrl-D ends it
                 if line:

@@ -42,7 +42,7 @@ def wait(pod: Home) -> None:
 
 
 def keeper(pod: Home) -> int:
-    found = re.search(r"process(?:es)? (\d+)", told(pod))
+    found = re.search(r"process (\d+)", told(pod))
     assert found
     return int(found.group(1))
 
@@ -122,18 +122,44 @@ def test_it_is_stopped_while_a_command_is_at_work(kept: Home, lab: Lab) -> None:
     wait(kept)
 
 
-def test_the_next_command_need_not_import_mesh(kept: Home, lab: Lab) -> None:
-    assert eventually(lambda: "on 4 hosts, and mesh itself (processes " in told(kept)), told(kept)
-    (server,) = re.findall(r" and (\d+),", told(kept))
-    client = kept.popen("exec", "pod", "sh", "-c", "echo up; while ! [ -e /tmp/over ]; do sleep 0.05; done")
-    assert client.stdout is not None
-    assert client.stdout.readline()
-    assert Path(f"/proc/{server}/task/{server}/children").read_text()
-    for host in lab.hosts:
-        host.path("/tmp/over").touch()
-    _, err = client.communicate(timeout=30)
-    assert client.returncode == 0, err
+def test_the_next_command_imports_neither_fabric_nor_paramiko(kept: Home, lab: Lab) -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "mesh", "exec", "pod", "echo", "up"]
+    done = subprocess.run(argv, cwd=kept.project, env=kept.environ, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.count(b"up")) == (0, 4), done.stderr
+    imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
+    assert b"mesh.keeper.client" in imported
+    assert not imported & {b"fabric", b"invoke", b"paramiko", b"cryptography"}
     wait(kept)
+
+
+def test_ssh_config_with_a_program_in_it(kept: Home, lab: Lab) -> None:
+    """Each command works out anew how its hosts are reached, and finds the agents that wait."""
+    kept.mesh("keep", "stop")
+    (kept.path / ".ssh/config").write_text("Match exec true\n  ConnectTimeout 20\n")
+    assert kept.mesh("exec", "pod", "true").status == 0
+    wait(kept)
+    with without_logins(lab):
+        assert kept.mesh("exec", "pod", "true").status == 0
+    wait(kept)
+
+
+def test_the_keeper_uses_no_proxy_command(pod: Home, lab: Lab, own_place: Path) -> None:
+    """It may ask a question, or need a terminal. Commands use it as ever."""
+    pod.clusters(lab.cluster_yaml("pod", "keep: 60"))
+    mark, relay = pod.path / "used", pod.path / "relay.py"
+    relay.write_text(
+        "import os, socket, sys, threading\n"
+        f"print('used', file=open({str(mark)!r}, 'a'))\n"
+        "there = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "def up():\n"
+        "    while data := os.read(0, 65536): there.sendall(data)\n"
+        "threading.Thread(target=up, daemon=True).start()\n"
+        "while data := there.recv(65536): os.write(1, data)\n"
+    )
+    (pod.path / ".ssh/config").write_text(f"Host *\n  ProxyCommand {sys.executable} {relay} %h %p\n")
+    assert pod.mesh("exec", "pod", "true").status == 0
+    assert eventually(lambda: told(pod) == NOTHING)
+    assert mark.read_text() == "used\n" * 4
 
 
 def test_a_killed_command_ends_its_run(kept: Home, lab: Lab) -> None:
@@ -166,13 +192,8 @@ def test_what_ended_meanwhile_is_started_again(kept: Home, lab: Lab) -> None:
     wait(kept)
 
 
-@pytest.mark.parametrize("is_prepared", [True, False])
-def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, is_prepared: bool) -> None:
-    """As when a network has forgotten the connection, and tells nobody. is_prepared: the keeper hears of the command"""
-    argv = [sys.executable, "-c", "from mesh import api; api.exec(['echo', 'up'], cluster='pod')"]
-    if is_prepared:
-        argv = [sys.executable, "-m", "mesh", "exec", "pod", "echo", "up"]
-        assert eventually(lambda: "and mesh itself" in told(kept)), told(kept)
+def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab) -> None:
+    """As when a network has forgotten the connection, and neither end can see it."""
     there = lab.hosts[1].processes(with_sshd=True)
     sessions = [pid for pid, command in there if command.startswith("sshd: root")]
     assert sessions, there
@@ -180,12 +201,12 @@ def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, 
         os.kill(pid, signal.SIGSTOP)
     before = logins(lab)
     try:
-        done = subprocess.run(argv, cwd=kept.project, env=kept.environ, capture_output=True, check=False)
+        done = kept.mesh("exec", "pod", "echo", "up")
     finally:
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-    assert (done.returncode, done.stdout.count(b"up")) == (0, 4), done.stderr
+    assert (done.status, done.out.count(b"up")) == (0, 4), done.err
     wait(kept)
     assert logins(lab) == before + 1 + 4  # it, and those that wait for the next one
 
@@ -193,19 +214,15 @@ def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab, 
 def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) -> None:
     """As by Ctrl-C, before the keeper hands them out, and meanwhile."""
     code = """
-import os
+import math, os
 from mesh.api.choosing import named_cluster
-from mesh.keeper.server import socket_of
-from mesh.backends.ssh.kept import KeptChannel, Stock
 from mesh.backends.ssh.passwords import Passwords
-from mesh.backends.ssh.backend import SshBackend
-from mesh.remote.blob import opening, start_command
+from mesh.keeper.channel import KeptChannel
+from mesh.keeper.client import KeptBackend
+from mesh.remote.blob import start_command
 
 cluster = named_cluster("pod", "")
-early, late = (
-    SshBackend(cluster, environ=os.environ, passwords=Passwords("", {}), stock=Stock(socket_of(os.environ), opening()))
-    for _ in range(2)
-)
+early, late = (KeptBackend(cluster, Passwords("", {}), math.inf, os.environ) for _ in range(2))
 early.close()
 none = list(early.open(cluster.hosts, start_command(cluster.python)))
 coming = late.open(cluster.hosts, start_command(cluster.python))
@@ -278,7 +295,6 @@ def test_it_can_be_forbidden(pod: Home, lab: Lab, own_place: Path) -> None:
 
 def test_one_that_hangs_keeps_no_command(kept: Home, lab: Lab) -> None:
     """Too many wait for it already to take another one."""
-    assert eventually(lambda: "and mesh itself" in told(kept)), told(kept)
     number = keeper(kept)
     place = Path(kept.environ["XDG_RUNTIME_DIR"])
     (path,) = [file for file in place.iterdir() if ".mesh-keeper" in file.name and file.suffix != ".lock"]

@@ -9,7 +9,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import fabric
@@ -18,7 +18,6 @@ import paramiko
 from mesh.backends.ssh.ahead import PARALLEL, Begun
 from mesh.backends.ssh.config import load_ssh_config
 from mesh.backends.ssh.connection import GivenUp, Shared, SshConnection
-from mesh.backends.ssh.kept import KeptChannel, Stock
 from mesh.backends.ssh.login import Secrets
 from mesh.backends.ssh.passwords import Passwords
 from mesh.core.cluster import Cluster, Host, HostKeys
@@ -110,11 +109,6 @@ class SshChannel:
         answered = self._connection.transport.answers(seconds)
         return answered and not (self._channel.closed or self._channel.eof_received)
 
-    @property
-    def way(self) -> str:
-        """How its host was reached."""
-        return self._connection.way
-
     def close(self) -> None:
         # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
         self._connection.close()
@@ -172,19 +166,15 @@ class SshBackend:
         tries: int = TRIES,
         parallel: int = PARALLEL,
         reach: float = math.inf,
-        stock: Stock | None = None,
         begun: Begun | None = None,
     ) -> None:
         """connect_timeout: seconds for each try; 0: as the cluster says, else CONNECT_TIMEOUT
 
         reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
 
-        stock: where there may be agents that wait already
         begun: connections that are on their way already
         """
         self._begun: Begun = {} if begun is None else begun
-        self._stock = stock
-        self._kept: dict[int, KeptChannel] = {}  # what it had, by node
         self._cluster, self._environ, self._reach = cluster, environ, reach
         self._connect_timeout = connect_timeout or cluster.connect_timeout or CONNECT_TIMEOUT
         self._tries, self._parallel = tries, parallel
@@ -195,17 +185,15 @@ class SshBackend:
         self._hosts: Sequence[Host] = ()
         self._given_up = threading.Event()
 
-    def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
-        command = remote_line(argv)
-        try:
-            config = load_ssh_config()
-        except Exception as error:  # ConfigParseError, OSError, whatever a Match runs: each host is told why
-            for node in range(len(hosts)):
-                failure = HostUnreachable(f"ssh_config cannot be read: {error}", hint="`ssh -G HOST` reads it as well")
-                yield Opened(node=node, result=failure)
+    def prepare(self, hosts: Sequence[Host]) -> None:
+        """Read ssh_config and make a connection for each host, and open none. ``open`` does it where nobody did.
+
+        Raises OSError, ConfigParseError, and the error of any program that a Match runs.
+        """
+        if self._shared is not None:
             return
         shared = Shared(
-            config=config,
+            config=load_ssh_config(),
             secrets=self._secrets,
             environ=self._environ,
             strict=self._cluster.host_keys is HostKeys.STRICT,
@@ -214,18 +202,26 @@ class SshBackend:
             begun=self._begun,
         )
         shared.given_up = self._given_up
-        self._shared = shared
         self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
         self._hosts = hosts
         self._connections = [self._connection(host, shared, self._gateway) for host in hosts]
-        ways = {node: connection.way for node, connection in enumerate(self._connections)} if self._stock else {}
-        for node, kept in self._stock.take(ways, command) if self._stock else ():
-            self._kept[node] = kept
-            if self._given_up.is_set():  # ``close`` may have come before it
-                kept.close()
-                return
-            yield Opened(node=node, result=kept)
-        rest = [node for node in range(len(hosts)) if node not in self._kept]
+        self._shared = shared
+
+    def ways(self) -> list[str]:
+        """Return how each host that ``prepare`` got is reached, as text; "" by a ProxyCommand."""
+        return [connection.way for connection in self._connections]
+
+    def open(self, hosts: Sequence[Host], argv: Sequence[str], without: Container[int] = ()) -> Iterator[Opened]:
+        """Open as the interface says, but skip the nodes in ``without``, which may be reopened all the same."""
+        command = remote_line(argv)
+        rest = [node for node in range(len(hosts)) if node not in without]
+        try:
+            self.prepare(hosts)
+        except Exception as error:  # each host gets the reason
+            for node in rest:
+                failure = HostUnreachable(f"ssh_config cannot be read: {error}", hint="`ssh -G HOST` reads it as well")
+                yield Opened(node=node, result=failure)
+            return
         group = ConnectionGroup.from_connections([self._connections[node] for node in rest])
 
         def open_one(index: int) -> Opened:
@@ -253,10 +249,6 @@ class SshBackend:
 
     def close(self) -> None:
         self._given_up.set()
-        if self._stock:
-            self._stock.close()
-        for kept in list(self._kept.values()):
-            kept.close()
         for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
             connection.close()
 

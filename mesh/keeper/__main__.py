@@ -1,0 +1,7 @@
+"""The keeper's process."""
+
+import sys
+
+from mesh.keeper.server import main
+
+main(*sys.argv[1:])

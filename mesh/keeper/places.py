@@ -1,0 +1,72 @@
+"""Sockets and locks of keepers: where a command and its keeper find each other.
+
+There is one keeper for each version of mesh, home directory and ssh-agent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from mesh.remote.blob import opening
+
+LOCK_SUFFIX = ".lock"  # of the file beside a keeper's socket that the keeper holds locked
+
+
+def socket_of(environ: Mapping[str, str]) -> str:
+    """Return the path of the keeper's socket; "" where there can be no keeper."""
+    beginning = beginning_of(environ)
+    agent = environ.get("SSH_AUTH_SOCK", "")
+    digest = hashlib.blake2b(os.fsencode(agent) + b"\0" + _code(), digest_size=6).hexdigest()
+    return f"{beginning}{digest}" if beginning else ""
+
+
+def beginning_of(environ: Mapping[str, str]) -> str:
+    """Return the path that the sockets of all keepers of this home begin with; "" where there can be no keeper."""
+    directory = _private_directory(environ)
+    home = hashlib.blake2b(os.fsencode(environ.get("HOME", "")), digest_size=4).hexdigest()
+    return f"{directory}/.mesh-keeper-{home}-" if directory else ""
+
+
+def files(environ: Mapping[str, str]) -> list[str]:
+    """Return the sockets of all keepers of this home, also of other versions of mesh, and their locks."""
+    beginning = beginning_of(environ)
+    return glob.glob(f"{glob.escape(beginning)}*") if beginning else []
+
+
+def lock_file(path: str) -> IO[bytes]:
+    """Open the lock that belongs to a socket. Raises OSError."""
+    return open(os.open(path + LOCK_SUFFIX, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+
+
+def has_lock(lock: IO[bytes]) -> bool:
+    """Take a lock if it is free, and return True if it is ours."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _private_directory(environ: Mapping[str, str]) -> str:
+    """Return a directory that only this user can enter; "" off Linux, or where none is private."""
+    directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return ""
+    is_private = found.st_mode & 0o170077 == 0o040000 and found.st_uid == os.geteuid()
+    return directory if is_private and sys.platform == "linux" else ""
+
+
+@cache
+def _code() -> bytes:
+    """Return the code that a keeper and its commands must have in common."""
+    return opening() + b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
