@@ -22,6 +22,7 @@ from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import runs_directory
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
+from mesh.hosts.interfaces import Purpose
 from mesh.rundir.layout import LOGS, SUFFIX
 from mesh.rundir.records import RUN_ID, Record, read_record
 from mesh.rundir.results import RunResult
@@ -76,7 +77,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
 def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
     """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
     try:
-        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, all_ready=False)
+        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, purpose=Purpose.ASK)
     except MeshError:  # another machine may have other names
         return asked.name
     has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
@@ -93,7 +94,7 @@ def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = (
 def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
     """What there is to be said of a run in order to follow it, and where it is. Raises UsageError."""
     about = found.about
-    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, all_ready=False)
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
     rules = about.get("rules") or {}
     spec = RunSpec(
         run=found.run,

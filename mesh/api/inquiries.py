@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
 from mesh.api.records import ambiguous, find_record
 from mesh.app.assemble import Showing, launch
 from mesh.config.clusters import LOCAL
@@ -22,6 +22,8 @@ from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.sources import source_of
 from mesh.rundir.records import RUN_ID, Record
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def clean(
     dry_run: only list it. Workspaces, and what a setup has left running, are not touched.
     Raises UsageError, and MeshError if a host cannot be asked.
     """
-    found = choose_cluster(cluster, options, clusters_file, all_ready=False)
+    found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
     inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_PATIENCE)
     troubles = told_failures(found, inquiry)
     if troubles:
@@ -199,7 +201,7 @@ def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
 
 
 def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> list[Cluster]:
-    """Return all clusters that can be used, this machine included; the TPU API is asked for all of them at once.
+    """Return all clusters that can be used, this machine included; their sources are asked at the same time.
 
     problems: gets a line for each of the others
     """
@@ -211,7 +213,7 @@ def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> 
 
     def find(cluster: Cluster) -> Cluster | MeshError:
         try:
-            return hosted(cluster, all_ready=False)
+            return source_of(cluster).find(cluster, Purpose.ASK)
         except MeshError as error:
             return error
 
@@ -231,7 +233,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems: gets a line for each of the others
     """
     if name:
-        yield choose_cluster(name, options, clusters_file, all_ready=False)
+        yield choose_cluster(name, options, clusters_file, purpose=Purpose.ASK)
         return
     if options.hosts or options.ranks or options.exclude:
         raise NOT_NAMED
@@ -240,7 +242,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
     for cluster in file.clusters.values():
         try:
-            yield patient(hosted(cluster, all_ready=False), options, os.environ)
+            yield patient(source_of(cluster).find(cluster, Purpose.ASK), options, os.environ)
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
 

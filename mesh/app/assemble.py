@@ -25,6 +25,7 @@ from mesh.core.outcome import Outcome
 from mesh.core.paths import runs_directory
 from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
+from mesh.hosts.sources import forget_wrong_hosts
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.ahead import Begun
@@ -181,10 +182,7 @@ def launch(
             outcome = launcher.run(conclude)
         finally:
             passwords.close()
-    if cluster.tpu:
-        from mesh.hosts.tpu.discovery import forget_if_wrong
-
-        forget_if_wrong(cluster, outcome)
+    forget_wrong_hosts(cluster, outcome)
     if terminal:
         logs = attaching.told if attaching else None
         say = partial(_conclude, spec, cluster, placement, outcome, verdict, terminal, store, logs, showing, summary)

@@ -194,14 +194,15 @@ def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) 
     """As by Ctrl-C, before the keeper hands them out, and meanwhile."""
     code = """
 import os
-from mesh.api.choosing import named_cluster
+from mesh.api.choosing import selected
+from mesh.hosts.interfaces import Purpose
 from mesh.keeper.server import socket_of
 from mesh.backends.ssh.kept import KeptChannel, Stock
 from mesh.backends.ssh.passwords import Passwords
 from mesh.backends.ssh.backend import SshBackend
 from mesh.remote.blob import opening, start_command
 
-cluster = named_cluster("pod", "")
+cluster = selected("pod", "", Purpose.RUN)
 early, late = (
     SshBackend(cluster, environ=os.environ, passwords=Passwords("", {}), stock=Stock(socket_of(os.environ), opening()))
     for _ in range(2)

@@ -14,7 +14,8 @@ ROOT = Path(mesh.__file__).parent
 LAYERS = [
     {"core"},
     {"verdict"},
-    {"config", "workspace", "remote", "backends", "hosts", "rundir", "screen"},
+    {"config", "workspace", "remote", "backends", "rundir", "screen"},
+    {"hosts"},
     {"engine"},
     {"check", "keeper"},
     {"app"},
