@@ -12,7 +12,7 @@ from mesh.app.assemble import new_run_id
 from mesh.app.owner import user_name
 from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, is_cluster, load_clusters
 from mesh.config.project import Project, load_project
-from mesh.config.selectors import Part, join, listed, parse, pick, select_hosts
+from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
 from mesh.config.settings import Options, kept, patient, run_spec
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
@@ -42,15 +42,14 @@ def selected(selector: str, clusters_file: str, purpose: Purpose) -> Cluster:
     return join(selector, [_hosts_of(part, selector, file, purpose) for part in parts])
 
 
-def clusters_named(text: str, clusters_file: str) -> frozenset[str]:
+def clusters_named(text: str, file: ClusterFile) -> tuple[str, ...]:
     """Return the clusters of a selector, or nothing if a word of it is neither a cluster nor a list of hosts."""
     try:
-        file = cluster_file(clusters_file)
-        parts = _parts(text, file)
+        names = [part.cluster or listed(part.hosts).name for part in _parts(text, file)]
     except UsageError:
-        return frozenset()
-    known = all(not part.cluster or is_cluster(part.cluster, file) for part in parts)
-    return frozenset(part.cluster or listed(part.hosts).name for part in parts) if known else frozenset()
+        return ()
+    known = all(name.startswith(HOST_LIST) or is_cluster(name, file) for name in names)
+    return tuple(dict.fromkeys(names)) if known else ()
 
 
 def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
+from mesh.api.meant import clusters_meant
 from mesh.api.records import ambiguous, find_record
 from mesh.app.assemble import Showing, launch
 from mesh.config.clusters import LOCAL
@@ -156,7 +157,15 @@ class FoundRun(Struct, frozen=True, kw_only=True):
 
 
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
-    """The run that a name means, and where it is: as ``stop`` takes them. Raises UsageError."""
+    """Return the run that a name means, and where it is: as ``stop`` takes them. Raises UsageError.
+
+    A name that is a cluster means the run on its hosts.
+    """
+    if meant := clusters_meant(run, cluster, clusters_file):
+        run = _only_one("", [choose_cluster(run, options, clusters_file, purpose=Purpose.ASK)])
+        if not find_record(run):  # all hosts of these clusters may have it, not only those that were named
+            whole = [choose_cluster(name, options, clusters_file, purpose=Purpose.ASK) for name in meant]
+            return FoundRun(run=run, clusters=tuple(whole), problems=(), record=None)
     record = find_record(run, alive=True)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
@@ -309,7 +318,7 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
-    """The run that begins so on the hosts. Raises UsageError, and MeshError if it may be where nobody answers."""
+    """Return the only run on the hosts whose id begins so. Raises UsageError, and MeshError if a host is silent."""
     known: set[str] = set()
     silent: list[str] = []
     for cluster in clusters:
@@ -318,13 +327,16 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         for answered in inquiry.answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
+    where = ", ".join(cluster.name for cluster in clusters)
+    if len(matching) > 1 and not name:
+        raise UsageError(f"several runs are on {where}: {', '.join(matching[-MOST_NAMED:])}", hint="name one of them")
     if len(matching) > 1:
         raise ambiguous(name, matching)
+    wanted = f"no run {name!r}" if name else "no run"
     if not matching and silent:
         hint = "`mesh check CLUSTER` tells what is wrong there; --cluster asks one alone"
-        raise MeshError("\n".join([f"no run {name!r} is on hosts that answer", *silent]), hint=hint)
+        raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
     if not matching:
-        where = ", ".join(cluster.name for cluster in clusters)
         runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
-        raise UsageError(f"no run {name!r} is on {where}", hint=runs)
+        raise UsageError(f"{wanted} is on {where}", hint=runs)
     return matching[0]
