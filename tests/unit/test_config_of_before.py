@@ -1,7 +1,7 @@
 """Every cluster.yaml and mesh.yaml of configs/, README and docs/ of version 69040be loads to the same values as there.
 
-The files lie in tests/data/config-69040be, and beside them the values that the loader of 69040be read. They were written
-by ``PYTHONPATH=CHECKOUT_OF_69040be python tests/unit/test_config_of_before.py``.
+The files lie in tests/data/config-69040be, with the values that the loader of 69040be read. They were written by
+``PYTHONPATH=CHECKOUT_OF_69040be python tests/unit/test_config_of_before.py``.
 """
 
 from __future__ import annotations
