@@ -15,7 +15,7 @@ below slices: in place of tpu:"""
 
 
 class Numbers:
-    """Asks each host of a TPU for its number."""
+    """Asks each host for its number in its slice."""
 
     def __init__(self, placement: Placement) -> None:
         self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mesh.api import down, up
 from mesh.api.choosing import choose_cluster, clusters_named
+from mesh.api.detached import _cluster_of
 from mesh.config.clusters import ClusterFile, find_cluster, is_cluster
 from mesh.config.selectors import Part, parse
 from mesh.config.settings import Options
@@ -251,3 +252,17 @@ def test_only_the_source_of_a_wrong_host_forgets(path: str, monkeypatch: pytest.
         outcome = Outcome(run="r", exit_code=125, cause=Cause.PREPARE, started=0.0, ended=0.0, failures=(failure,))
         sources.forget_wrong_hosts(joined, outcome)
     assert maker.calls == ["forget other"]
+
+
+# ---- a host cannot name hosts
+
+
+def test_a_host_cannot_name_hosts_in_no_file(path: str) -> None:
+    """A detached run that only hosts have is on a cluster of theirs by name; mesh would connect to its hosts."""
+    asked = choose_cluster("pod", Options(), path)
+    for told, hosts_told, trusted in (
+        ("@evil", ["evil"], "pod"),
+        ("pod:0,@evil", ["tpu-0"], "pod"),
+        ("pod:0-1", ["tpu-0"], "pod:0-1"),
+    ):
+        assert _cluster_of({"cluster": told, "hosts": hosts_told}, asked, path) == trusted
