@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mesh.api.checking import check as check
     from mesh.api.clusters import ClusterLine as ClusterLine
     from mesh.api.clusters import cluster_names as cluster_names
+    from mesh.api.clusters import down as down
     from mesh.api.clusters import init as init
     from mesh.api.clusters import list_clusters as list_clusters
     from mesh.api.clusters import ssh_argv as ssh_argv
+    from mesh.api.clusters import up as up
     from mesh.api.commands import exec as exec  # noqa: A004
     from mesh.api.commands import plan as plan
     from mesh.api.commands import run as run
@@ -67,9 +69,11 @@ _MODULES = {
     "mesh.api.clusters": (
         "ClusterLine",
         "cluster_names",
+        "down",
         "init",
         "list_clusters",
         "ssh_argv",
+        "up",
     ),
     "mesh.api.commands": (
         "exec",

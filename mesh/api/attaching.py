@@ -11,6 +11,7 @@ from typing import Any
 
 from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
 from mesh.api.inquiries import ask, find_run, told_failures
+from mesh.api.meant import run_meant
 from mesh.api.records import LAST, find_record, list_records
 from mesh.api.replaying import logs
 from mesh.app.assemble import Parts, launch, placed
@@ -42,7 +43,7 @@ def attach(
 ) -> RunResult:
     """Come back to a run that goes on by itself, or has ended since: its output, until it has ended, and how.
 
-    run: an id, the beginning of one, or "last"
+    run: an id, the beginning of one, "last", or a cluster for the newest run there
     cluster: where it is; "": what this machine knows of it, else every cluster of cluster.yaml is asked
     begin: what is shown: "here" what this machine has not seen yet, "start" all of it, "now" what comes from now on.
     The run directory gets everything in any case.
@@ -53,6 +54,7 @@ def attach(
     if begin not in FROM:
         raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    run, cluster = run_meant(run, cluster, clusters_file)
     record = None if cluster and run == LAST else _record(run)
     if record is not None and record.state is State.ENDED and not record.lacks_output:
         return _ended(record, showing, begin)

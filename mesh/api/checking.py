@@ -109,8 +109,8 @@ def vetted(
 
 
 def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
-    """Who decides in a run on the hosts of a TPU, which are asked for their own numbers first; None: there are none."""
-    if spec.kind is not Kind.RUN or not any(host.worker >= 0 for host in cluster.hosts):
+    """Return the decider of a run that first asks hosts for their own numbers; None if their source has none."""
+    if spec.kind is not Kind.RUN or not any(host.slice_index >= 0 for host in cluster.hosts):
         return None
     from mesh.check.vetting import Vetted
     from mesh.check.workers import Numbers

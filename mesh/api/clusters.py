@@ -1,4 +1,4 @@
-"""What clusters there are, how to log in there, and the beginning of a project."""
+"""List of clusters, logins to their hosts, hosts that are made and deleted, and the beginning of a project."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.api.choosing import (
-    NOT_NAMED,
-    cluster_file,
-    here,
-    hosted,
-    named_cluster,
-)
+from mesh.api.choosing import NOT_NAMED, cluster_file, here, selected
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE
-from mesh.core.cluster import HostKeys
+from mesh.core.cluster import Cluster, HostKeys
 from mesh.core.errors import MeshError, UsageError
+from mesh.hosts.interfaces import HostMaker, Purpose
+from mesh.hosts.sources import source_of
 
 
 class ClusterLine(Struct, frozen=True, kw_only=True):
-    """One line of ``mesh clusters``."""
+    """Line of ``mesh clusters``."""
 
     name: str
     hosts: tuple[str, ...]  # their names; none if the cluster cannot be used
@@ -32,17 +28,18 @@ class ClusterLine(Struct, frozen=True, kw_only=True):
 
 
 def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[ClusterLine]:
-    """What cluster.yaml holds, in its order, and the built-in cluster. Raises UsageError if it cannot be read.
+    """Return the built-in cluster and those of cluster.yaml, in its order. Raises UsageError if it cannot be read.
 
-    refresh: ask the TPU API for the hosts of all that are TPUs, whatever it has told lately
+    refresh: look for all hosts anew, without anything that their sources have remembered
     """
-    file = cluster_file(clusters_file)
+    file, purpose = cluster_file(clusters_file), Purpose.REFRESH if refresh else Purpose.LIST
     listed = []
     for name, lines in ((LOCAL, ()), *((name, file.problems.get(name, ())) for name in file.names)):
         try:
             if lines:
                 raise UsageError("\n".join(lines))
-            found = hosted(find_cluster(name, file), refresh=refresh)
+            cluster = find_cluster(name, file)
+            found = source_of(cluster).find(cluster, purpose)
         except MeshError as error:
             problem = f"{error}\n{error.hint}".strip()
             listed.append(ClusterLine(name=name, hosts=(), problem=problem))
@@ -53,26 +50,19 @@ def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[Clu
 
 
 def cluster_names(clusters_file: str = "") -> list[str]:
-    """The clusters that can be named, without a look at their hosts. Raises UsageError."""
+    """Return the clusters that can be named, without a look for their hosts. Raises UsageError."""
     return [LOCAL, *cluster_file(clusters_file).clusters]
 
 
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
-    """The system's ssh command for a host: ``pod:3``, or ``pod`` for its first one. Raises UsageError.
+    """Return the system's ssh command for the first host of a selector: ``pod:3``, ``pod``. Raises UsageError.
 
-    words: what ssh is to run there, as it takes it; none for a login
+    words: the command for ssh to run there; none for a login
     """
-    name, colon, number = target.rpartition(":")
-    if not colon or not number.isdecimal():
-        name, number = target, "0"
-    if not name:
-        raise NOT_NAMED
-    cluster = hosted(named_cluster(name, clusters_file), all_ready=False)
+    cluster = selected(target, clusters_file, Purpose.ASK)
     if cluster.backend != "ssh":
-        raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
-    if int(number) >= len(cluster.hosts):
-        raise UsageError(f"no host {number} in {name}: its hosts are 0-{len(cluster.hosts) - 1}")
-    host = cluster.hosts[int(number)]
+        raise UsageError(f"{target} is this machine", hint="mesh exec runs a command on every host of it")
+    host = cluster.hosts[0]
     checking = "yes" if cluster.host_keys is HostKeys.STRICT else "accept-new"
     argv = ["ssh", "-o", f"StrictHostKeyChecking={checking}"]
     for flag, value in (
@@ -85,6 +75,28 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     ):
         argv += [flag, value] if value else []
     return [*argv, host.address, *words]
+
+
+def up(cluster: str, clusters_file: str = "") -> Cluster:
+    """Make the hosts of a cluster and hold them. Raises UsageError if its source cannot make hosts, and MeshError."""
+    named, source = _maker(cluster, clusters_file)
+    return source.make(named)
+
+
+def down(cluster: str, clusters_file: str = "") -> None:
+    """Delete the hosts that ``up`` has made. Raises UsageError if its source cannot make hosts, and MeshError."""
+    named, source = _maker(cluster, clusters_file)
+    source.delete(named)
+
+
+def _maker(name: str, clusters_file: str) -> tuple[Cluster, HostMaker]:
+    if not name:
+        raise NOT_NAMED
+    cluster = find_cluster(name, cluster_file(clusters_file))
+    source = source_of(cluster)
+    if not isinstance(source, HostMaker):
+        raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {source.origin(cluster)}")
+    return cluster, source
 
 
 def init() -> Path:

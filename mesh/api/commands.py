@@ -46,7 +46,7 @@ def run(
     """Run a command on every rank of a cluster, with the working directory there.
 
     command: the words for execve, the program first; no shell reads them
-    cluster: a name from cluster.yaml, or "local", or "local:N"; clusters_file: another file than the usual one
+    cluster: a selector: "pod", "pod:0-3", "a:0,b", "@host1,host2"; clusters_file: another file than the usual one
     output: "all", "fold", "rank0" or "none" of what ranks print, "": "fold" on a terminal, else "all"
     label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
     json: events as JSON lines on stdout; what is for people goes to stderr

@@ -17,11 +17,13 @@ from mesh.api.choosing import choose_cluster
 from mesh.api.inquiries import ask, clusters_of, told_failures
 from mesh.api.records import LAST, ambiguous
 from mesh.app.assemble import Attaching
+from mesh.config.selectors import HOST_LIST
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import runs_directory
 from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
+from mesh.hosts.interfaces import Purpose
 from mesh.rundir.layout import LOGS, SUFFIX
 from mesh.rundir.records import RUN_ID, Record, read_record
 from mesh.rundir.results import RunResult
@@ -62,7 +64,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
                 # It names a directory here, whatever a host says.
                 if RUN_ID.fullmatch(run) and plan and (name == LAST or run.startswith(name)):
                     where = _cluster_of(plan, asked, clusters_file)
-                    found.setdefault(run, DetachedRun(run=run, cluster=where, about=plan))
+                    found.setdefault(run, DetachedRun(run=run, cluster=where, about={**plan, "cluster": where}))
     if not found:
         where = f"on {cluster}" if cluster else "here, or on any cluster"
         unasked = "".join(f"\n{line}" for line in failures)
@@ -74,9 +76,14 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
 
 
 def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
-    """The cluster of a run of which a host has told: its own name for it, if that has all of its hosts here as well."""
+    """Return the cluster of a run that a host reports: the run's own name for it, if that has all of its hosts here.
+
+    A host cannot name hosts that are in no file, so that no host can make mesh connect to others.
+    """
+    if HOST_LIST in str(plan["cluster"]):
+        return asked.name
     try:
-        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, all_ready=False)
+        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, purpose=Purpose.ASK)
     except MeshError:  # another machine may have other names
         return asked.name
     has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
@@ -93,7 +100,7 @@ def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = (
 def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
     """What there is to be said of a run in order to follow it, and where it is. Raises UsageError."""
     about = found.about
-    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, all_ready=False)
+    cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
     rules = about.get("rules") or {}
     spec = RunSpec(
         run=found.run,

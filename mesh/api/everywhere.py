@@ -22,7 +22,7 @@ from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
 from mesh.core.interfaces import Backend, Channel, Opened
-from mesh.core.outcome import Cause, Outcome
+from mesh.core.outcome import Cause
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
@@ -45,7 +45,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
 
     parts = distinct(clusters)
     hosts = tuple(host for part in parts for host in part.hosts)
-    together = Cluster(name="all clusters", hosts=hosts, backend="several")
+    together = Cluster(name="all clusters", hosts=hosts, backend="several", parts=tuple(parts))
     spec = make_spec(Project(workspace=Path("/"), named=False), Options(), ())
     spec = replace(spec, sync=False, lock=False)
     most = max((len(part.hosts) for part in parts), default=0)
@@ -72,7 +72,6 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
     )
     if outcome.cause is Cause.SIGNAL:
         raise KeyboardInterrupt
-    _forget_wrong_hosts(parts, outcome)
     return _failures(inquiry, hosts)
 
 
@@ -96,19 +95,6 @@ def distinct(clusters: Sequence[Cluster]) -> list[Cluster]:
 
 def _failures(inquiry: Inquiry, hosts: Sequence[Host]) -> list[str]:
     return [f"{hosts[node].name}: {failure.message}" for node, failure in sorted(inquiry.failures.items())]
-
-
-def _forget_wrong_hosts(parts: Sequence[Cluster], outcome: Outcome) -> None:
-    """Have the TPU API asked the next time, where hosts were not those that it has told of."""
-    first = 0
-    for part in parts:
-        nodes = range(first, first + len(part.hosts))
-        first += len(part.hosts)
-        if part.tpu:
-            from mesh.hosts.tpu.discovery import forget_if_wrong
-
-            failures = tuple(failure for failure in outcome.failures if failure.node in nodes)
-            forget_if_wrong(part, replace(outcome, failures=failures))
 
 
 class Prompts:

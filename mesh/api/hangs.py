@@ -40,7 +40,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
 def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Stacks:
     """Where every rank of a run is: Python stacks where they can be had, else what the kernel tells.
 
-    run: an id, the beginning of one, or "last" for the last one of this machine
+    run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, hosted, make_spec
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
+from mesh.api.meant import clusters_meant
 from mesh.api.records import ambiguous, find_record
 from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
@@ -23,6 +24,8 @@ from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.sources import source_of
 from mesh.rundir.records import RUN_ID, Record
 
 if TYPE_CHECKING:
@@ -102,7 +105,7 @@ def clean(
     dry_run: only list it. Workspaces, and what a setup has left running, are not touched.
     Raises UsageError, and MeshError if a host cannot be asked.
     """
-    found = choose_cluster(cluster, options, clusters_file, all_ready=False)
+    found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
     inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_PATIENCE)
     troubles = told_failures(found, inquiry)
     if troubles:
@@ -155,7 +158,15 @@ class FoundRun(Struct, frozen=True, kw_only=True):
 
 
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
-    """The run that a name means, and where it is: as ``stop`` takes them. Raises UsageError."""
+    """Return the run that a name means, and where it is: as ``stop`` takes them. Raises UsageError.
+
+    A name that is a cluster means the run on its hosts.
+    """
+    if meant := clusters_meant(run, cluster, clusters_file):
+        run = _only_one("", [choose_cluster(run, options, clusters_file, purpose=Purpose.ASK)])
+        if not find_record(run):  # all hosts of these clusters may have it, not only those that were named
+            whole = [choose_cluster(name, options, clusters_file, purpose=Purpose.ASK) for name in meant]
+            return FoundRun(run=run, clusters=tuple(whole), problems=(), record=None)
     record = find_record(run, alive=True)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
@@ -201,7 +212,7 @@ def told_failures(cluster: Cluster, inquiry: Inquiry) -> list[str]:
 
 
 def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> list[Cluster]:
-    """Return all clusters that can be used, this machine included; the TPU API is asked for all of them at once.
+    """Return all clusters that can be used, this machine included; their sources are asked at the same time.
 
     problems: gets a line for each of the others
     """
@@ -213,7 +224,7 @@ def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> 
 
     def find(cluster: Cluster) -> Cluster | MeshError:
         try:
-            return hosted(cluster, all_ready=False)
+            return source_of(cluster).find(cluster, Purpose.ASK)
         except MeshError as error:
             return error
 
@@ -233,7 +244,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems: gets a line for each of the others
     """
     if name:
-        yield choose_cluster(name, options, clusters_file, all_ready=False)
+        yield choose_cluster(name, options, clusters_file, purpose=Purpose.ASK)
         return
     if options.hosts or options.ranks or options.exclude:
         raise NOT_NAMED
@@ -242,7 +253,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
     for cluster in file.clusters.values():
         try:
-            yield patient(hosted(cluster, all_ready=False), options, os.environ)
+            yield patient(source_of(cluster).find(cluster, Purpose.ASK), options, os.environ)
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
 
@@ -309,7 +320,7 @@ def _line(run: str, told: Mapping[str, Any]) -> RunLine:
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
-    """The run that begins so on the hosts. Raises UsageError, and MeshError if it may be where nobody answers."""
+    """Return the only run on the hosts whose id begins so. Raises UsageError, and MeshError if a host is silent."""
     known: set[str] = set()
     silent: list[str] = []
     for cluster in clusters:
@@ -318,13 +329,16 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         for answered in inquiry.answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
+    where = ", ".join(cluster.name for cluster in clusters)
+    if len(matching) > 1 and not name:
+        raise UsageError(f"several runs are on {where}: {', '.join(matching[-MOST_NAMED:])}", hint="name one of them")
     if len(matching) > 1:
         raise ambiguous(name, matching)
+    wanted = f"no run {name!r}" if name else "no run"
     if not matching and silent:
         hint = "`mesh check CLUSTER` tells what is wrong there; --cluster asks one alone"
-        raise MeshError("\n".join([f"no run {name!r} is on hosts that answer", *silent]), hint=hint)
+        raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
     if not matching:
-        where = ", ".join(cluster.name for cluster in clusters)
         runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
-        raise UsageError(f"no run {name!r} is on {where}", hint=runs)
+        raise UsageError(f"{wanted} is on {where}", hint=runs)
     return matching[0]

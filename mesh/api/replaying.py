@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
+from mesh.api.meant import run_meant
 from mesh.api.records import LAST, find_record
 from mesh.app.screen import Showing
 from mesh.core.amounts import told_bytes
@@ -49,7 +50,7 @@ def logs(
 
     What the hosts of a detached run have more is fetched first; that changes nothing for the run.
 
-    run: an id, the beginning of one, or "last"
+    run: an id, the beginning of one, "last", or a cluster for the newest run there
     cluster: where a run is that this machine knows nothing of; "": every cluster of cluster.yaml is asked
     local: ask no host
     ranks: only of these; None: of all. stderr: only their stderr; prerun: what prerun printed on their hosts instead
@@ -63,7 +64,7 @@ def logs(
     pattern = _pattern(grep)
     begin = 0.0 if since is None else time.time() - since
     with contextlib.closing(_Hosts(clusters_file, local=local, lasting=follow)) as hosts:
-        record = _named(run, cluster, hosts)
+        record = _named(*run_meant(run, cluster, clusters_file), hosts)
         chosen = _chosen(record, ranks, output)
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
         # prerun has a stream and a place on the screen of its own while a run is on; here it is what was asked for.

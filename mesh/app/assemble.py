@@ -20,6 +20,7 @@ from mesh.core.errors import UsageError
 from mesh.core.outcome import Outcome
 from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec
+from mesh.hosts.sources import forget_wrong_hosts
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
@@ -158,10 +159,7 @@ class Assembled:
             outcome = self.launcher.run(conclude)
         finally:
             self._passwords.close()
-        if parts.cluster.tpu:
-            from mesh.hosts.tpu.discovery import forget_if_wrong
-
-            forget_if_wrong(parts.cluster, outcome)
+        forget_wrong_hosts(parts.cluster, outcome)
         ended = Conclusion(
             outcome=outcome,
             verdict=verdict,

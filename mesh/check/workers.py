@@ -1,4 +1,4 @@
-"""Comparing the numbers that the hosts of a TPU give themselves with the order of the API."""
+"""Comparison of the numbers that hosts have by themselves with their order in their source."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ below slices: in place of tpu:"""
 
 
 class Numbers:
-    """One question to each host of a TPU: its number."""
+    """Asks each host for its number in its slice."""
 
     def __init__(self, placement: Placement) -> None:
         self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)
-        self.are_known = any(host.worker >= 0 for host in placement.hosts)  # there is a number to compare with
+        self.are_known = any(host.slice_index >= 0 for host in placement.hosts)  # there is something to compare with
 
     def question(self) -> Mapping[str, Any]:
         return {"question": "worker"}
@@ -33,18 +33,18 @@ class Numbers:
         return [list(found.get(node, ())) for node in range(len(self._hosts))]
 
     def judge(self, told: Mapping[int, Mapping[str, Any] | None]) -> Findings:
-        """Judge the hosts' own numbers, by node; a slice whose orders differ has its finding at its first host.
+        """Return findings by node; where the orders of a slice differ, its first host has the finding.
 
-        told: {"number": ...} of each host that has one
+        told: {"number": ...} where a host knows its own
         """
         own = {node: answer["number"] for node, answer in told.items() if answer and "number" in answer}
         found: dict[int, list[Finding]] = {}
         for nodes in self._nodes_of_slices():
-            known = [node for node in nodes if node in own and self._hosts[node].worker >= 0]
+            known = [node for node in nodes if node in own and self._hosts[node].slice_index >= 0]
             for node in known:
                 found[node] = [ok("worker", str(own[node]))]
-            if any(own[node] != self._hosts[node].worker for node in known):
-                by_api = ", ".join(f"{self._hosts[node].worker}: {self._told(node)}" for node in known)
+            if any(own[node] != self._hosts[node].slice_index for node in known):
+                by_api = ", ".join(f"{self._hosts[node].slice_index}: {self._told(node)}" for node in known)
                 by_own = ", ".join(f"{own[node]}: {self._told(node)}" for node in sorted(known, key=own.__getitem__))
                 text = f"the TPU API has the workers in this order: {by_api}; by their own metadata it is {by_own}"
                 found[known[0]] = [failed("worker", text, HINT)]

@@ -1,4 +1,4 @@
-"""Completion for bash, zsh and fish: each script asks ``mesh`` itself, which knows its commands and the clusters."""
+"""Completion for bash, zsh and fish: each script runs ``mesh __complete``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mesh.core.errors import MeshError, UsageError
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
 
 SHELLS: Mapping[str, str] = {
-    # What the user's own command takes is for bash to know: -o bashdefault -o default.
+    # Bash completes the words of the user's own command: -o bashdefault -o default.
     "bash": f"""\
 _mesh() {{
     local IFS=$'\\n'
@@ -52,7 +52,7 @@ complete -c mesh -f -a '(__mesh_complete)'
 
 
 def script(shell: str) -> str:
-    """The text that makes a shell complete ``mesh``. Raises UsageError."""
+    """Return the script that makes a shell complete ``mesh``. Raises UsageError."""
     if shell not in SHELLS:
         raise UsageError(f"expected one of {', '.join(SHELLS)}, found {shell!r}", hint="mesh completion bash|zsh|fish")
     return SHELLS[shell]
@@ -92,7 +92,7 @@ def _places(name: str, last: str) -> list[str]:
     if name in words:
         return _starting(last, words[name])
     if name in NAMES_RUN:
-        return _runs(last)
+        return [*_runs(last), *_clusters(last)]
     return _clusters(last) if name in CLUSTER.commands else []
 
 

@@ -28,7 +28,7 @@ GROUP = "Run"
         ("mesh run local python train.py", "two ranks here"),
         ("mesh run pod python train.py --lr 1e-3", "later words are yours"),
         ("mesh run -d pod python train.py", "`mesh attach` comes back"),
-        ("mesh run --hosts tpu-[0-3] pod 'make && ./train'", "one word is for bash"),
+        ("mesh run pod:0-3,5 'make && ./train'", "some hosts; one word is for bash"),
     ),
 )
 def run(given: Given) -> int:
@@ -87,7 +87,7 @@ def _show_detached(result: api.RunResult) -> None:
     "CLUSTER",
     examples=(
         ("mesh setup pod", "the `commands:` of mesh.yaml, on every host"),
-        ("mesh setup --hosts tpu-3 --force pod", "one host, and what `unless` would skip too"),
+        ("mesh setup --force pod:3", "one host, and what `unless` would skip too"),
     ),
 )
 def setup(given: Given) -> int:

@@ -23,6 +23,7 @@ from mesh.cli.reports import (
 )
 from mesh.cli.speech import say, show
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.ranks import counted
 
 GROUP = "Hosts"
 SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
@@ -103,9 +104,9 @@ def clean(given: Given) -> int:
 @command(
     "ssh",
     GROUP,
-    "CLUSTER[:RANK] [-- COMMAND ...]",
+    "CLUSTER[:HOST] [-- COMMAND ...]",
     takes=Takes.COMMAND,
-    examples=(("mesh ssh pod:3", "a shell on the host of rank 3"), ("mesh ssh pod:3 -- nvidia-smi", "a command there")),
+    examples=(("mesh ssh pod:3", "a shell on host 3"), ("mesh ssh pod:3 -- nvidia-smi", "a command there")),
 )
 def ssh(given: Given) -> None:
     """Log in to a host with the system's ssh; words after it are run there."""
@@ -116,7 +117,7 @@ def ssh(given: Given) -> None:
 
 @command("clusters", GROUP, examples=(("mesh clusters --json", "with the names of all hosts"),))
 def clusters(given: Given) -> None:
-    """List the clusters there are."""
+    """List all clusters."""
     lines = api.list_clusters(given[o.CLUSTERS], refresh=given[o.REFRESH])
     if given[o.JSON_LIST]:
         show([dumps([asdict(line) for line in lines])])
@@ -126,6 +127,19 @@ def clusters(given: Given) -> None:
         count = len(line.hosts)
         about = line.problem or line.note or f"{count} host{'s' * (count != 1)}"
         show([f"{line.name:<{width}}  {about}".replace("\n", "\n" + " " * (width + 2))])
+
+
+@command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
+def up(given: Given) -> None:
+    """Make the hosts of a cluster whose source can."""
+    made = api.up(given[o.CLUSTER], given[o.CLUSTERS])
+    say(f"{made.name}: {counted(len(made.hosts), 'host')} made; `mesh down {made.name}` deletes them")
+
+
+@command("down", GROUP, "CLUSTER", examples=(("mesh down pod", "delete what `mesh up` has made"),))
+def down(given: Given) -> None:
+    """Delete the hosts that `mesh up` has made."""
+    api.down(given[o.CLUSTER], given[o.CLUSTERS])
 
 
 @command("keep", GROUP, "[stop]", examples=(("mesh keep", "what is held"), ("mesh keep stop", "end it")))

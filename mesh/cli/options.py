@@ -153,17 +153,18 @@ SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # com
 STARTS = ("run", "exec")
 NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs")
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "clusters")
+MAKES_HOSTS = ("up", "down")
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "clusters", *MAKES_HOSTS)
 
 CLUSTER = text(
     "cluster",
-    (*SELECT, "ssh"),
+    (*SELECT, "ssh", *MAKES_HOSTS),
     HOSTS,
     "CLUSTER",
-    "a name from cluster.yaml, or local, or local:N",
+    "a cluster, some of its hosts (pod:0-3,5), several (a:0,b), or hosts in no file (@h1,me@h2:22)",
     is_place=True,
 )
-RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, the beginning of one, or last", is_place=True)
+RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, its beginning, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
 CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, if this machine does not know")
 ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
@@ -306,7 +307,7 @@ PROGRAMS: Option[Sequence[str]] = value(
 )
 DRY_CLEAN = switch("dry-run", ("clean",), OTHER, "list it, and remove nothing")
 FULL = switch("full", ("stacks",), OUTPUT, "all calls of all threads and processes")
-REFRESH = switch("refresh", ("clusters",), OTHER, "ask the TPU API again for the hosts of TPUs")
+REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for the hosts of TPUs")
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(

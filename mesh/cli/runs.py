@@ -66,7 +66,11 @@ def signal(given: Given) -> None:
     "stop",
     GROUP,
     "RUN | --all --cluster CLUSTER",
-    examples=(("mesh stop last", "the last run"), ("mesh stop --all --cluster pod", "every run of yours there")),
+    examples=(
+        ("mesh stop last", "the last run"),
+        ("mesh stop pod", "the one run there"),
+        ("mesh stop --all --cluster pod", "every run of yours there"),
+    ),
 )
 def stop(given: Given) -> None:
     """End a run on every host, from any machine; succeeds once nothing of it is left."""

@@ -1,4 +1,4 @@
-"""What MaxText's multihost_runner.py does, by mesh."""
+"""Command line of MaxText's multihost_runner.py, on mesh."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import cluster_file, hosted, make_spec
+from mesh.api.choosing import cluster_file, make_spec
 from mesh.api.running import run_on
 from mesh.app.screen import Showing
 from mesh.config import tpu
 from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, TpuName
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import SHELL
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.sources import source_of
 from mesh.rundir.results import RunResult
 
 SCP_TIMEOUT_SECS = 600  # as there
-LEFT_OUT = "tmp"  # of what it copies
+LEFT_OUT = "tmp"  # the directory that it does not copy
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
@@ -56,7 +59,8 @@ def multihost(
     if run_name and not _RUN_NAME.fullmatch(run_name):
         raise UsageError(f"--RUN_NAME: expected letters, digits and any of ._- , found {run_name!r}")
     here = _project(script_dir)
-    found = hosted(_cluster(tpu_prefix, project, zone, internal_ip, clusters_file))
+    named = _cluster(tpu_prefix, project, zone, internal_ip, clusters_file)
+    found = source_of(named).find(named, Purpose.RUN)
     # The runner writes both to one file, and to the terminal's stdout.
     spec = make_spec(here, Options(evict=True), (*SHELL, f"exec 2>&1\n{command}"))
     spec = replace(
@@ -71,7 +75,7 @@ def multihost(
 
 
 def _project(script_dir: str) -> Project:
-    """The directory that was named, with its own mesh.yaml if it has one."""
+    """Return the directory that was named, with its own mesh.yaml if it has one."""
     directory = Path(script_dir or ".").expanduser()
     if not directory.is_dir():
         raise UsageError(f"--SCRIPT_DIR: there is no directory {directory}")
@@ -83,24 +87,24 @@ def _project(script_dir: str) -> Project:
 
 
 def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clusters_file: str) -> Cluster:
-    """The TPU, with the settings of a cluster that is the same one. Raises UsageError."""
+    """Return the TPU, with the settings of a cluster that is the same one. Raises UsageError."""
     given = tpu.prefix(name, project, zone, ("--TPU_PREFIX", "--PROJECT", "--ZONE"))
     file = cluster_file(clusters_file)
     cluster = file.clusters.get(name)
     from mesh.hosts.tpu.discovery import zone_here
 
-    if cluster is None or cluster.tpu is None or not _is_same(cluster.tpu, given):
-        # Whoever looks for the run later finds it by its cluster's name, however gcloud is set then.
+    if cluster is None or not isinstance(cluster.source, TpuName) or not _is_same(cluster.source, given):
+        # The name holds project and zone, so that commands find the run later, whatever gcloud is set to then.
         there = zone_here(given)
         cluster = find_cluster(f"{tpu.BUILT_IN}{there.project}/{there.zone}/{name}", file)
     if internal_ip is None:
         return cluster
-    assert cluster.tpu is not None
-    return replace(cluster, tpu=replace(cluster.tpu, internal_ip=str(internal_ip).lower()))
+    assert isinstance(cluster.source, TpuName)
+    return replace(cluster, source=replace(cluster.source, internal_ip=str(internal_ip).lower()))
 
 
 def _is_same(tpu: TpuName, given: TpuName) -> bool:
-    """Whether what was given is all that the cluster's TPU says as well, or gcloud for it."""
+    """True if the cluster's TPU, with gcloud's settings, has the name, project and zone that were given."""
     from mesh.hosts.tpu.discovery import zone_here
 
     pairs = ((given.project, tpu.project), (given.zone, tpu.zone))

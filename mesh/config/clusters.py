@@ -1,24 +1,39 @@
-"""cluster.yaml: which clusters there are, and how their hosts are reached."""
+"""Reader of cluster.yaml: clusters, and how their hosts are reached."""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node
 
 from mesh.config import tpu, yamlfile
-from mesh.config.hosts import NoHost, check_port, expand, split
+from mesh.config.hosts import NoHost, check_port, expand, named_once, split
 from mesh.config.yamlfile import Problems
-from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
+from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys, Source
 from mesh.core.errors import UnknownCluster, UsageError
 
 LOCAL = "local"
 LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
+_LOCAL_NAME = re.compile(rf"{LOCAL}(:[0-9]+)?")
 
+
+class SourceReader(Protocol):
+    """Reader of one source of hosts, a module: its key in cluster.yaml, and its built-in clusters."""
+
+    KEY: str  # of a cluster; its value describes the source
+    BUILT_IN: str  # begins names of clusters that are in no file
+
+    def read(self, cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source: ...
+
+    def built_in(self, name: str) -> Source: ...  # raises UsageError
+
+
+SOURCE_READERS: Sequence[SourceReader] = (tpu,)
 CLUSTER_KEYS = (
     "user",
     "identity_file",
@@ -33,7 +48,7 @@ CLUSTER_KEYS = (
     "devices",
     "slices",
     "interface",
-    "tpu",
+    *(reader.KEY for reader in SOURCE_READERS),
     "keep",
 )
 SLICE_KEYS = ("hosts",)
@@ -65,7 +80,7 @@ class ClusterFile(Struct, frozen=True, kw_only=True):
 
 
 def clusters_path(flag: str, environ: Mapping[str, str]) -> Path:
-    """Where the clusters are: --clusters, MESH_CLUSTERS, or the user's configuration directory."""
+    """Return the path of the clusters: --clusters, MESH_CLUSTERS, or in the user's configuration directory."""
     named = flag or environ.get("MESH_CLUSTERS", "")
     if named:
         return Path(named).expanduser()
@@ -97,14 +112,15 @@ def load_clusters(path: Path, *, required: bool) -> ClusterFile:
 
 
 def find_cluster(name: str, file: ClusterFile) -> Cluster:
-    """The cluster of that name, a built-in one or one of the file. Raises UnknownCluster, and other UsageErrors.
+    """Return the cluster of that name, a built-in one or one of the file. Raises UnknownCluster and UsageError.
 
-    One with ``tpu`` has no hosts yet.
+    A cluster with a source has no hosts yet.
     """
     if name == LOCAL or name.startswith(f"{LOCAL}:"):
         return _local(name)
-    if name.startswith(tpu.BUILT_IN):
-        return Cluster(name=name, hosts=(), tpu=tpu.built_in(name))
+    for reader in SOURCE_READERS:
+        if name.startswith(reader.BUILT_IN):
+            return Cluster(name=name, hosts=(), source=reader.built_in(name))
     if name in file.problems:
         raise UsageError("\n".join(file.problems[name]))
     if name in file.clusters:
@@ -113,6 +129,20 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
         raise UnknownCluster(f"no cluster {name!r}: there is no {file.path}", hint=EXAMPLE)
     near = yamlfile.did_you_mean(name, [*file.names, LOCAL])
     raise UnknownCluster(f"no cluster {name!r} in {file.path}{near}", hint="`mesh clusters` lists them")
+
+
+def is_cluster(name: str, file: ClusterFile) -> bool:
+    """True if this is the whole name of a cluster, built-in or of the file, good or bad."""
+    if name in file.names or _LOCAL_NAME.fullmatch(name):
+        return True
+    for reader in SOURCE_READERS:
+        if name.startswith(reader.BUILT_IN):
+            try:
+                reader.built_in(name)
+            except UsageError:
+                return False
+            return True
+    return False
 
 
 def _local(name: str) -> Cluster:
@@ -128,9 +158,9 @@ def _local(name: str) -> Cluster:
 
 
 def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
-    """One cluster, and what is wrong with it; it is to be used only if nothing is."""
+    """Read one cluster; return it with its problems. It is valid only without any."""
     problems = Problems(path)
-    if name == LOCAL or name.startswith((f"{LOCAL}:", tpu.BUILT_IN)):
+    if name == LOCAL or name.startswith((f"{LOCAL}:", *(reader.BUILT_IN for reader in SOURCE_READERS))):
         problems.add(node, name, "is the name of the built-in cluster; choose another one")
     keys = yamlfile.mapping(node, name, problems, "a mapping with hosts:")
     yamlfile.known(keys, CLUSTER_KEYS, name, problems)
@@ -149,8 +179,8 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     if host_keys not in [kind.value for kind in HostKeys]:
         problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
         host_keys = HostKeys.ACCEPT_NEW.value
-    of_tpu = tpu.read(keys, name, defaults, problems) if "tpu" in keys else None
-    hosts, slices = ((), ()) if of_tpu else _all_hosts(keys, name, node, defaults, problems)
+    sources = [reader.read(keys, name, defaults, problems) for reader in SOURCE_READERS if reader.KEY in keys]
+    hosts, slices = ((), ()) if sources else _all_hosts(keys, name, node, defaults, problems)
     cluster = Cluster(
         name=name,
         hosts=hosts,
@@ -163,7 +193,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         host_keys=HostKeys(host_keys),
         devices=_devices(keys, name, problems),
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
-        tpu=of_tpu,
+        source=sources[0] if sources else None,
         keep=_keep(keys, name, problems),
     )
     return cluster, problems
@@ -252,7 +282,7 @@ def _identity_file(keys: Mapping[str, tuple[Node, Node]], where: str, problems: 
 def _all_hosts(
     keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, problems: Problems
 ) -> tuple[tuple[Host, ...], tuple[int, ...]]:
-    """The hosts of a cluster, and how many each slice has."""
+    """Return the hosts of a cluster, and how many each slice has."""
     if "slices" not in keys:
         return _named_once(_hosts(keys, name, cluster, defaults, problems), problems), ()
     node, place = keys["slices"][1], f"{name}.slices"
@@ -288,20 +318,16 @@ def _hosts(
 
 
 def _named_once(hosts: Sequence[_Found], problems: Problems) -> tuple[Host, ...]:
-    """Each host under a name of its own."""
-    counted = Counter(host.name for host, _, _ in hosts)
-    named: list[Host] = []
-    for host, where, node in hosts:
-        if counted[host.name] > 1 and host.port:  # one machine, several ports: as containers have
-            host = replace(host, name=f"{host.name}:{host.port}")
-        if any(host.name == other.name for other in named):
-            problems.add(node, where, f"{host.name} is listed twice")
-        named.append(host)
-    return tuple(named)
+    """Return the hosts, each with a name of its own."""
+    named, repeated = named_once([host for host, _, _ in hosts])
+    for index in repeated:
+        _, where, node = hosts[index]
+        problems.add(node, where, f"{named[index].name} is listed twice")
+    return named
 
 
 def _host(node: Node, where: str, defaults: Host, problems: Problems) -> list[Host]:
-    """The hosts of one item of the list: one, or those of a range."""
+    """Return the hosts of one item of the list: one, or those of a range."""
     if isinstance(node, MappingNode):
         return _host_mapping(node, where, defaults, problems)
     written = yamlfile.text(node, where, problems, "a host name")

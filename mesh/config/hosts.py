@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from mesh.core.cluster import Host
 
 MAX_RANGE = 10_000  # hosts that one range may name; more is a slip of the finger
 
@@ -13,11 +19,11 @@ _USER = re.compile(r"[^-\s@:/][^\s@:/]*")
 
 
 class NoHost(ValueError):
-    """What is written is no host; the text says why."""
+    """Raised for a text that is no host; the message says why."""
 
 
 def expand(pattern: str) -> list[str]:
-    """The names that a range stands for.
+    """Return the names that a range stands for.
 
     >>> expand("tpu-[8-10,12]"), expand("r[0-1]n[00-01]")
     (['tpu-8', 'tpu-9', 'tpu-10', 'tpu-12'], ['r0n00', 'r0n01', 'r1n00', 'r1n01'])
@@ -35,7 +41,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers of a set such as ``0-3,5``; leading zeros give the width.
+    """Return the numbers of a set such as ``0-3,5``; leading zeros give the width.
 
     >>> numbers("08-10,1")
     ['08', '09', '10', '1']
@@ -55,7 +61,7 @@ def numbers(text: str) -> list[str]:
 
 
 def split(text: str) -> tuple[str, str, int]:
-    """``user@host:port`` as (user, host, port); "" and 0 where it says nothing. Raises NoHost.
+    """Return ``user@host:port`` as (user, host, port), "" and 0 for those that are absent. Raises NoHost.
 
     >>> split("me@tpu-0:2222"), split("[fe80::1]:22"), split("2001:db8::7"), split("10.0.0.1")
     (('me', 'tpu-0', 2222), ('', 'fe80::1', 22), ('', '2001:db8::7', 0), ('', '10.0.0.1', 0))
@@ -80,8 +86,20 @@ def split(text: str) -> tuple[str, str, int]:
     return user, host, check_port(port) if port else 0
 
 
+def named_once(hosts: Sequence[Host]) -> tuple[tuple[Host, ...], list[int]]:
+    """Add ports to names that several hosts have; return all hosts, and the indices of names that came before."""
+    counted = Counter(host.name for host in hosts)
+    # Containers on one machine have the same address and different ports.
+    named = tuple(
+        replace(host, name=f"{host.name}:{host.port}") if counted[host.name] > 1 and host.port else host
+        for host in hosts
+    )
+    first = {host.name: index for index, host in reversed(list(enumerate(named)))}
+    return named, [index for index, host in enumerate(named) if first[host.name] < index]
+
+
 def check_port(text: str) -> int:
-    """A port as a number. Raises NoHost."""
+    """Return a port as a number. Raises NoHost."""
     if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
         raise NoHost(f"{text!r} is no port (1 to 65535)")
     return int(text)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import get_type_hints
 
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import asdict, replace
 
-from mesh.config.hosts import NoHost, expand, numbers
+from mesh.config.hosts import NoHost, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
-from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import (
@@ -156,69 +154,6 @@ def read_ranks(place: str, text: str) -> set[int] | None:
         return {int(number) for number in numbers(text)} if text else None
     except NoHost as error:
         raise UsageError(f"{place}: {error}") from error
-
-
-def select_hosts(cluster: Cluster, options: Options) -> Cluster:
-    """The cluster less the hosts that were not picked, in its own order. Raises UsageError.
-
-    ``--hosts`` and ``--exclude`` take names and ranges of names, or numbers of hosts; ``--ranks`` takes the numbers.
-    """
-    _check_types(options)
-    count = len(cluster.hosts)
-    picked = set(range(count))
-    if options.hosts:
-        picked &= _by_name(cluster, "--hosts", options.hosts)
-    if options.ranks:
-        picked &= _by_number(cluster, "--ranks", options.ranks)
-    if options.exclude:
-        picked -= _by_name(cluster, "--exclude", options.exclude)
-    if not picked:
-        raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {', '.join(_names(cluster)[:8])}")
-    hosts = tuple(host for node, host in enumerate(cluster.hosts) if node in picked)
-    return replace(cluster, hosts=hosts, slices=_slices_left(cluster.slices, picked))
-
-
-def _slices_left(slices: Sequence[int], picked: Set[int]) -> tuple[int, ...]:
-    """How many hosts each slice has left; one that has none is gone.
-
-    >>> _slices_left((2, 2, 2), {0, 4, 5})
-    (1, 2)
-    """
-    ends = list(itertools.accumulate(slices))
-    left = [sum(end - size <= node < end for node in picked) for size, end in zip(slices, ends, strict=True)]
-    return tuple(size for size in left if size)
-
-
-def _names(cluster: Cluster) -> list[str]:
-    return [host.name for host in cluster.hosts]
-
-
-def _by_name(cluster: Cluster, flag: str, text: str) -> set[int]:
-    names = _names(cluster)
-    found: set[int] = set()
-    # A comma inside brackets belongs to a range.
-    for part in re.split(r",(?![^\[]*\])", text):
-        part = part.strip()
-        try:
-            for name in expand(part):
-                if name in names:
-                    found.add(names.index(name))
-                elif re.fullmatch(r"[0-9]+(-[0-9]+)?", name):
-                    found |= _by_number(cluster, flag, name)
-                else:
-                    near = did_you_mean(name, names)
-                    raise UsageError(f"{flag}: no host {name!r} in {cluster.name}{near}")
-        except NoHost as error:
-            raise UsageError(f"{flag}: {error}") from error
-    return found
-
-
-def _by_number(cluster: Cluster, flag: str, text: str) -> set[int]:
-    found = read_ranks(flag, text) or set()
-    if max(found) >= len(cluster.hosts):
-        last = len(cluster.hosts) - 1
-        raise UsageError(f"{flag}: no host {max(found)} in {cluster.name}: its hosts are 0-{last}")
-    return found
 
 
 def given_command(words: Sequence[str], usage: str, *, launcher: str = "") -> tuple[str, ...]:

@@ -1,20 +1,23 @@
-"""Clusters that are TPUs of Google Cloud: ``tpu:`` in cluster.yaml, and ``tpu:NAME`` in a cluster's place."""
+"""Reader of TPUs of Google Cloud: ``tpu:`` in cluster.yaml, and ``tpu:NAME`` in a cluster's place."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from msgspec import field
 from yaml.nodes import MappingNode, Node
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
-from mesh.core.cluster import INTERNAL_IP, Host, TpuName
+from mesh.core.cluster import Host, Source
 from mesh.core.errors import UsageError
 
+KEY = "tpu"  # of a cluster in cluster.yaml
 BUILT_IN = "tpu:"
+INTERNAL_IP = ("auto", "true", "false")
 KEYS = ("name", "prefix", "project", "zone", "internal_ip", "iap")
-# What else tells where hosts are, or how they are reached.
+# Keys of a cluster that list hosts, and so contradict tpu:
 INSTEAD = ("hosts", "slices")
 
 # As Google Cloud has them; a project may belong to a domain.
@@ -28,8 +31,20 @@ _SHAPES = {
 }
 
 
+class TpuName(Source, frozen=True, kw_only=True):
+    """TPU VMs of Google Cloud by their name: the API lists their hosts."""
+
+    name: str
+    is_prefix: bool = False  # where there is no TPU of that name: those called NAME-0, NAME-1, ..., one slice each
+    project: str = ""  # "": gcloud's
+    zone: str = ""  # "": gcloud's
+    internal_ip: str = "auto"  # one of INTERNAL_IP; "auto": where it has no other address, and from Google's machines
+    iap: bool = False  # connections go through Google's Identity-Aware Proxy, by gcloud
+    like: Host = field(default_factory=lambda: Host(name="", address=""))  # user, port and key of every host
+
+
 def built_in(name: str) -> TpuName:
-    """What ``tpu:[PROJECT/ZONE/]PREFIX`` means. Raises UsageError.
+    """Return the TPUs that ``tpu:[PROJECT/ZONE/]PREFIX`` names. Raises UsageError.
 
     >>> built_in("tpu:pod").name, built_in("tpu:lab/us-central2-b/pod").zone
     ('pod', 'us-central2-b')
@@ -42,10 +57,10 @@ def built_in(name: str) -> TpuName:
 
 
 def prefix(name: str, project: str, zone: str, places: tuple[str, str, str]) -> TpuName:
-    """The TPU of a name, or those that it begins; project and zone "" are gcloud's.
+    """Return the TPU of a name, or those that it begins; project and zone "" are gcloud's.
 
     places: where the three were given
-    Raises UsageError that names the place of what cannot be one.
+    Raises UsageError with the place of a text that is none.
     """
     for kind, text, place in zip(("name", "project", "zone"), (name, project, zone), places, strict=True):
         shape, expected = _SHAPES[kind]
@@ -55,7 +70,7 @@ def prefix(name: str, project: str, zone: str, places: tuple[str, str, str]) -> 
 
 
 def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> TpuName:
-    """``tpu:`` of a cluster, whose keys are given; it is to be used only if there is no problem.
+    """Read ``tpu:`` of a cluster, whose keys are given. The result is valid only without problems.
 
     like: user, port and key of every host
     """

@@ -13,12 +13,8 @@ LONGEST_KEEP = 600.0  # seconds; an agent that waits leaves by itself after a li
 DEFAULT_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*", "/dev/nvidia[0-9]*")
 
 
-# Whether we reach a TPU by its internal address; "auto": where it has no other, and where this machine is Google's.
-INTERNAL_IP = ("auto", "true", "false")
-
-
 class HostKeys(Enum):
-    """What to do with the key of a host that known_hosts does not name; a changed key is always refused."""
+    """Rule for the key of a host that known_hosts does not name; a changed key is always refused."""
 
     ACCEPT_NEW = "accept-new"
     STRICT = "strict"
@@ -36,20 +32,12 @@ class Host(Struct, frozen=True, kw_only=True):
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
     proxy_command: str = ""  # what connections to it go through, as ssh_config has it; "": ssh_config decides
     key_alias: str = ""  # what known_hosts calls it; "": its address, unless ssh_config says otherwise
-    worker: int = -1  # its number in its TPU, as the API has it; -1: nobody knows
+    slice_index: int = -1  # its index in its slice, where its source numbers hosts; -1: it does not
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 
 
-class TpuName(Struct, frozen=True, kw_only=True):
-    """TPU VMs of Google Cloud by their name: the API tells which hosts they are."""
-
-    name: str
-    is_prefix: bool = False  # where there is no TPU of that name: those called NAME-0, NAME-1, ..., one slice each
-    project: str = ""  # "": gcloud's
-    zone: str = ""  # "": gcloud's
-    internal_ip: str = "auto"  # one of INTERNAL_IP
-    iap: bool = False  # connections go through Google's Identity-Aware Proxy, by gcloud
-    like: Host = field(default_factory=lambda: Host(name="", address=""))  # user, port and key of every host
+class Source(Struct, frozen=True, kw_only=True):
+    """A description of where hosts come from; only the source itself (``mesh.hosts``) reads it."""
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -67,7 +55,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = DEFAULT_DEVICES  # files, by shell patterns, that one run at a time may use
     slices: tuple[int, ...] = ()  # how many of the hosts each slice has, at least 1, in order; (): there are no slices
     interface: str = ""  # that NCCL and gloo use on every host; "": the one towards rank 0
-    tpu: TpuName | None = None  # where its hosts come from; until the API has been asked there are none
+    source: Source | None = None  # finds its hosts, of which there are none before; None: they are listed
+    parts: tuple[Cluster, ...] = ()  # the clusters that it was joined from; (): it was not
     note: str = ""  # how its hosts were found, for people
     workspace_links: bool = False  # a workspace on a host may be a symbolic link
     # Seconds for each try to connect and log in, and then for the login to start the agent; 0: the defaults of each.

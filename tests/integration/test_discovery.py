@@ -251,7 +251,7 @@ def test_every_flag_of_the_runner_and_its_status(user: Home, lab: Lab, tpus: Emu
 BOTH = """
 import sys, time, grpc
 from google.cloud import tpu_v2
-from mesh.core.cluster import TpuName
+from mesh.config.tpu import TpuName
 from mesh.hosts.tpu.client import ask, ask_client
 from mesh.hosts.tpu.gcloud import Zone
 project, zone, place, rest = sys.argv[1:]
@@ -273,7 +273,7 @@ def test_grpc_and_rest_find_the_same_hosts(user: Home, tpus: Emulator) -> None:
 
 SLOW = """
 import sys
-from mesh.core.cluster import TpuName
+from mesh.config.tpu import TpuName
 from mesh.hosts.tpu.client import NotAsked, ask
 from mesh.hosts.tpu.gcloud import Zone
 project, zone, rest = sys.argv[1:]

@@ -215,13 +215,14 @@ def test_a_command_that_is_given_up_takes_no_more_of_them(kept: Home, lab: Lab) 
     """As by Ctrl-C, before the keeper hands them out, and meanwhile."""
     code = """
 import math, os
-from mesh.api.choosing import named_cluster
+from mesh.api.choosing import selected
+from mesh.hosts.interfaces import Purpose
 from mesh.backends.ssh.passwords import Passwords
 from mesh.keeper.channel import KeptChannel
 from mesh.keeper.client import KeptBackend
 from mesh.remote.blob import start_command
 
-cluster = named_cluster("pod", "")
+cluster = selected("pod", "", Purpose.RUN)
 early, late = (KeptBackend(cluster, Passwords("", {}), math.inf, os.environ) for _ in range(2))
 early.close()
 none = list(early.open(cluster.hosts, start_command(cluster.python)))

@@ -16,7 +16,8 @@ from mesh.cli.program import COMMANDS
 from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
 from mesh.config.project import TEMPLATE, check_workspace, load_project
-from mesh.config.settings import Options, given_command, run_spec, select_hosts
+from mesh.config.selectors import select_hosts
+from mesh.config.settings import Options, given_command, run_spec
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 from mesh.core.run import AUTO, PrerunEntry, RunSpec

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from mesh.check.workers import Numbers
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import read_flag
-from mesh.core.cluster import Cluster, Host, Placement, TpuName
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.findings import Verdict
 from mesh.hosts.tpu.answering import all_answer
@@ -61,8 +62,8 @@ def test_a_tpu_as_it_is_written(tmp_path: Path) -> None:
     file = load_clusters(tmp_path / "cluster.yaml", required=True)
     like = Host(name="", address="", user="me")
     tpu = TpuName(name="a", is_prefix=True, project="lab", zone="us-central2-b", internal_ip="true", like=like)
-    assert find_cluster("pod", file) == Cluster(name="pod", hosts=(), tpu=tpu)
-    assert find_cluster("tpu:lab/us-central2-b/b", file).tpu == TpuName(
+    assert find_cluster("pod", file) == Cluster(name="pod", hosts=(), source=tpu)
+    assert find_cluster("tpu:lab/us-central2-b/b", file).source == TpuName(
         name="b", is_prefix=True, project="lab", zone="us-central2-b"
     )
     for name in ("tpu:", "tpu:A", "tpu:lab/b", "tpu:lab/here/b"):
@@ -119,7 +120,7 @@ ADDRESSES = {
 
 
 def hosts_of(tpu: TpuName, *nodes: TpuNode, is_google: bool = False, key: str = "") -> Cluster:
-    return with_nodes(Cluster(name="c", hosts=(), tpu=tpu), nodes, HERE, key=key, is_google=is_google)
+    return with_nodes(Cluster(name="c", hosts=(), source=tpu), nodes, HERE, key=key, is_google=is_google)
 
 
 @pytest.mark.parametrize(("internal_ip", "is_google", "worker", "address"), ADDRESSES.values(), ids=ADDRESSES)
@@ -131,7 +132,7 @@ def test_addresses(internal_ip: str, is_google: bool, worker: Worker, address: s
 def test_hosts_and_slices() -> None:
     like = Host(name="", address="", user="me", port=2222)
     found = hosts_of(TpuName(name="a", like=like), replace(node("a-0", OUTSIDE, INSIDE), id="7"), node("a-1"), key="/k")
-    assert [(host.name, host.worker, host.user, host.port, host.identity_file) for host in found.hosts] == [
+    assert [(host.name, host.slice_index, host.user, host.port, host.identity_file) for host in found.hosts] == [
         ("a-0-w0", 0, "me", 2222, "/k"),
         ("a-0-w1", 1, "me", 2222, "/k"),
         ("a-1-w0", 0, "me", 2222, "/k"),
@@ -160,7 +161,7 @@ def test_what_is_not_ready_is_named() -> None:
         "TPU a-3 is READY, but the API does not tell the addresses of all its machines",
     ]
     assert "wait until a-1 is READY" in told.value.hint
-    cluster = Cluster(name="c", hosts=(), tpu=TpuName(name="a"))
+    cluster = Cluster(name="c", hosts=(), source=TpuName(name="a"))
     asked = with_nodes(cluster, nodes, HERE, key="", is_google=False, all_ready=False)
     assert [host.name for host in asked.hosts] == ["a-0-w0", "a-1-w0", "a-2-w0"]
 
@@ -242,7 +243,7 @@ def test_hosts_that_are_there() -> None:
 
 
 def judged(told: Mapping[int, Mapping[str, Any]], *, picked: tuple[int, ...] = (0, 1, 2)) -> dict[int, Verdict]:
-    every = [Host(name=f"w{number}", address=f"10.0.0.{number}", worker=number) for number in range(3)]
+    every = [Host(name=f"w{number}", address=f"10.0.0.{number}", slice_index=number) for number in range(3)]
     placement = Placement(hosts=tuple(every[number] for number in picked), slices=(len(picked),))
     return {host: findings[0].verdict for host, findings in Numbers(placement).judge(told).items()}
 

@@ -1,4 +1,4 @@
-"""Whether hosts that were known a while ago are still there."""
+"""Test whether hosts of an earlier answer are still there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 
 SSH = 22
-GREETING = b"SSH-"  # RFC 4253, 4.2: the server's first words
+GREETING = b"SSH-"  # RFC 4253, 4.2: the first bytes from a server
 
 
 def all_answer(addresses: Sequence[tuple[str, int]], within: float) -> bool:
-    """Whether an SSH server is behind every (IP address, port); all are tried at once, and nothing is said to them.
+    """True if an SSH server greets at every (IP address, port). Tries all at once and sends nothing.
 
     within: seconds
     """

@@ -1,6 +1,6 @@
-"""What the API has told, kept for the next time.
+"""Cache of the API's answers.
 
-It is a cache: whatever is damaged in it counts as not there, and one that cannot be written is no error.
+A damaged answer counts as absent. A cache that cannot be written is no error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from mesh.core.cluster import TpuName
+from mesh.config.tpu import TpuName
 from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.nodes import TpuNode, Worker
 
@@ -21,22 +21,22 @@ VERSION = 1
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The nodes of one name, and when they were told of."""
+    """Nodes of one name, and the time of the API's answer."""
 
     time: float  # seconds since the epoch
     nodes: tuple[TpuNode, ...]
 
 
 class AnswerCache:
-    """One file for each name. Another mesh may write it at the same time; the last one wins."""
+    """File of one name. Another mesh may write it at the same time; the last one wins."""
 
     def __init__(self, directory: Path, tpu: TpuName, zone: Zone) -> None:
-        """directory: where mesh keeps what it can do without"""
+        """directory: mesh's own for caches"""
         about = json.dumps([zone.project, zone.zone, zone.endpoint, tpu.name, tpu.is_prefix, tpu.iap])
         self._path = directory / "tpu" / f"{tpu.name}-{hashlib.sha256(about.encode()).hexdigest()[:10]}.json"
 
     def get(self) -> Answer | None:
-        """What was told last."""
+        """Return the last answer, None if there is none."""
         try:
             told = json.loads(self._path.read_bytes())
             if told["version"] != VERSION:
@@ -47,7 +47,7 @@ class AnswerCache:
             return None
 
     def keep(self, answer: Answer) -> None:
-        """Put it in place in one step."""
+        """Write an answer, in one step."""
         new = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class AnswerCache:
                 new.unlink()
 
     def forget(self) -> None:
-        """Have the API asked the next time."""
+        """Remove the answer, so that the API is asked the next time."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 

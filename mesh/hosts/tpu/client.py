@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from mesh.core.cluster import TpuName
+from mesh.config.tpu import TpuName
 from mesh.core.errors import MeshError
 from mesh.hosts.tpu.gcloud import Zone, directory, is_google
 from mesh.hosts.tpu.nodes import TpuNode, Worker, matching

@@ -1,4 +1,4 @@
-"""The hosts of a cluster that is a TPU: as the API told them lately, or as it tells them now."""
+"""Source of the hosts of TPUs: the API's last answer while it holds, else a new one."""
 
 from __future__ import annotations
 
@@ -8,39 +8,48 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mesh.core.cluster import Cluster, TpuName
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
-from mesh.core.events import CONNECTING
-from mesh.core.outcome import Outcome
 from mesh.core.paths import cache_directory
+from mesh.hosts.interfaces import Purpose
 from mesh.hosts.tpu import gcloud
 from mesh.hosts.tpu.answering import all_answer
 from mesh.hosts.tpu.cache import Answer, AnswerCache
 from mesh.hosts.tpu.client import NotAsked, ask
-from mesh.hosts.tpu.nodes import MOST_NAMED, gaps, with_nodes
+from mesh.hosts.tpu.nodes import MOST_NAMED, gaps, tpu_of, with_nodes
 
-FRESH = 60.0  # seconds in which what was told is taken as it is
-OLD = 3600.0  # seconds after which the API is asked again, as there may be more slices by now
-ANSWER = 2.0  # seconds for all hosts of an answer to take a connection: else they may be others by now
-CHECK = "check"  # the step of connecting at which hosts contradict what the API has told
+FRESH_ANSWER_S = 60.0  # an answer of the API is taken without a look at its hosts
+OLD_ANSWER_S = 3600.0  # the API is asked again after that, as there may be more slices by now
+CONNECT_LIMIT_S = 2.0  # for all hosts of an answer to take a connection; else they may be others by now
 
 
-def with_hosts(cluster: Cluster, *, all_ready: bool, refresh: bool) -> Cluster:
-    """A cluster of a TPU with its hosts.
+class TpuSource:
+    """TPUs by name, whose hosts Google's API lists."""
 
-    all_ready: refuse a TPU of which a slice is not; else take what can be reached
-    refresh: ask the API, whatever it has told lately
-    Raises MeshError: where the API cannot be asked, and what it has told before does not hold any more.
-    """
-    assert cluster.tpu is not None
+    def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
+        """Return the cluster with its hosts: for a question those that can be reached, else all of READY slices.
+
+        Raises MeshError if the API cannot be asked and its last answer does not hold any more.
+        """
+        return _with_hosts(cluster, all_ready=purpose is not Purpose.ASK, refresh=purpose is Purpose.REFRESH)
+
+    def forget(self, cluster: Cluster) -> None:
+        _zone_and_cache(cluster)[1].forget()
+
+    def origin(self, cluster: Cluster) -> str:
+        return f"are those of TPU {tpu_of(cluster).name}, which `gcloud compute tpus tpu-vm` makes and deletes"
+
+
+def _with_hosts(cluster: Cluster, *, all_ready: bool, refresh: bool) -> Cluster:
     zone, cache = _zone_and_cache(cluster)
     known = None if refresh else cache.get()
     found = _hosts_of(cluster, zone, known, all_ready) if known else None
     age = time.time() - known.time if known else 0.0
-    if known and found and 0 <= age < OLD and (age < FRESH or _are_there(found)):
+    if known and found and 0 <= age < OLD_ANSWER_S and (age < FRESH_ANSWER_S or _are_there(found)):
         return _noted(found, known, zone, f"as told {_ago(age)}")
     try:
-        answer = Answer(time=time.time(), nodes=ask(cluster.tpu, zone, os.environ))
+        answer = Answer(time=time.time(), nodes=ask(tpu_of(cluster), zone, os.environ))
     except NotAsked as error:
         if known and found and _are_there(found):
             return _noted(found, known, zone, f"as told {_ago(age)}; now {error}")
@@ -51,25 +60,19 @@ def with_hosts(cluster: Cluster, *, all_ready: bool, refresh: bool) -> Cluster:
     return _noted(_with_nodes(cluster, zone, answer, all_ready), answer, zone, "")
 
 
-def forget_if_wrong(cluster: Cluster, outcome: Outcome) -> None:
-    """Have the API asked the next time, if hosts were not those that it has told of."""
-    if cluster.tpu and any(failure.step in (*CONNECTING, CHECK) for failure in outcome.failures):
-        _zone_and_cache(cluster)[1].forget()
-
-
 def zone_here(tpu: TpuName) -> gcloud.Zone:
-    """Where a TPU is: as its name says, or as gcloud is set. Raises MeshError."""
+    """Return the zone of a TPU, by its name or gcloud's settings. Raises MeshError."""
     return gcloud.zone_of(tpu, os.environ)
 
 
 def _zone_and_cache(cluster: Cluster) -> tuple[gcloud.Zone, AnswerCache]:
-    assert cluster.tpu is not None
-    zone = zone_here(cluster.tpu)
-    return zone, AnswerCache(cache_directory(os.environ), cluster.tpu, zone)
+    tpu = tpu_of(cluster)
+    zone = zone_here(tpu)
+    return zone, AnswerCache(cache_directory(os.environ), tpu, zone)
 
 
 def _hosts_of(cluster: Cluster, zone: gcloud.Zone, answer: Answer, all_ready: bool) -> Cluster | None:
-    """None if the answer cannot be used: things may be better by now."""
+    """Return None if the answer has no hosts that can be used: there may be some by now."""
     try:
         return _with_nodes(cluster, zone, answer, all_ready)
     except MeshError:
@@ -89,20 +92,19 @@ def _with_nodes(cluster: Cluster, zone: gcloud.Zone, answer: Answer, all_ready: 
 
 
 def _are_there(cluster: Cluster) -> bool:
-    """Whether all hosts answer, as far as it can be seen from here: not behind a gateway."""
+    """True if all hosts answer. Hosts behind a gateway count as if they did."""
     if cluster.gateway or any(host.proxy_command for host in cluster.hosts):
         return True
-    return all_answer([(host.address, host.port) for host in cluster.hosts], ANSWER)
+    return all_answer([(host.address, host.port) for host in cluster.hosts], CONNECT_LIMIT_S)
 
 
 def _noted(cluster: Cluster, answer: Answer, zone: gcloud.Zone, told: str) -> Cluster:
     slices, hosts = len(cluster.slices), len(cluster.hosts)
     counted = f"{slices} slice{'s' * (slices != 1)}, {hosts} host{'s' * (hosts != 1)}"
-    assert cluster.tpu is not None
     missing = gaps(answer.nodes)
     if missing:
         counted += f"; there is no {', '.join(missing[:MOST_NAMED])}{' ...' if missing[MOST_NAMED:] else ''}"
-    note = f"TPU {cluster.tpu.name} in {zone.zone}: {counted}{f' ({told})' if told else ''}"
+    note = f"TPU {tpu_of(cluster).name} in {zone.zone}: {counted}{f' ({told})' if told else ''}"
     return replace(cluster, note=note)
 
 

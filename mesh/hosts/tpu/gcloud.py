@@ -1,4 +1,4 @@
-"""What the gcloud command of this machine is set to, read from its files: it need not be installed."""
+"""Settings of this machine's gcloud command, read from its files: it need not be installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.core.cluster import TpuName
+from mesh.config.tpu import TpuName
 from mesh.core.errors import UsageError
 
 KEY = "~/.ssh/google_compute_engine"  # that gcloud makes, and logs in with
@@ -22,7 +22,7 @@ _PROPERTIES = {
 
 
 class Zone(Struct, frozen=True, kw_only=True):
-    """Where TPUs are looked for."""
+    """Zone of a project in which TPUs are looked for."""
 
     project: str
     zone: str
@@ -33,7 +33,7 @@ class Zone(Struct, frozen=True, kw_only=True):
 
 
 def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
-    """The zone that the user has named, or the one that gcloud is set to. Raises UsageError if there is none."""
+    """Return the zone that the user has named, or gcloud's. Raises UsageError if there is none."""
     found = {name: _property(*place, environ) for name, place in _PROPERTIES.items()}
     zone = Zone(
         project=tpu.project or found["project"], zone=tpu.zone or found["zone"], endpoint=found["endpoint"].rstrip("/")
@@ -49,13 +49,13 @@ def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
 
 
 def directory(environ: Mapping[str, str]) -> Path:
-    """Where gcloud keeps its configurations and credentials."""
+    """Return the directory of gcloud's configurations and credentials."""
     named = environ.get("CLOUDSDK_CONFIG", "")
     return Path(named) if named else Path.home() / ".config" / "gcloud"
 
 
 def is_google() -> bool:
-    """Whether this machine is one of Google Cloud."""
+    """True if this machine is one of Google Cloud."""
     try:
         return PRODUCT.read_text().startswith("Google")
     except (OSError, UnicodeDecodeError):
@@ -70,7 +70,7 @@ def _property(section: str, name: str, variable: str, environ: Mapping[str, str]
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(_text(place / "configurations" / f"config_{active}"))
-    except configparser.Error:  # gcloud itself will tell
+    except configparser.Error:  # gcloud's own commands show what is wrong
         return ""
     return parser.get(section, name, fallback="").strip()
 

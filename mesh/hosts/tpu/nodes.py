@@ -1,4 +1,4 @@
-"""TPU nodes as the API tells of them, and the hosts that they are. Pure."""
+"""TPU nodes in the API's answers, and their hosts. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.core.cluster import Cluster, Host, TpuName
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError
 from mesh.hosts.tpu.gcloud import Zone
 
 READY = "READY"
 MOST_NAMED = 8
-# What to do about a node, by its state (google.cloud.tpu_v2.Node.State).
+# Advice about a node, by its state (google.cloud.tpu_v2.Node.State).
 _LATER = "wait until {name} is READY: `gcloud compute tpus tpu-vm list --zone {zone} --project {project}` shows it"
 _GONE = "{name} does not come back by itself: delete it and create it anew, or have its queued resource do so"
 _ADVICE = {
@@ -29,7 +30,7 @@ _ADVICE = {
 
 
 class Worker(Struct, frozen=True, kw_only=True):
-    """One machine of a node."""
+    """Machine of a node."""
 
     internal: str  # its address in its network
     external: str = ""  # its address for all others; "": it has none
@@ -37,7 +38,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 
 
 class TpuNode(Struct, frozen=True, kw_only=True):
-    """One TPU, that is one slice, with its machines in the order of their worker numbers."""
+    """TPU, that is a slice, with its machines in the order of their worker numbers."""
 
     name: str
     state: str  # as the API calls it
@@ -46,8 +47,15 @@ class TpuNode(Struct, frozen=True, kw_only=True):
     os_login: bool = False  # who logs in is asked of OS Login, and metadata holds no keys
 
 
+def tpu_of(cluster: Cluster) -> TpuName:
+    """Return the name of the TPUs that a cluster consists of."""
+    if not isinstance(cluster.source, TpuName):
+        raise TypeError(cluster.source)
+    return cluster.source
+
+
 def matching(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> tuple[TpuNode, ...]:
-    """The nodes that a name means, in order: the one so called, else PREFIX-0, PREFIX-1, ... by number.
+    """Return the nodes that a name means, in order: the one so called, else PREFIX-0, PREFIX-1, ... by number.
 
     Raises MeshError if there are none, or two of one number.
     """
@@ -78,7 +86,7 @@ def _others(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> str:
 
 
 def gaps(nodes: Sequence[TpuNode]) -> list[str]:
-    """The names that are missing between the first and the last number, or as many of them as are ever told.
+    """Return the names that are missing between the first and the last number, or as many as are ever shown.
 
     >>> gaps([TpuNode(name=f"pod-{number}", state=READY, workers=()) for number in (1, 2, 5)])
     ['pod-3', 'pod-4']
@@ -94,15 +102,14 @@ def gaps(nodes: Sequence[TpuNode]) -> list[str]:
 def with_nodes(
     cluster: Cluster, nodes: Sequence[TpuNode], zone: Zone, *, key: str, is_google: bool, all_ready: bool = True
 ) -> Cluster:
-    """The cluster with the hosts of its nodes, each node a slice; a cluster of a TPU.
+    """Return the cluster of a TPU with the hosts of its nodes, each node a slice.
 
     key: the private key for hosts that have no other, a path; "": none
     is_google: this machine is one of Google Cloud, and reaches their internal addresses
     all_ready: refuse nodes that are not; else take those of their machines that have an address
     Raises MeshError.
     """
-    tpu = cluster.tpu
-    assert tpu is not None
+    tpu = tpu_of(cluster)
     bad = [node for node in nodes if node.state != READY or not node.workers]
     if bad and all_ready:
         raise MeshError("\n".join(_complaint(node) for node in bad), hint=_advice(bad[0], zone))
@@ -134,14 +141,14 @@ def _host(node: TpuNode, number: int, tpu: TpuName, zone: Zone, key: str, is_goo
         internal_ip=worker.internal,
         # Another TPU may have had this address: it is no other key of the same host.
         key_alias=f"tpu.{node.id}-{number}" if node.id else "",
-        worker=number,
+        slice_index=number,
         proxy_command=_tunnel(worker.instance, zone) if tpu.iap else "",
         hints={"login": _about_keys(node, like.user, identity, zone), **_about_way(tpu, worker)},
     )
 
 
 def _address(node: TpuNode, worker: Worker, tpu: TpuName, is_google: bool) -> str:
-    """By which we reach it. Raises MeshError where it has no address of the kind that was chosen."""
+    """Return the address to connect to. Raises MeshError if there is none of the kind that was chosen."""
     if tpu.iap or tpu.internal_ip == "true" or (tpu.internal_ip == "auto" and (is_google or not worker.external)):
         return worker.internal
     if not worker.external:
@@ -164,7 +171,7 @@ def _about_way(tpu: TpuName, worker: Worker) -> dict[str, str]:
 
 
 def _about_keys(node: TpuNode, user: str, key: str, zone: Zone) -> str:
-    """How the key comes to be known: by the user's own hand, as whoever has it may then log in."""
+    """Return the commands that make the key known there. The user runs them, as the key then opens the host."""
     if node.os_login:
         key = key or "KEY"
         add = shlex.join(["gcloud", "compute", "os-login", "ssh-keys", "add", f"--key-file={key}.pub"])

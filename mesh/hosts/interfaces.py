@@ -1,0 +1,41 @@
+"""Interfaces of sources of hosts."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from mesh.core.cluster import Cluster
+
+
+class Purpose(Enum):
+    """Use of the hosts of a cluster, on which depends how hard its source tries to find them."""
+
+    RUN = "run"  # all hosts, ready for a run; a source that can make hosts may make them
+    ASK = "ask"  # the hosts that there are, for a question
+    LIST = "list"  # as RUN, for people; no host is made
+    REFRESH = "refresh"  # as LIST, without anything that the source has remembered
+
+
+class HostSource(Protocol):
+    """Source of the hosts of some clusters."""
+
+    def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
+        """Return the cluster with its hosts. Raises MeshError if they cannot be found."""
+
+    def forget(self, cluster: Cluster) -> None:
+        """Look for the hosts anew the next time: some of them were not as found."""
+
+    def origin(self, cluster: Cluster) -> str:
+        """Return where the hosts come from, to complete the sentence "its hosts ..."."""
+
+
+@runtime_checkable
+class HostMaker(HostSource, Protocol):
+    """Source that can make hosts and delete them."""
+
+    def make(self, cluster: Cluster) -> Cluster:
+        """Make the hosts of the cluster and hold them; return it with them. Raises MeshError."""
+
+    def delete(self, cluster: Cluster) -> None:
+        """Delete the hosts that were made. Raises MeshError, also while a run is on."""

@@ -1,0 +1,36 @@
+"""Table of the sources of hosts, one entry each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster, Source
+from mesh.core.events import CONNECTING
+from mesh.core.outcome import Outcome
+from mesh.hosts.file import FileSource
+from mesh.hosts.interfaces import HostSource
+
+CHECK = "check"  # the step of connecting at which a host contradicts its source
+
+
+def _tpu() -> HostSource:
+    from mesh.hosts.tpu.discovery import TpuSource
+
+    return TpuSource()
+
+
+SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {type(None): FileSource, TpuName: _tpu}
+
+
+def source_of(cluster: Cluster) -> HostSource:
+    """Return the source of a cluster's hosts."""
+    return SOURCES[type(cluster.source)]()
+
+
+def forget_wrong_hosts(cluster: Cluster, outcome: Outcome) -> None:
+    """Have sources look for hosts anew the next time, if a host could not be reached or contradicts its source."""
+    failed = [cluster.hosts[one.node] for one in outcome.failures if one.step in (*CONNECTING, CHECK)]
+    for part in cluster.parts or (cluster,):
+        if any(host in part.hosts for host in failed):
+            source_of(part).forget(part)
