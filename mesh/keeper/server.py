@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import fnmatch
 import glob
 import hashlib
 import json
@@ -48,6 +49,7 @@ FRESH = 2.0  # seconds after a question in which an answer to it is as good as a
 REQUEST = 1 << 17  # bytes of one
 LONGEST = 256  # characters of a word that may name a cluster
 LOCK = ".lock"  # beside the socket of a keeper, who has it
+FIRST_SOCKETS = ".mesh-keeper-" + "[0-9a-f]" * 16  # as mesh 0.1.0 named them
 FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
 # What a login by key may need, and where clusters are; a password in a variable is nothing for a process that stays.
 VARIABLES = frozenset(
@@ -348,11 +350,11 @@ def _inode(path: str) -> int:
 
 
 def socket_of(environ: Mapping[str, str]) -> str:
-    """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
+    """Return the path of this version's keeper for this home and this ssh-agent; "" where there can be no keeper."""
     beginning = _beginning(environ)
-    agent = environ.get("SSH_AUTH_SOCK", "")
-    digest = hashlib.blake2b(json.dumps(agent).encode() + _code(), digest_size=6).hexdigest()
-    return f"{beginning}{digest}" if beginning else ""
+    agent = hashlib.blake2b(os.fsencode(environ.get("SSH_AUTH_SOCK", "")), digest_size=4).hexdigest()
+    version = hashlib.blake2b(_code(), digest_size=6).hexdigest()
+    return f"{beginning}{agent}-{version}" if beginning else ""
 
 
 def _beginning(environ: Mapping[str, str]) -> str:
@@ -469,9 +471,27 @@ def _sockets() -> list[str]:
 
 
 def _files() -> list[str]:
-    """Sockets of this home's keepers, also of other versions of mesh and other ssh-agents, and their locks."""
+    """Return the sockets of this home's keepers, also of other versions of mesh and other ssh-agents, and their locks.
+
+    Sockets of mesh 0.1.0 name no home: those of all homes of this user are among them.
+    """
     beginning = _beginning(os.environ)
-    return glob.glob(f"{glob.escape(beginning)}*") if beginning else []
+    directory = glob.escape(os.path.dirname(beginning))
+    patterns = [f"{glob.escape(beginning)}*", *(f"{directory}/{FIRST_SOCKETS}{end}" for end in ("", LOCK))]
+    return [path for pattern in patterns for path in glob.glob(pattern)] if beginning else []
+
+
+def _stop_other_versions(path: str) -> None:
+    """Stop the keepers of other versions of mesh that serve the same commands, so that no host has two agents waiting.
+
+    path: the socket of this version's keeper
+    """
+    same = path.rpartition("-")[0]
+    for other in _sockets():
+        is_first = fnmatch.fnmatch(os.path.basename(other), FIRST_SOCKETS)
+        if other != path and (is_first or other.rpartition("-")[0] == same):
+            with contextlib.suppress(OSError):
+                ask(other, {"do": "stop"}).close()
 
 
 def _begins(path: str) -> bool:
@@ -504,6 +524,7 @@ def main(path: str, lock: str = "") -> None:
                 os.unlink(path)
             keeper = Keeper(path)
             signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
+            _stop_other_versions(path)
             for request in requests:
                 threading.Thread(target=keeper.obey, args=(request,), daemon=True).start()
             keeper.serve()
