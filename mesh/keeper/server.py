@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -49,7 +50,7 @@ FRESH = 2.0  # seconds after a question in which an answer to it is as good as a
 REQUEST = 1 << 17  # bytes of one
 LONGEST = 256  # characters of a word that may name a cluster
 LOCK = ".lock"  # beside the socket of a keeper, who has it
-FIRST_SOCKETS = ".mesh-keeper-" + "[0-9a-f]" * 16  # as mesh 0.1.0 named them
+FIRST_SOCKETS = ".mesh-keeper-" + "[0-9a-f]" * 16  # as the first mesh 0.1.0 named them, without the home
 FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
 # What a login by key may need, and where clusters are; a password in a variable is nothing for a process that stays.
 VARIABLES = frozenset(
@@ -471,14 +472,21 @@ def _sockets() -> list[str]:
 
 
 def _files() -> list[str]:
-    """Return the sockets of this home's keepers, also of other versions of mesh and other ssh-agents, and their locks.
-
-    Sockets of mesh 0.1.0 name no home: those of all homes of this user are among them.
-    """
+    """Return the sockets of this home's keepers, of all versions of mesh and all ssh-agents, and their locks."""
     beginning = _beginning(os.environ)
-    directory = glob.escape(os.path.dirname(beginning))
-    patterns = [f"{glob.escape(beginning)}*", *(f"{directory}/{FIRST_SOCKETS}{end}" for end in ("", LOCK))]
-    return [path for pattern in patterns for path in glob.glob(pattern)] if beginning else []
+    if not beginning:
+        return []
+    first = glob.glob(f"{glob.escape(os.path.dirname(beginning))}/{FIRST_SOCKETS}")
+    return [*glob.glob(f"{glob.escape(beginning)}*"), *filter(_is_of_this_home, first)]
+
+
+def _is_of_this_home(path: str) -> bool:
+    """Return True if the environment of the process behind a socket has our HOME."""
+    with contextlib.suppress(OSError), ask(path, {"do": "about"}) as way:
+        pid = struct.unpack_from("i", way.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return b"HOME=" + os.fsencode(os.environ.get("HOME", "")) in variables
+    return False
 
 
 def _stop_other_versions(path: str) -> None:
