@@ -16,7 +16,7 @@ from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
 
 GROUP = "Other programs' command lines"
-REASON_WIDTH = 100  # characters of why a node could not take part
+REASON_WIDTH = 100  # characters of the reason why a node took no part
 MULTIHOST_LINE = 'mesh multihost --TPU_PREFIX=NAME --COMMAND="bash setup.sh"'
 
 

@@ -1,4 +1,4 @@
-"""What the commands themselves print: results on stdout, errors on stderr with what to do next."""
+"""Output of the commands themselves: results on stdout, notices and errors with their hints on stderr."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mesh.core.errors import MeshError, OutputClosed
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines on stdout. Raises OutputClosed where nobody reads it, and MeshError where it cannot be written."""
+    """Print lines on stdout. Raises OutputClosed if its reader is gone, MeshError if it cannot be written."""
     if sys.stdout is None:  # mesh ... >&-
         return
     try:
         sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()
     except OSError as error:
-        # Python would complain at its end about what it cannot flush.
+        # Python reports at its exit what it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise OutputClosed("") from error
@@ -25,7 +25,7 @@ def show(lines: Iterable[str]) -> None:
 
 
 def say(text: str) -> None:
-    """Tell something beside the results, as runs do."""
+    """Print a notice on stderr, with the lead that notices of runs have."""
     if sys.stderr is not None:
         lead = "\x1b[1m==>\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "==>"
         sys.stderr.write(f"{lead} {text}\n")
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def complain(error: MeshError) -> None:
-    """Tell an error, unless it has nothing to tell."""
+    """Print an error and its hint on stderr. An error without text prints nothing."""
     if not str(error) or sys.stderr is None:
         return
     lines = [*str(error).split("\n"), *(error.hint.split("\n") if error.hint else [])]
@@ -43,5 +43,5 @@ def complain(error: MeshError) -> None:
 
 
 def without_value(flag: str, word: str) -> str:
-    """What to say where a word after a flag with an optional time is none."""
+    """Return a notice that a flag with an optional time was taken without one, as the word after it is no time."""
     return f"{flag} was taken without a value, as {word!r} is no time such as 30s, 5m or 2h"

@@ -1,11 +1,12 @@
 """Sockets and locks of keepers: where a command and its keeper find each other.
 
-There is one keeper for each version of mesh, home directory and ssh-agent.
+There is one keeper for each home directory and ssh-agent. A keeper of another version of mesh is stopped by a new one.
 """
 
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import glob
 import hashlib
 import os
@@ -17,15 +18,16 @@ from typing import IO
 
 from mesh.remote.blob import opening
 
+FIRST_SOCKETS = ".mesh-keeper-" + "[0-9a-f]" * 16  # as the first mesh 0.1.0 named them, without the home
 LOCK_SUFFIX = ".lock"  # of the file beside a keeper's socket that the keeper holds locked
 
 
 def socket_of(environ: Mapping[str, str]) -> str:
     """Return the path of the keeper's socket; "" where there can be no keeper."""
     beginning = beginning_of(environ)
-    agent = environ.get("SSH_AUTH_SOCK", "")
-    digest = hashlib.blake2b(os.fsencode(agent) + b"\0" + _code(), digest_size=6).hexdigest()
-    return f"{beginning}{digest}" if beginning else ""
+    agent = hashlib.blake2b(os.fsencode(environ.get("SSH_AUTH_SOCK", "")), digest_size=4).hexdigest()
+    version = hashlib.blake2b(_code(), digest_size=6).hexdigest()
+    return f"{beginning}{agent}-{version}" if beginning else ""
 
 
 def beginning_of(environ: Mapping[str, str]) -> str:
@@ -36,9 +38,25 @@ def beginning_of(environ: Mapping[str, str]) -> str:
 
 
 def files(environ: Mapping[str, str]) -> list[str]:
-    """Return the sockets of all keepers of this home, also of other versions of mesh, and their locks."""
+    """Return the sockets of all keepers of this home, also of other versions of mesh, and their locks.
+
+    Sockets of mesh 0.1.0 name no home: those of all homes of this user are among them.
+    """
     beginning = beginning_of(environ)
-    return glob.glob(f"{glob.escape(beginning)}*") if beginning else []
+    directory = glob.escape(os.path.dirname(beginning))
+    patterns = [f"{glob.escape(beginning)}*", *(f"{directory}/{FIRST_SOCKETS}{end}" for end in ("", LOCK_SUFFIX))]
+    return [path for pattern in patterns for path in glob.glob(pattern)] if beginning else []
+
+
+def other_versions(path: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the sockets of keepers of other versions that serve the same commands as the keeper at ``path``."""
+    same = path.rpartition("-")[0]
+    sockets = [other for other in files(environ) if not other.endswith(LOCK_SUFFIX) and other != path]
+    return [
+        other
+        for other in sockets
+        if other.rpartition("-")[0] == same or fnmatch.fnmatch(os.path.basename(other), FIRST_SOCKETS)
+    ]
 
 
 def lock_file(path: str) -> IO[bytes]:

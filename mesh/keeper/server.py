@@ -38,7 +38,7 @@ from mesh.keeper.packets import (
     receive,
     send_all,
 )
-from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file
+from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file, other_versions
 from mesh.remote.blob import opening, start_command
 
 CLOCK_POLL_S = 1.0
@@ -311,6 +311,9 @@ def main(path: str, locked: str = "") -> None:
                 os.unlink(path)
             keeper = Keeper(path)
             signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
+            for other in other_versions(path, os.environ):  # so that no host has two agents waiting
+                with contextlib.suppress(OSError):
+                    ask(other, Stop()).close()
             for request in requests:
                 threading.Thread(target=keeper.fill, args=(request,), daemon=True).start()
             keeper.serve()

@@ -158,7 +158,7 @@ _END = (
 )
 _LEFT = {"left": LINES, "stays": LINES}
 
-# How a run goes on; "rank" is checked by the session, which knows the ranks of its host.
+# How a run goes on. The session checks "rank", because only it has the ranks of its host.
 ANSWERS: dict[str, Message] = {
     "hello": Message({"time": TIME, "machine": shown}, {"pid": PID, "runs": LINES}),
     "locked": Message(

@@ -1,4 +1,4 @@
-"""What the frames of an agent tell, as events."""
+"""Events made from the messages of an agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RECENT_S = 43200.0  # a time within the last 12 hours is shown without its date
 def event_of(
     header: Mapping[str, Any], data: bytes, *, node: int, sent: int, lacks_bytes: int, offset: float
 ) -> HostEvent:
-    """The event of a node's frame, whose header was checked. Raises FrameError for one that is none.
+    """Return the event of a message, whose header was checked. Raises FrameError if it makes no event.
 
     sent: bytes of the workspace so far; lacks_bytes: of the longest list of what the host lacks
     offset: seconds that the host's clock is ahead of ours
@@ -81,7 +81,7 @@ def event_of(
 
 
 def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: float) -> HostEvent:
-    """Most of this comes before the ranks start."""
+    """Return the event of a message that comes once for each host, most of them before the ranks start."""
     match header["type"]:
         case "locked":
             tree, bare, ports = header["tree"], header["bare"], tuple(header["ports"])
@@ -107,7 +107,7 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
             return Ready(time=now, node=node, interfaces=header["interfaces"], status=status, nearest=nearest)
         case "failed":
             step, message, hint = header["step"], header["message"], header["hint"]
-            # Its own time: what it ends because of it comes after.
+            # The host's own time, because the ranks that it ends for this reason end later.
             number = header.get("signal")
             killed_by = "" if number is None else f"signal {number}" if number else "a signal"
             at = header["time"] - offset
@@ -163,7 +163,7 @@ def told_other(other: OtherRun) -> str:
 
 
 def told_owner(owner: Mapping[str, object]) -> str:
-    """The owner of a lock in one line."""
+    """Return the owner of a lock in one line."""
     if not owner:
         return "a run of which nothing is known"
     since = owner.get("since")
@@ -179,7 +179,7 @@ def told_owner(owner: Mapping[str, object]) -> str:
 
 
 def clock_time(moment: float) -> str:
-    """The minute, on the user's clock, by which a moment has passed. moment: seconds since the epoch
+    """Return the minute, on the user's clock, by which a moment has passed. moment: seconds since the epoch
 
     >>> clock_time(3599.0) == clock_time(3541.0) == time.strftime("%H:%M", time.localtime(3600))
     True
