@@ -14,10 +14,10 @@ from mesh.api.choosing import (
     hosted,
     named_cluster,
 )
+from mesh.app.carriers import carrier_of
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE
-from mesh.core.cluster import HostKeys
 from mesh.core.errors import MeshError, UsageError
 
 
@@ -58,9 +58,9 @@ def cluster_names(clusters_file: str = "") -> list[str]:
 
 
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
-    """The system's ssh command for a host: ``pod:3``, or ``pod`` for its first one. Raises UsageError.
+    """Return the command line of a shell on a host: ``pod:3``, or ``pod`` for its first one. Raises UsageError.
 
-    words: what ssh is to run there, as it takes it; none for a login
+    words: a command to run there instead, as ssh or the cluster's ``command:`` takes it
     """
     name, colon, number = target.rpartition(":")
     if not colon or not number.isdecimal():
@@ -68,23 +68,13 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     if not name:
         raise NOT_NAMED
     cluster = hosted(named_cluster(name, clusters_file), all_ready=False)
-    if cluster.backend != "ssh":
-        raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
     if int(number) >= len(cluster.hosts):
         raise UsageError(f"no host {number} in {name}: its hosts are 0-{len(cluster.hosts) - 1}")
     host = cluster.hosts[int(number)]
-    checking = "yes" if cluster.host_keys is HostKeys.STRICT else "accept-new"
-    argv = ["ssh", "-o", f"StrictHostKeyChecking={checking}"]
-    for flag, value in (
-        ("-p", str(host.port) if host.port else ""),
-        ("-i", host.identity_file),
-        ("-J", cluster.gateway),
-        ("-o", f"ProxyCommand={host.proxy_command}" if host.proxy_command else ""),
-        ("-o", f"HostKeyAlias={host.key_alias}" if host.key_alias else ""),
-        ("-l", host.user),
-    ):
-        argv += [flag, value] if value else []
-    return [*argv, host.address, *words]
+    argv = carrier_of(cluster).shell(cluster, host, words)
+    if argv is None:
+        raise UsageError(f"{name} is this machine", hint="mesh exec runs a command on every host of it")
+    return argv
 
 
 def init() -> Path:

@@ -15,6 +15,7 @@ from mesh.api.choosing import (
 )
 from mesh.api.running import run_on
 from mesh.app.assemble import Showing, launch, placed
+from mesh.app.carriers import carrier_of
 from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
@@ -56,7 +57,7 @@ def run(
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command))
-    with_lock = found.backend != "local"
+    with_lock = carrier_of(found).locks
     spec = replace(spec, lock=with_lock and not spec.share, claim=with_lock)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
@@ -135,7 +136,7 @@ def _sync(
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = replace(
-        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
+        make_spec(project, options, ()), kind=Kind.SYNC, lock=carrier_of(found).locks, prerun=(), watch=watch
     )
     collected = _Synced()
     outcome, placement, _ = launch(spec, found, showing, collected, keeps=True)
@@ -176,7 +177,7 @@ def setup(
         force=force,
         keep_going=True,
         sync=False,
-        lock=found.backend != "local",
+        lock=carrier_of(found).locks,
         prerun=(),
     )
     return run_on(found, spec, Showing(json=json, quiet=quiet))
@@ -220,8 +221,8 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     placement = placed(spec, cluster)
     for node, host in enumerate(cluster.hosts):
         ranks = placement.ranks(node)
-        login = f"{host.user}@{host.address}" if host.user else host.address
-        where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
+        described = carrier_of(cluster).describe(cluster, host)
+        where = f" ({described})" if described else ""
         number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
         of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
         yield f"{number} {host.name}{where}{of_slice}"

@@ -10,13 +10,14 @@ import select
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from mesh.app.carriers import Carrier, Means, carrier_of, connections_ahead, stock_of
 from mesh.app.owner import Owners, owner_of, plan_of
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
@@ -27,11 +28,9 @@ from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
 
 if TYPE_CHECKING:
-    from mesh.backends.ssh.ahead import Begun
-    from mesh.backends.ssh.kept import Stock
     from mesh.backends.ssh.passwords import Passwords
     from mesh.core.events import Event
-    from mesh.core.interfaces import Backend, Sink
+    from mesh.core.interfaces import Sink
     from mesh.core.pull import Landing
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Decider
@@ -42,9 +41,7 @@ if TYPE_CHECKING:
     from mesh.screen.terminal import TerminalSink
     from mesh.verdict.verdict import Verdict
 
-# Descriptors: of each host, by backend, and of all else (64 logs, what is packed, terminal, ...).
-SEVERAL = "several"  # the backend of hosts of several clusters, see api/everywhere.py
-PER_HOST, BESIDES = {"local": 3, "ssh": 1, SEVERAL: 3}, 128
+BESIDES = 128  # descriptors of all but hosts (64 logs, what is packed, terminal, ...)
 
 LAST_WORDS = 1.0  # seconds for them, where one reader has stood still already
 
@@ -118,7 +115,7 @@ def launch(
     summary: Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]] | None = None,
     reach: float = math.inf,
     keeps: bool = False,
-    opener: Opener | None = None,
+    carrier: Carrier | None = None,
 ) -> tuple[Outcome, Placement, StoreSink | None]:
     """Run it; return how it ended, which ranks were where, and what keeps its output, if anything does.
 
@@ -127,14 +124,15 @@ def launch(
     summary: the last words where nothing is kept: what was done, and what was not
     reach: seconds after which a host that takes no connection is given up; math.inf: as long, and as often, as a run
     keeps: agents may wait on the hosts already, and wait there for the next command
-    opener: makes the backend; None: the one that the cluster names
+    carrier: reaches the hosts; None: the one that the cluster names
     Raises UsageError if this process may not have a descriptor for every host.
     """
     do_afterwards()
-    _allow_descriptors(len(cluster.hosts), PER_HOST.get(cluster.backend, 0))
+    carrier = carrier or carrier_of(cluster)
+    _allow_descriptors(len(cluster.hosts), carrier.descriptors)
     with contextlib.ExitStack() as files:
-        stock = _stock(cluster) if keeps else None
-        begun = files.enter_context(_begun(cluster)) if stock is None else {}
+        stock = stock_of(cluster) if keeps else None
+        begun = files.enter_context(connections_ahead(cluster)) if stock is None else {}
         from mesh.backends.ssh.passwords import Passwords
         from mesh.engine.launcher import Launcher, Local
         from mesh.screen.gate import Gate
@@ -169,7 +167,8 @@ def launch(
             only_reads=attaching.only_reads if attaching else False,
             only_end=attaching.only_end if attaching else False,
         )
-        backend = (opener or BACKENDS[cluster.backend])(cluster, passwords, reach, stock, begun)
+        means = Means(environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
+        backend = carrier.open(cluster, means)
         verdict: Verdict | None = None
 
         def conclude(outcome: Outcome) -> None:
@@ -351,38 +350,6 @@ def _allow_descriptors(hosts: int, each: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _local_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
-    from mesh.backends.local import LocalBackend
-
-    return LocalBackend()
-
-
-def _ssh_backend(cluster: Cluster, passwords: Passwords, reach: float, stock: Stock | None, begun: Begun) -> Backend:
-    from mesh.backends.ssh.backend import SshBackend
-
-    return SshBackend(cluster, environ=os.environ, passwords=passwords, reach=reach, stock=stock, begun=begun)
-
-
-def _begun(cluster: Cluster) -> contextlib.AbstractContextManager[Begun]:
-    """Connections that are begun before all is imported that makes use of them."""
-    if cluster.backend != "ssh" or cluster.password_env or cluster.ask_password:  # sshd waits for nobody who thinks
-        return contextlib.nullcontext({})
-    from mesh.backends.ssh.ahead import begun
-
-    return begun(cluster)
-
-
-def _stock(cluster: Cluster) -> Stock | None:
-    """What may be kept, if anything may: where a password is needed, nothing is."""
-    if not cluster.keep or cluster.backend != "ssh" or cluster.password_env or cluster.ask_password:
-        return None
-    from mesh.backends.ssh.kept import Stock
-    from mesh.keeper.server import socket_of
-    from mesh.remote.blob import opening
-
-    return Stock(socket_of(os.environ), opening())
-
-
 # What is done once somebody has been told how the command ended; None: nobody sees to that, and it is done at once.
 AFTERWARDS: list[Callable[[], object]] | None = None
 
@@ -399,7 +366,3 @@ def do_afterwards() -> None:
     """Do what was left for later, now."""
     while AFTERWARDS:
         AFTERWARDS.pop(0)()
-
-
-Opener = Callable[[Cluster, "Passwords", float, "Stock | None", "Begun"], "Backend"]
-BACKENDS: Mapping[str, Opener] = {"local": _local_backend, "ssh": _ssh_backend}

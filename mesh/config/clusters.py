@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node
 
-from mesh.config import tpu, yamlfile
+from mesh.config import tpu, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
@@ -35,6 +35,8 @@ CLUSTER_KEYS = (
     "interface",
     "tpu",
     "keep",
+    "backend",
+    "command",
 )
 SLICE_KEYS = ("hosts",)
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
@@ -138,6 +140,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     def text(key: str, expected: str) -> str:
         return yamlfile.text(keys[key][1], f"{name}.{key}", problems, expected) if key in keys else ""
 
+    way = ways.read(keys, name, problems)
     defaults = Host(
         name="",
         address="",
@@ -150,7 +153,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
         host_keys = HostKeys.ACCEPT_NEW.value
     of_tpu = tpu.read(keys, name, defaults, problems) if "tpu" in keys else None
-    hosts, slices = ((), ()) if of_tpu else _all_hosts(keys, name, node, defaults, problems)
+    hosts, slices = ((), ()) if of_tpu else _all_hosts(keys, name, node, defaults, way, problems)
     cluster = Cluster(
         name=name,
         hosts=hosts,
@@ -165,6 +168,8 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
         tpu=of_tpu,
         keep=_keep(keys, name, problems),
+        backend=way.backend,
+        command=way.command,
     )
     return cluster, problems
 
@@ -250,11 +255,11 @@ def _identity_file(keys: Mapping[str, tuple[Node, Node]], where: str, problems: 
 
 
 def _all_hosts(
-    keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, problems: Problems
+    keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, way: ways.Way, problems: Problems
 ) -> tuple[tuple[Host, ...], tuple[int, ...]]:
     """The hosts of a cluster, and how many each slice has."""
     if "slices" not in keys:
-        return _named_once(_hosts(keys, name, cluster, defaults, problems), problems), ()
+        return _named_once(_hosts(keys, name, cluster, defaults, problems), defaults, way, problems), ()
     node, place = keys["slices"][1], f"{name}.slices"
     if "hosts" in keys:
         problems.add(node, place, "has hosts: beside it; a cluster has one of the two")
@@ -269,7 +274,7 @@ def _all_hosts(
         hosts = _hosts(own, where, item, defaults, problems)
         found += hosts
         sizes.append(len(hosts))
-    return _named_once(found, problems), tuple(sizes)
+    return _named_once(found, defaults, way, problems), tuple(sizes)
 
 
 def _hosts(
@@ -287,11 +292,12 @@ def _hosts(
     return hosts
 
 
-def _named_once(hosts: Sequence[_Found], problems: Problems) -> tuple[Host, ...]:
-    """Each host under a name of its own."""
+def _named_once(hosts: Sequence[_Found], defaults: Host, way: ways.Way, problems: Problems) -> tuple[Host, ...]:
+    """Return the hosts, each under a name of its own."""
     counted = Counter(host.name for host, _, _ in hosts)
     named: list[Host] = []
     for host, where, node in hosts:
+        ways.check_host(way, host, defaults, (node, where), problems)
         if counted[host.name] > 1 and host.port:  # one machine, several ports: as containers have
             host = replace(host, name=f"{host.name}:{host.port}")
         if any(host.name == other.name for other in named):

@@ -65,9 +65,10 @@ from mesh.engine.receiver import Receiver
 from mesh.engine.showing import Shower
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.wrapping import host_command, host_program
+from mesh.remote.begin import Begin, Finds, Preparation, Rank
 from mesh.remote.blob import library, start_command
 from mesh.remote.following import Following, Place
-from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
+from mesh.remote.session import Callbacks, Session
 
 TICK = 0.1  # seconds between two looks at the clock and at signals when nothing else happens
 SHORTEST = 0.01  # seconds between two looks at the clock while much happens
@@ -193,6 +194,7 @@ class Launcher:
             self._showers = [Shower(f"mesh-sink-{n}", sink, self._sink_failed) for n, sink in enumerate(self._sinks)]
             hang_up: Callable[[], object] = self._hang_up
             try:
+                self._backend.listen(self._put)
                 self._spawn("mesh-connect", self._connect)
                 self._spawn("mesh-watchdog", self._watch)
                 if self._spec.sync:
@@ -487,19 +489,24 @@ class Launcher:
                 )
                 self._put(failed)
             else:
-                self._begin(opened.node, opened.result)
+                self._begin(opened.node, opened.result, opened.address)
 
-    def _begin(self, node: int, channel: Channel) -> None:
+    def _begin(self, node: int, channel: Channel, address: str) -> None:
         host = self._placement.hosts[node]
         first = self._placement.ranks(node)[0]
         session = (Session if self._local.have is None else Following)(
             node,
             first,
             channel,
-            self._stdin.taken,
-            lambda: self._reopen(node, session),
-            self._local.is_dead,
-            lambda data: receiver.take(data) if receiver else (),
+            Callbacks(
+                taken=self._stdin.taken,
+                reopen=lambda: self._reopen(node, session),
+                is_dead=self._local.is_dead,
+                receive=lambda data: receiver.take(data) if receiver else (),
+                explain=partial(self._backend.explain, node),
+                why=lambda: "" if self._over.is_set() else self._backend.why(node),
+            ),
+            address or host.address,
         )
         receiver = self._receiver(node, session)
         self._sessions[node] = session
@@ -521,6 +528,7 @@ class Launcher:
             device_patience=DEVICES_FREE,
             spool=self._spec.spool,
             lease=self._spec.lease,
+            return_within=self._backend.client_return,
             grace=self._spec.grace,
             ports=() if node else ports_wanted(self._spec, self._placement),
             stacks=self._spec.stacks,
@@ -564,15 +572,19 @@ class Launcher:
         return Receiver(node, landing, session.reply, lambda: session.round_trip < NEAR)
 
     def _reopen(self, node: int, session: Session) -> Channel | None:
-        """Another channel to a host whose agent goes on; None once the host is lost."""
+        """Another channel to a host whose agent goes on; None once the host is lost.
+
+        Raises HostUnreachable where that is final.
+        """
         while time.monotonic() < session.heard + self._spec.host_grace:
             if self._over.wait(AGAIN if session.opened > session.heard else 0.0):
                 return None
             try:
                 session.opened = time.monotonic()
                 return self._backend.reopen(node, start_command(self._cluster.python))
-            except HostUnreachable:
-                continue
+            except HostUnreachable as error:
+                if error.is_final:
+                    raise
         return None
 
     def _ask_user(self) -> None:

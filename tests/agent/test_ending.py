@@ -13,7 +13,7 @@ from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import doors, processes
 from mesh.remote.agent.frames import encode
-from mesh.remote.session import Finds, Preparation
+from mesh.remote.begin import Finds, Preparation
 from tests.lab import eventually, state_of
 
 from .conftest import Open, Run, damage_a_tape

@@ -15,7 +15,7 @@ import pytest
 
 from mesh import api
 from mesh.api.choosing import make_spec
-from mesh.app import assemble
+from mesh.app import assemble, carriers
 from mesh.app.owner import user_name
 from mesh.config.project import Project, project_directory_name
 from mesh.core.cluster import Cluster, Host
@@ -220,7 +220,7 @@ def test_a_run_is_told_before_its_channels_are_closed(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     backend = ScriptedBackend(prints(1))
-    monkeypatch.setattr(assemble, "BACKENDS", {"played": lambda *given: backend})
+    monkeypatch.setattr(carriers, "CARRIERS", {"played": carriers.Carrier(open=lambda cluster, means: backend)})
     monkeypatch.setattr(assemble, "AFTERWARDS", [])
     cluster = Cluster(name="played", hosts=(Host(name="a", address="a"), Host(name="b", address="b")), backend="played")
     spec = RunSpec(run="played", project="p", workspace=tmp_path, command=("true",), sync=False)
