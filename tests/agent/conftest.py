@@ -71,7 +71,8 @@ class Run:
     def __init__(
         self, channel: Channel, begin: Begin, preparation: Preparation | None = None, finds: Finds | None = None
     ) -> None:
-        self.session = Session(0, 0, channel, Callbacks(taken=self.take))
+        self.session = Session(0, 0, channel, Callbacks(taken=self.take, reopen=lambda: self.reopen()))
+        self.reopen: Callable[[], Channel | None] = lambda: None
         self.events: list[Event] = []
         self.taken: list[tuple[int, int]] = []
         self.session.begin(begin, preparation, finds)

@@ -281,7 +281,7 @@ def test_somebody_at_the_door_who_does_not_wait_for_the_answer(agent: Run) -> No
 
 def test_a_long_request_that_is_none_is_refused_in_a_short_line(agent: Run) -> None:
     agent.lock()
-    agent.session._send(encode({"type": "x" * 200_000}))
+    agent.session._sender.send(encode({"type": "x" * 200_000}))
     failed = agent.until(PrepareFailed)
     assert isinstance(failed, PrepareFailed)
     assert failed.message.startswith("its client does not speak our protocol: no message is called 'xxx")

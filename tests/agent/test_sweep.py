@@ -93,7 +93,7 @@ def kill_both_and_come_again(run: Run, python: str) -> None:
         assert not isinstance(opened.result, Exception)
         return opened.result
 
-    run.session._reopen = reopen
+    run.reopen = reopen
     for number in (signal.SIGSTOP, signal.SIGKILL):  # neither has the time to see the end of the other
         for pid in (guardian, agent):
             os.kill(pid, number)
