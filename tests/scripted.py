@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.core.cluster import Host
-from mesh.core.errors import ChannelClosed
-from mesh.core.interfaces import Farewell, Opened
+from mesh.core.errors import ChannelClosed, HostUnreachable
+from mesh.core.events import Event
+from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 from mesh.remote.agent.frames import Decoder, encode
 from mesh.remote.blob import opening
 
@@ -44,7 +45,6 @@ class ScriptedChannel:
 
         ends: the ranks run until it is set, or until they are signalled; None: they end when they have printed
         """
-        self.address = f"10.{node >> 16}.{node >> 8 & 255}.{node & 255}"
         self._node, self._play, self._codes, self._ends = node, play, codes, ends
         self._decoder = Decoder()
         self._skip = len(opening())
@@ -84,13 +84,7 @@ class ScriptedChannel:
     def farewell(self) -> Farewell:
         return Farewell(status=0, stderr=b"")
 
-    def pace(self, round_trip: float) -> None:
-        pass
-
-    def let_go(self) -> None:
-        pass
-
-    def close(self) -> None:
+    def close(self, *, leave: bool = False) -> None:
         self._is_closed = True
         self._out.put(b"")
 
@@ -142,6 +136,8 @@ class ScriptedChannel:
 class ScriptedBackend:
     """Opens channels to agents that are played."""
 
+    client_return = CLIENT_RETURN_S
+
     def __init__(
         self,
         play: Play = silent,
@@ -153,14 +149,24 @@ class ScriptedBackend:
         self._play, self._codes, self._ends = play, codes or {}, ends
         self.channels: list[ScriptedChannel] = []
 
+    def listen(self, post: Callable[[Event], None]) -> None:
+        pass
+
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         for node, _ in enumerate(hosts):
             channel = ScriptedChannel(node, self._play, self._codes, self._ends)
             self.channels.append(channel)
-            yield Opened(node=node, result=channel)
+            address = f"10.{node >> 16}.{node >> 8 & 255}.{node & 255}"
+            yield Opened(node=node, result=channel, address=address)
 
     def reopen(self, node: int, argv: Sequence[str]) -> ScriptedChannel:
         raise AssertionError("nothing here breaks")
+
+    def explain(self, node: int, end: NoAgent) -> HostUnreachable:
+        raise AssertionError("every agent starts")
+
+    def why(self, node: int) -> str:
+        return ""
 
     def user(self, node: int) -> str:
         return "ana"

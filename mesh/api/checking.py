@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ from msgspec import Struct
 
 from mesh.api.choosing import choose_cluster, make_spec, project_here
 from mesh.app.assemble import placed
+from mesh.app.carriers import carrier_of
 from mesh.app.owner import Owners
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
@@ -62,7 +62,7 @@ def check(
     for what, given in (("path", paths), ("program", programs)):
         if isinstance(given, str) or not all(isinstance(one, str) and one and "\0" not in one for one in given):
             raise UsageError(f"expected a list of {what}s, found {given!r}")
-    spec, is_shared = make_spec(project, options, ()), found.backend != "local"
+    spec, is_shared = make_spec(project, options, ()), carrier_of(found).locks
     wanted = Wanted(
         project=spec.project,
         env=spec.env,
@@ -72,6 +72,8 @@ def check(
         paths=tuple(dict.fromkeys(paths)),
         programs=tuple(dict.fromkeys(programs)),
         master_port=options.master_port,
+        steps=carrier_of(found).steps,
+        hints=carrier_of(found).hints,
     )
     return _check(found, wanted)
 
@@ -104,6 +106,8 @@ def vetted(
         programs=tuple(programs),
         program_hint=program_hint,
         master_port=spec.master_port,
+        steps=carrier_of(cluster).steps,
+        hints=carrier_of(cluster).hints,
     )
     return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), Owners().is_dead), placement)
 
@@ -147,20 +151,6 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
     inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
     return [
-        HostReport(host=host.name, findings=(*findings, *_key_file(host)))
+        HostReport(host=host.name, findings=(*findings, *carrier_of(cluster).findings(host)))
         for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)
     ]
-
-
-def _key_file(host: Host) -> list[Finding]:
-    """The private key is for nobody else's eyes: mesh does not mind, but ssh would not use it."""
-    from mesh.core.findings import warning
-
-    try:
-        mode = os.stat(host.identity_file).st_mode if host.identity_file else 0
-    except OSError:  # the login tells
-        return []
-    if not mode & 0o077:
-        return []
-    told = f"{host.identity_file} can be read by others, so that ssh does not use it"
-    return [warning("login", told, f"chmod 600 {shlex.quote(host.identity_file)}")]

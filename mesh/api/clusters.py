@@ -8,10 +8,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from mesh.api.choosing import NOT_NAMED, cluster_file, here, selected
+from mesh.app.carriers import carrier_of
 from mesh.config.clusters import LOCAL, find_cluster
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.config.project import TEMPLATE
-from mesh.core.cluster import Cluster, HostKeys
+from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.interfaces import HostMaker, Purpose
 from mesh.hosts.sources import source_of
@@ -55,26 +56,15 @@ def cluster_names(clusters_file: str = "") -> list[str]:
 
 
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
-    """Return the system's ssh command for the first host of a selector: ``pod:3``, ``pod``. Raises UsageError.
+    """Return the command line of a shell on the first host of a selector: ``pod:3``, ``pod``. Raises UsageError.
 
-    words: the command for ssh to run there; none for a login
+    words: a command to run there instead, as ssh or the cluster's ``command:`` takes it
     """
     cluster = selected(target, clusters_file, Purpose.ASK)
-    if cluster.backend != "ssh":
+    argv = carrier_of(cluster).shell(cluster, cluster.hosts[0], words)
+    if argv is None:
         raise UsageError(f"{target} is this machine", hint="mesh exec runs a command on every host of it")
-    host = cluster.hosts[0]
-    checking = "yes" if cluster.host_keys is HostKeys.STRICT else "accept-new"
-    argv = ["ssh", "-o", f"StrictHostKeyChecking={checking}"]
-    for flag, value in (
-        ("-p", str(host.port) if host.port else ""),
-        ("-i", host.identity_file),
-        ("-J", cluster.gateway),
-        ("-o", f"ProxyCommand={host.proxy_command}" if host.proxy_command else ""),
-        ("-o", f"HostKeyAlias={host.key_alias}" if host.key_alias else ""),
-        ("-l", host.user),
-    ):
-        argv += [flag, value] if value else []
-    return [*argv, host.address, *words]
+    return argv
 
 
 def up(cluster: str, clusters_file: str = "") -> Cluster:

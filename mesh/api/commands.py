@@ -15,6 +15,7 @@ from mesh.api.choosing import (
 )
 from mesh.api.running import Listener, OnEvent, run_on
 from mesh.app.assemble import Parts, launch, placed
+from mesh.app.carriers import carrier_of
 from mesh.app.screen import Showing
 from mesh.config.project import FILE, check_workspace
 from mesh.config.settings import Options
@@ -69,7 +70,7 @@ def run_spec(command: Sequence[str], cluster: str, options: Options, clusters_fi
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = make_spec(project, options, _words(command))
-    with_lock = found.backend != "local"
+    with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
 
@@ -152,7 +153,7 @@ def _sync(
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
     spec = replace(
-        make_spec(project, options, ()), kind=Kind.SYNC, lock=found.backend != "local", prerun=(), watch=watch
+        make_spec(project, options, ()), kind=Kind.SYNC, lock=carrier_of(found).locks, prerun=(), watch=watch
     )
     collected = _Synced()
     parts = Parts(spec=spec, cluster=found, showing=showing, sinks=(collected,), uses_kept=True)
@@ -194,7 +195,7 @@ def setup(
         force=force,
         keep_going=True,
         sync=False,
-        lock=found.backend != "local",
+        lock=carrier_of(found).locks,
         prerun=(),
     )
     return run_on(found, spec, Showing(json=json, quiet=quiet))
@@ -238,8 +239,8 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     placement = placed(spec, cluster)
     for node, host in enumerate(cluster.hosts):
         ranks = placement.ranks(node)
-        login = f"{host.user}@{host.address}" if host.user else host.address
-        where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
+        described = carrier_of(cluster).describe(cluster, host)
+        where = f" ({described})" if described else ""
         number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
         of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
         yield f"{number} {host.name}{where}{of_slice}"

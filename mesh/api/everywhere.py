@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import make_spec
 from mesh.app.assemble import Parts, launch
-from mesh.app.backends import BACKENDS, Carrier, Reaching
+from mesh.app.carriers import Carrier, Means, carrier_of
 from mesh.app.screen import Showing
 from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host, Placement
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
-from mesh.core.interfaces import Backend, Channel, Opened
+from mesh.core.interfaces import CLIENT_RETURN_S, Backend, Channel, NoAgent, Opened
 from mesh.core.outcome import Cause
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
             sinks=(_Answers(hosts, heard),),
             decider=inquiry,
             carrier=Carrier(
-                open=lambda cluster, reaching: SeveralBackend(parts, reaching.passwords, prompts),
-                descriptors=max((BACKENDS[part.backend].descriptors for part in parts), default=0),
+                open=lambda cluster, means: SeveralBackend(parts, means, prompts),
+                descriptors=max((carrier_of(part).descriptors for part in parts), default=0),
             ),
         )
     )
@@ -83,7 +83,7 @@ def distinct(clusters: Sequence[Cluster]) -> list[Cluster]:
         hosts = []
         for host in cluster.hosts:
             host = replace(host, remote_dir=host.remote_dir or cluster.remote_dir)
-            way = host.proxy_command or cluster.gateway
+            way = host.proxy_command or cluster.gateway, cluster.command
             key = (cluster.backend, way, host.address, host.port, host.user, host.remote_dir)
             if key not in seen:
                 seen.add(key)
@@ -121,17 +121,25 @@ class Prompts:
 class SeveralBackend:
     """Reaches the hosts of several clusters, each in the way of its cluster, all at the same time."""
 
-    def __init__(self, parts: Sequence[Cluster], passwords: Passwords, prompts: Prompts) -> None:
+    client_return = CLIENT_RETURN_S
+
+    def __init__(self, parts: Sequence[Cluster], means: Means, prompts: Prompts) -> None:
         """parts: the clusters, whose hosts in this order are those that ``open`` is given."""
         from mesh.backends.ssh.passwords import Passwords
 
         self._parts = parts
-        self._passwords = [Passwords(part.password_env, os.environ, ask=prompts.of(part, passwords)) for part in parts]
+        self._passwords = [
+            Passwords(part.password_env, os.environ, ask=prompts.of(part, means.passwords)) for part in parts
+        ]
         self._backends: list[Backend] = [
-            BACKENDS[part.backend].open(part, Reaching(passwords=own, limit_s=CONNECT_LIMIT_S))
+            carrier_of(part).open(part, Means(environ=os.environ, passwords=own, reach=CONNECT_LIMIT_S))
             for part, own in zip(parts, self._passwords, strict=True)
         ]
         self._threads: list[threading.Thread] = []
+
+    def listen(self, post: Callable[[Event], None]) -> None:
+        for backend in self._backends:
+            backend.listen(post)
 
     def open(self, hosts: Sequence[Host], argv: Sequence[str]) -> Iterator[Opened]:
         """argv: is not used, as each cluster names its own Python."""
@@ -159,7 +167,7 @@ class SeveralBackend:
         def work() -> None:
             try:
                 for opened in backend.open(part.hosts, start_command(part.python)):
-                    came.put(Opened(node=first + opened.node, result=opened.result))
+                    came.put(replace(opened, node=first + opened.node))
                 came.put(None)
             except BaseException as error:
                 came.put(error)
@@ -171,10 +179,23 @@ class SeveralBackend:
     def reopen(self, node: int, argv: Sequence[str]) -> Channel:
         raise HostUnreachable("a question is asked once")
 
+    def explain(self, node: int, end: NoAgent) -> HostUnreachable:
+        backend, own = self._backend_of(node)
+        return backend.explain(own, end)
+
+    def why(self, node: int) -> str:
+        backend, own = self._backend_of(node)
+        return backend.why(own)
+
     def user(self, node: int) -> str:
+        backend, own = self._backend_of(node)
+        return backend.user(own)
+
+    def _backend_of(self, node: int) -> tuple[Backend, int]:
+        """Return the backend of a host, and the host's index there."""
         for part, backend in zip(self._parts, self._backends, strict=True):
             if node < len(part.hosts):
-                return backend.user(node)
+                return backend, node
             node -= len(part.hosts)
         raise IndexError(node)
 

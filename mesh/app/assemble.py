@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mesh.app.backends import BACKENDS, Carrier, Reaching, allow_descriptors, begun_connections
+from mesh.app.carriers import Carrier, Means, allow_descriptors, carrier_of, connections_ahead
 from mesh.app.owner import Owners, owner_of, plan_of
 from mesh.app.screen import Conclusion, Screen, Showing, Summary
 from mesh.core.cluster import Cluster, Placement
@@ -97,10 +97,10 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     spec, cluster, showing, attaching = parts.spec, parts.cluster, parts.showing, parts.attaching
     from mesh.keeper.client import KeptBackend, can_keep
 
-    carrier = parts.carrier or BACKENDS[cluster.backend]
+    carrier = parts.carrier or carrier_of(cluster)
     allow_descriptors(len(cluster.hosts), carrier)
-    uses_kept = parts.uses_kept and can_keep(cluster)
-    begun = {} if uses_kept else files.enter_context(begun_connections(cluster))
+    uses_kept = parts.uses_kept and carrier.keeps and can_keep(cluster)
+    begun = {} if uses_kept else files.enter_context(connections_ahead(cluster))
     # Imported while connections begin.
     from mesh.backends.ssh.passwords import Passwords
     from mesh.engine.launcher import Launcher
@@ -117,12 +117,12 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     if attaching is None:
         screen.introduce()
     kept = KeptBackend(cluster, passwords, parts.reach_limit_s, os.environ) if uses_kept else None
-    reaching = Reaching(passwords=passwords, limit_s=parts.reach_limit_s, begun=begun)
+    means = Means(environ=os.environ, passwords=passwords, reach=parts.reach_limit_s, begun=begun)
     run = Run(
         spec=spec,
         cluster=cluster,
         placement=placement,
-        backend=kept or carrier.open(cluster, reaching),
+        backend=kept or carrier.open(cluster, means),
         local=_local(parts, screen, passwords, files),
         decider=parts.decider or Supervisor(spec, placement),
     )

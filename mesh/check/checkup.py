@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mesh.check import comparing, reaching
 from mesh.check.workers import Numbers
@@ -19,6 +19,7 @@ LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs 
 LITTLE_INODES = 1000
 LITTLE_MEMORY = 0.1  # of all
 CLOCK_OFF = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
+SHOWN_OF_STEP = {"login": "user", "python": "python"}  # the fact that is shown beside a step
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
@@ -34,6 +35,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     programs: tuple[str, ...] = ()  # that must be on PATH
     program_hint: str = ""  # advice if one is missing; "": the usual
     master_port: int = 0  # on the first host, which the others must reach; 0: any that mesh would choose
+    steps: Sequence[str] = CONNECTING  # on the way to an agent, in their order
+    hints: Mapping[str, str] = field(default_factory=dict)  # for hosts that do not reach each other, by how that fails
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +53,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
             )
             if not looks
         }
+        left_out |= {STEPS[step] for step in CONNECTING if step not in self.steps}
         return [name for name in NAMES if name not in left_out]
 
 
@@ -65,7 +69,7 @@ class Checkup:
         """
         self._placement, self._wanted, self._is_dead = placement, wanted, is_dead
         self._numbers = Numbers(placement)
-        self._network = reaching.Network(placement, key, wanted.master_port)
+        self._network = reaching.Network(placement, key, wanted.master_port, wanted.hints)
 
     def question(self) -> Mapping[str, Any]:
         wanted = self._wanted
@@ -108,27 +112,23 @@ class Checkup:
             if node in found:
                 listed.append(sorted(found[node], key=lambda one: NAMES.index(one.name)))
             else:
-                listed.append(failed_host(inquiry.failures[node], self._wanted.names))
+                listed.append(failed_host(inquiry.failures[node], self._wanted))
         return listed
 
 
-def failed_host(failure: PrepareFailed, names: list[str]) -> list[Finding]:
+def failed_host(failure: PrepareFailed, wanted: Wanted) -> list[Finding]:
     """Return the findings of a host that gave no answer: passed, failed, and unknown ones."""
-    step = failure.step if failure.step in CONNECTING else "python"
-    at = CONNECTING.index(step)
-    findings = [ok(STEPS[known]) for known in CONNECTING[:at]]
+    step = failure.step if failure.step in wanted.steps else "python"
+    findings = [ok(STEPS[known]) for known in wanted.steps[: wanted.steps.index(step)]]
     findings.append(failed(STEPS[step], failure.message, failure.hint))
-    return findings + [unknown(name) for name in names if name not in {one.name for one in findings}]
+    return findings + [unknown(name) for name in wanted.names if name not in {one.name for one in findings}]
 
 
 def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any]], bool]) -> list[Finding]:
     """Return the findings of a host that answered, as far as they do not depend on the others."""
     facts = answered.answer
     found = [
-        ok("reachable"),
-        ok("host key"),
-        ok("login", str(facts["user"])),
-        ok("python3", str(facts["python"])),
+        *(ok(STEPS[step], str(facts.get(SHOWN_OF_STEP.get(step, ""), ""))) for step in wanted.steps),
         _bash(facts),
         _home(facts),
         _disk(facts),

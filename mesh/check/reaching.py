@@ -58,9 +58,12 @@ class Try(Struct, frozen=True, kw_only=True):
 class Network:
     """What hosts try, in the rounds after the first, and what came of it."""
 
-    def __init__(self, placement: Placement, key: str, master_port: int) -> None:
-        """key, master_port: as with Checkup"""
+    def __init__(
+        self, placement: Placement, key: str, master_port: int, hints: Mapping[str, str] | None = None
+    ) -> None:
+        """key: as with Checkup; master_port, hints: as with Wanted"""
         self._placement, self._key, self._master_port = placement, key, master_port
+        self._hints = hints or {}
         self._tries: dict[int, list[Try]] = {}
 
     def then(self, inquiry: Inquiry) -> Questions:
@@ -158,6 +161,7 @@ class Network:
 
     def _unreached(self, one: Try, told: str, how: str, facts: Mapping[int, Mapping[str, Any]]) -> Finding:
         words, hint = MEANINGS.get(how, (how, OTHER))
+        hint = self._hints.get(how, hint)
         own = [address for _, address, _ in facts[one.target]["addresses"] if not _is_local(address)]
         if how in ("silent", "refused", "foreign") and _is_number(one.address) and one.address not in own:
             name = self._placement.hosts[one.target].name

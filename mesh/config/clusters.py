@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node
 
-from mesh.config import tpu, yamlfile
+from mesh.config import tpu, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys, Source
@@ -50,6 +50,8 @@ CLUSTER_KEYS = (
     "interface",
     *(reader.KEY for reader in SOURCE_READERS),
     "keep",
+    "backend",
+    "command",
 )
 SLICE_KEYS = ("hosts",)
 HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
@@ -168,6 +170,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     def text(key: str, expected: str) -> str:
         return yamlfile.text(keys[key][1], f"{name}.{key}", problems, expected) if key in keys else ""
 
+    way = ways.read(keys, name, problems)
     defaults = Host(
         name="",
         address="",
@@ -180,7 +183,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         problems.unexpected(keys["host_keys"][1], f"{name}.host_keys", "accept-new or strict")
         host_keys = HostKeys.ACCEPT_NEW.value
     sources = [reader.read(keys, name, defaults, problems) for reader in SOURCE_READERS if reader.KEY in keys]
-    hosts, slices = ((), ()) if sources else _all_hosts(keys, name, node, defaults, problems)
+    hosts, slices = ((), ()) if sources else _all_hosts(keys, name, node, defaults, way, problems)
     cluster = Cluster(
         name=name,
         hosts=hosts,
@@ -195,6 +198,8 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
         source=sources[0] if sources else None,
         keep=_keep(keys, name, problems),
+        backend=way.backend,
+        command=way.command,
     )
     return cluster, problems
 
@@ -280,11 +285,11 @@ def _identity_file(keys: Mapping[str, tuple[Node, Node]], where: str, problems: 
 
 
 def _all_hosts(
-    keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, problems: Problems
+    keys: Mapping[str, tuple[Node, Node]], name: str, cluster: Node, defaults: Host, way: ways.Way, problems: Problems
 ) -> tuple[tuple[Host, ...], tuple[int, ...]]:
     """Return the hosts of a cluster, and how many each slice has."""
     if "slices" not in keys:
-        return _named_once(_hosts(keys, name, cluster, defaults, problems), problems), ()
+        return _named_once(_hosts(keys, name, cluster, defaults, problems), defaults, way, problems), ()
     node, place = keys["slices"][1], f"{name}.slices"
     if "hosts" in keys:
         problems.add(node, place, "has hosts: beside it; a cluster has one of the two")
@@ -299,7 +304,7 @@ def _all_hosts(
         hosts = _hosts(own, where, item, defaults, problems)
         found += hosts
         sizes.append(len(hosts))
-    return _named_once(found, problems), tuple(sizes)
+    return _named_once(found, defaults, way, problems), tuple(sizes)
 
 
 def _hosts(
@@ -317,8 +322,10 @@ def _hosts(
     return hosts
 
 
-def _named_once(hosts: Sequence[_Found], problems: Problems) -> tuple[Host, ...]:
+def _named_once(hosts: Sequence[_Found], defaults: Host, way: ways.Way, problems: Problems) -> tuple[Host, ...]:
     """Return the hosts, each with a name of its own."""
+    for host, where, node in hosts:
+        ways.check_host(way, host, defaults, (node, where), problems)
     named, repeated = named_once([host for host, _, _ in hosts])
     for index in repeated:
         _, where, node = hosts[index]

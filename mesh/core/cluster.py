@@ -45,7 +45,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     name: str
     hosts: tuple[Host, ...]
-    backend: str = "ssh"  # a key of app.backends.BACKENDS
+    backend: str = "ssh"  # a key of app.carriers.CARRIERS
+    command: tuple[str, ...] = ()  # with backend "command": the words before the agent's, see core/prefix.py
     gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
     python: str = "python3"  # the interpreter that runs the agent on the hosts
     remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's

@@ -24,11 +24,14 @@ class UnknownCluster(UsageError):
 
 
 class HostUnreachable(MeshError):
-    """No channel to a host could be opened; step is what failed, one of events.CONNECTING."""
+    """No channel to a host could be opened; step is what failed, one of events.CONNECTING.
 
-    def __init__(self, message: str, *, hint: str = "", step: str = "reach") -> None:
+    is_final: another attempt would fail as well, as the host is no more
+    """
+
+    def __init__(self, message: str, *, hint: str = "", step: str = "reach", is_final: bool = False) -> None:
         super().__init__(message, hint=hint)
-        self.step = step
+        self.step, self.is_final = step, is_final
 
 
 class ChannelClosed(MeshError):

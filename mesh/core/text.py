@@ -35,6 +35,16 @@ def one_line(text: str) -> str:
     return f"{text[: SHOWN_CHARACTERS - 3]}..." if cut else text
 
 
+def last_line(text: bytes) -> str:
+    r"""Return the last line of a program's output that is not blank, as one plain line of at most 400 characters.
+
+    >>> last_line(b"one\n\x1b[1mtwo\x1b[0m\r\n \n"), last_line(b"")
+    ('two', '')
+    """
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return one_line(lines[-1][:400]) if lines else ""
+
+
 def _printable(line: str) -> str:
     return "".join(character if character.isprintable() else _replaced(character) for character in line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import AsksPassword, Cleared, Ended, PrepareFailed, Stopped, WantsPassword
@@ -18,7 +19,7 @@ from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.remote.blob import start_command
 from mesh.remote.following import Following
-from mesh.remote.session import Session
+from mesh.remote.session import Callbacks, Session
 
 RECONNECT_INTERVAL_S = 1.0
 LEAVE_LIMIT_S = 0.5  # for the message to each host that we leave
@@ -37,6 +38,7 @@ class Channels:
 
     def open(self) -> None:
         """Begin to open a channel to every host."""
+        self._run.backend.listen(self._inbox.post)
         self._threads.start("mesh-connect", self._connect)
 
     def close(self) -> None:
@@ -81,18 +83,23 @@ class Channels:
                 )
                 self._inbox.post(failed)
             else:
-                self._begin(opened.node, opened.result)
+                self._begin(opened.node, opened.result, opened.address)
 
-    def _begin(self, node: int, channel: Channel) -> None:
+    def _begin(self, node: int, channel: Channel, address: str) -> None:
         run = self._run
         session = (Session if run.local.have is None else Following)(
             node,
             run.placement.ranks(node)[0],
             channel,
-            self._taken,
-            lambda: self._reopen(node, session),
-            run.local.is_dead,
-            lambda data: receiver.take(data) if receiver else (),
+            Callbacks(
+                taken=self._taken,
+                reopen=lambda: self._reopen(node, session),
+                is_dead=run.local.is_dead,
+                receive=lambda data: receiver.take(data) if receiver else (),
+                explain=partial(run.backend.explain, node),
+                why=lambda: "" if self._over.is_set() else run.backend.why(node),
+            ),
+            address or run.placement.hosts[node].address,
         )
         receiver = self._receiver(node, session)
         self.sessions[node] = session
@@ -127,13 +134,17 @@ class Channels:
         return Receiver(node, landing, session.reply, lambda: session.round_trip < NEAR_S)
 
     def _reopen(self, node: int, session: Session) -> Channel | None:
-        """Open another channel to a host whose agent goes on; return None once the host is lost."""
+        """Open another channel to a host whose agent goes on; return None once the host is lost.
+
+        Raises HostUnreachable if that is final.
+        """
         while time.monotonic() < session.heard + self._run.spec.host_grace:
             if self._over.wait(RECONNECT_INTERVAL_S if session.opened > session.heard else 0.0):
                 return None
             try:
                 session.opened = time.monotonic()
                 return self._run.backend.reopen(node, self._argv)
-            except HostUnreachable:
-                continue
+            except HostUnreachable as error:
+                if error.is_final:
+                    raise
         return None

@@ -14,7 +14,8 @@ from mesh.engine.requests import preparation
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.engine.wrapping import host_command
-from mesh.remote.session import Finds, Rank, Session
+from mesh.remote.begin import Finds, Rank
+from mesh.remote.session import Session
 
 OLDEST_RUN_DAYS = 3650  # that a run may go on without us
 

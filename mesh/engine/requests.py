@@ -5,8 +5,8 @@ from __future__ import annotations
 from mesh.engine.environment import ports_wanted
 from mesh.engine.run import Run
 from mesh.engine.wrapping import host_program
+from mesh.remote.begin import Begin, Finds, Preparation
 from mesh.remote.blob import library
-from mesh.remote.session import Begin, Finds, Preparation
 
 DEVICES_FREE_LIMIT_S = 30.0  # for a host's devices to be free again after a run
 
@@ -32,6 +32,7 @@ def begin_request(run: Run, node: int) -> Begin:
         device_patience=DEVICES_FREE_LIMIT_S,
         spool=spec.spool,
         lease=spec.lease,
+        return_within=run.backend.client_return,
         grace=spec.grace,
         ports=() if node else ports_wanted(spec, run.placement),
         stacks=spec.stacks,

@@ -39,13 +39,7 @@ class KeptChannel:
     def farewell(self) -> Farewell:
         return self._farewell
 
-    def pace(self, round_trip: float) -> None:
-        pass  # the keeper sends over the network, and this end does not
-
-    def let_go(self) -> None:
-        pass  # nothing here waits for the other end
-
-    def close(self) -> None:
+    def close(self, *, leave: bool = False) -> None:
         with contextlib.suppress(OSError):
             self._way.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for it
         self._way.close()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ import msgspec
 
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import HostUnreachable
-from mesh.core.interfaces import Channel, Opened
+from mesh.core.events import Event
+from mesh.core.interfaces import CLIENT_RETURN_S, Channel, NoAgent, Opened
 from mesh.keeper.channel import KeptChannel
 from mesh.keeper.keys import LOGIN_NAMES, keys_of
 from mesh.keeper.packets import (
@@ -52,11 +53,13 @@ _asking: list[socket.socket] = []  # they end with this process, and only then t
 
 def can_keep(cluster: Cluster) -> bool:
     """True if agents may wait on a cluster's hosts: it has ``keep:``, and its logins need no password of ours."""
-    return bool(cluster.keep) and cluster.backend == "ssh" and not (cluster.password_env or cluster.ask_password)
+    return bool(cluster.keep) and not (cluster.password_env or cluster.ask_password)
 
 
 class KeptBackend:
     """A backend for a cluster whose agents may wait: it takes those, and opens connections to the other hosts."""
+
+    client_return = CLIENT_RETURN_S
 
     def __init__(self, cluster: Cluster, passwords: Passwords, reach: float, environ: Mapping[str, str]) -> None:
         """reach: as SshBackend has it"""
@@ -77,9 +80,18 @@ class KeptBackend:
             if self._is_closed:  # ``close`` may have come before this channel
                 kept.close()
                 return
-            yield Opened(node=node, result=kept)
+            yield Opened(node=node, result=kept, address=kept.address)
         if len(self._kept) < len(hosts) and not self._is_closed:
             yield from self._direct().open(hosts, argv, without=self._kept)
+
+    def listen(self, post: Callable[[Event], None]) -> None:
+        pass  # there are no notices
+
+    def explain(self, node: int, end: NoAgent) -> HostUnreachable:
+        return self._direct().explain(node, end)
+
+    def why(self, node: int) -> str:
+        return ""
 
     def reopen(self, node: int, argv: Sequence[str]) -> Channel:
         if self._is_closed:

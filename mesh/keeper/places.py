@@ -5,17 +5,21 @@ There is one keeper for each home directory and ssh-agent. A keeper of another v
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import fnmatch
 import glob
 import hashlib
 import os
+import socket
+import struct
 import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO
 
+from mesh.keeper.packets import AskAbout, ask
 from mesh.remote.blob import opening
 
 FIRST_SOCKETS = ".mesh-keeper-" + "[0-9a-f]" * 16  # as the first mesh 0.1.0 named them, without the home
@@ -38,14 +42,20 @@ def beginning_of(environ: Mapping[str, str]) -> str:
 
 
 def files(environ: Mapping[str, str]) -> list[str]:
-    """Return the sockets of all keepers of this home, also of other versions of mesh, and their locks.
-
-    Sockets of mesh 0.1.0 name no home: those of all homes of this user are among them.
-    """
+    """Return the sockets of all keepers of this home, also of other versions of mesh, and their locks."""
     beginning = beginning_of(environ)
-    directory = glob.escape(os.path.dirname(beginning))
-    patterns = [f"{glob.escape(beginning)}*", *(f"{directory}/{FIRST_SOCKETS}{end}" for end in ("", LOCK_SUFFIX))]
-    return [path for pattern in patterns for path in glob.glob(pattern)] if beginning else []
+    if not beginning:
+        return []
+    first = glob.glob(f"{glob.escape(os.path.dirname(beginning))}/{FIRST_SOCKETS}")
+    return [*glob.glob(f"{glob.escape(beginning)}*"), *(path for path in first if _is_of_home(path, environ))]
+
+
+def _is_of_home(path: str, environ: Mapping[str, str]) -> bool:
+    """Return True if the environment of the process behind a socket has this HOME."""
+    with contextlib.suppress(OSError), ask(path, AskAbout()) as way:
+        pid = struct.unpack_from("i", way.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+        return b"HOME=" + os.fsencode(environ.get("HOME", "")) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def other_versions(path: str, environ: Mapping[str, str]) -> list[str]:

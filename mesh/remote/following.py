@@ -23,8 +23,9 @@ from mesh.core.events import (
 from mesh.remote import messages
 from mesh.remote.agent.frames import FrameError, encode
 from mesh.remote.agent.messages import PLACE_MAX
+from mesh.remote.begin import Begin
 from mesh.remote.blob import opening
-from mesh.remote.session import Begin, Session
+from mesh.remote.session import Session
 
 Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
 
@@ -49,12 +50,11 @@ class Following(Session):
         self._client = os.urandom(8).hex()
         self._told: set[str] = set()  # all but output comes again through each channel
         self._marker = os.urandom(16).hex()
-        self._has_begun = True
-        self._send(opening() + encode(self._greeting()))
+        self._sender.begin(opening() + encode(self._greeting()))
 
     def beat(self) -> None:
         """Ask for the host's time, and for a sign of life."""
-        if self._attached:
+        if self._sender.is_attached:
             super().beat()
 
     def _greeting(self) -> dict[str, Any]:
@@ -73,7 +73,8 @@ class Following(Session):
         }
 
     def _channel_ended(self, greeted: bool, banner: bytes) -> Iterator[Event]:
-        if greeted and self._may_come_back and not self._given_up and self._channel.farewell().status == 0:
+        is_open = greeted and self._may_come_back and not self._sender.given_up
+        if is_open and self._sender.channel.farewell().status == 0:
             self._why = self._why_hung_up or "the connection ended"  # which our process there takes for our leaving
         else:
             yield from super()._channel_ended(greeted, banner)
@@ -89,7 +90,7 @@ class Following(Session):
                 if is_back:
                     yield Reconnected(time=now, node=node)
                 else:
-                    address, machine = self._channel.address, header["machine"]
+                    address, machine = self._address, header["machine"]
                     yield Connected(time=now, node=node, address=address, machine=machine)
             case "caught-up":
                 yield CaughtUp(time=now, node=node)

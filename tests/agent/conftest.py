@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from mesh.backends.local import LocalBackend, LocalChannel
+from mesh.backends.command import CommandBackend, CommandChannel
 from mesh.core.cluster import Host
 from mesh.core.events import (
     Connected,
@@ -35,8 +35,9 @@ from mesh.core.run import PrerunEntry
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.doors import group_of
 from mesh.remote.agent.state import machine_directory
+from mesh.remote.begin import Begin, Finds, Preparation, Rank
 from mesh.remote.blob import opening, start_command
-from mesh.remote.session import Begin, Finds, Preparation, Rank, Session
+from mesh.remote.session import Callbacks, Session
 from tests.lab import eventually
 
 OLDEST, NEWEST = (3, 8), (3, 14)
@@ -70,7 +71,8 @@ class Run:
     def __init__(
         self, channel: Channel, begin: Begin, preparation: Preparation | None = None, finds: Finds | None = None
     ) -> None:
-        self.session = Session(0, 0, channel, self.take)
+        self.session = Session(0, 0, channel, Callbacks(taken=self.take, reopen=lambda: self.reopen()))
+        self.reopen: Callable[[], Channel | None] = lambda: None
         self.events: list[Event] = []
         self.taken: list[tuple[int, int]] = []
         self.session.begin(begin, preparation, finds)
@@ -165,7 +167,7 @@ def remote_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def opener(remote_dir: Path) -> Iterator[Open]:
     """Open agents; all are gone when the test ends, or it fails."""
-    backend = LocalBackend()
+    backend = CommandBackend()
     channels: list[Channel] = []
 
     def start(
@@ -204,8 +206,8 @@ def opener(remote_dir: Path) -> Iterator[Open]:
     for channel in channels:
         channel.close()
         # An agent that was let go is no child that ``close`` waits for; it may be on its way out.
-        assert isinstance(channel, LocalChannel)
-        assert not channel._is_let_go or eventually(lambda channel=channel: channel._process.poll() is not None, 20.0)
+        assert isinstance(channel, CommandChannel)
+        assert not channel.is_left or eventually(lambda channel=channel: channel.process.poll() is not None, 20.0)
     backend.close()
     assert eventually(lambda: not left_of(f"run-{os.getpid()}"), 20.0), left_of(f"run-{os.getpid()}")
     for channel in channels:
@@ -222,9 +224,9 @@ def wait_for_spare(channel: Channel) -> int:
         send(data.removeprefix(opening()))
 
     channel.send = send_rest  # type: ignore[method-assign]
-    assert isinstance(channel, LocalChannel)
-    assert eventually(lambda: spare_of(channel._process.pid), 20.0)
-    return spare_of(channel._process.pid)
+    assert isinstance(channel, CommandChannel)
+    assert eventually(lambda: spare_of(channel.process.pid), 20.0)
+    return spare_of(channel.process.pid)
 
 
 def spare_of(guardian: int) -> int:
@@ -258,8 +260,8 @@ def left_of(run: str) -> list[str]:
 
 def kept_groups(channel: Channel) -> list[str]:
     """The control group of an agent that waits, or has waited."""
-    assert isinstance(channel, LocalChannel)
-    return glob.glob(f"{cgroups.own() or '/nowhere'}/{group_of(channel._process.pid)}")
+    assert isinstance(channel, CommandChannel)
+    return glob.glob(f"{cgroups.own() or '/nowhere'}/{group_of(channel.process.pid)}")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
 from mesh.remote.agent import doors, processes
 from mesh.remote.agent.frames import encode
-from mesh.remote.session import Finds, Preparation
+from mesh.remote.begin import Finds, Preparation
 from tests.lab import eventually, state_of
 
 from .conftest import Open, Run, damage_a_tape
@@ -281,7 +281,7 @@ def test_somebody_at_the_door_who_does_not_wait_for_the_answer(agent: Run) -> No
 
 def test_a_long_request_that_is_none_is_refused_in_a_short_line(agent: Run) -> None:
     agent.lock()
-    agent.session._send(encode({"type": "x" * 200_000}))
+    agent.session._sender.send(encode({"type": "x" * 200_000}))
     failed = agent.until(PrepareFailed)
     assert isinstance(failed, PrepareFailed)
     assert failed.message.startswith("its client does not speak our protocol: no message is called 'xxx")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.local import LocalBackend
+from mesh.backends.command import CommandBackend
 from mesh.core.events import (
     CaughtUp,
     Detached,
@@ -28,9 +28,10 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel
+from mesh.remote.begin import Begin, Rank
 from mesh.remote.blob import start_command
 from mesh.remote.following import Following
-from mesh.remote.session import Begin, Rank
+from mesh.remote.session import Callbacks
 from tests.agent.conftest import HOST, PYTHONS, Open, Run
 from tests.lab import eventually, state_of
 
@@ -48,7 +49,7 @@ class Look(Run):
         reopen: Callable[[], Channel | None],
         only_reads: bool,
     ) -> None:
-        self.session = Following(0, 0, channel, self.take, reopen)
+        self.session = Following(0, 0, channel, Callbacks(taken=self.take, reopen=reopen))
         self.events, self.taken = [], []
         self.session.follow(begin, range(4), have, only_reads=only_reads)
         self._coming = self.session.events()
@@ -59,7 +60,7 @@ Come = Callable[..., Look]
 
 @pytest.fixture
 def come(remote_dir: Path, any_python: str) -> Iterator[Come]:
-    backend = LocalBackend()
+    backend = CommandBackend()
     channels: list[Channel] = []
 
     def start(

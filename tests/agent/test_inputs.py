@@ -12,7 +12,7 @@ import pytest
 
 from mesh.core.events import Gone, Output, PrepareFailed, PrerunDecided, Ready
 from mesh.core.run import PrerunEntry
-from mesh.remote.session import Finds, Preparation
+from mesh.remote.begin import Finds, Preparation
 
 from .conftest import Open, Run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mesh.core.events import HostNotice, Locked, PrepareFailed, Ready, Started
+from mesh.remote.begin import Finds, Preparation, Rank
 from mesh.remote.blob import library
-from mesh.remote.session import Finds, Preparation, Rank
 from tests.agent.conftest import Open, Run
 
 SHOW = 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME"'

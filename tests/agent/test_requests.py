@@ -61,7 +61,7 @@ def rest(run: Run) -> list[Event]:
 @pytest.mark.parametrize("request_", WRONG.values(), ids=WRONG)
 def test_a_bad_request_ends_the_run_and_the_client_reads_why(agent: Run, tmp_path: Path, request_: bytes) -> None:
     pid = up(agent, tmp_path / "pid")
-    agent.session._send(request_)
+    agent.session._sender.send(request_)
     events = rest(agent)
     (failed,) = [event for event in events if isinstance(event, PrepareFailed)]
     assert failed.step == "agent"
@@ -74,7 +74,7 @@ def test_a_bad_request_ends_the_run_and_the_client_reads_why(agent: Run, tmp_pat
 def test_on_each_python(opener: Open, python: str, tmp_path: Path) -> None:
     agent = opener(python)
     pid = up(agent, tmp_path / "pid")
-    agent.session._send(WRONG["a wrong type"])
+    agent.session._sender.send(WRONG["a wrong type"])
     assert isinstance(rest(agent)[-1], Gone)
     assert not os.path.exists(f"/proc/{pid}")
 
@@ -113,7 +113,7 @@ def test_no_request_leaves_a_process(opener: Open, tmp_path: Path, kind: str, fi
     try:
         messages.request(frame)
     except FrameError:
-        agent.session._send(encode(frame))
+        agent.session._sender.send(encode(frame))
     else:
         agent.session.finish(9, 0.0)
     assert not [event for event in rest(agent) if isinstance(event, Lost)]
@@ -191,7 +191,7 @@ def test_a_detached_run_only_loses_such_a_client(agent: Run, tmp_path: Path) -> 
     pid = up(agent, tmp_path / "pid")
     agent.session.detach()
     assert eventually(lambda: doors.runs(f"run-{os.getpid()}")[0]["detached"])
-    agent.session._send(b"nothing\n")
+    agent.session._sender.send(b"nothing\n")
     assert not [event for event in rest(agent) if isinstance(event, PrepareFailed | Connected)]
     assert os.path.exists(f"/proc/{pid}")
     doors.stop_runs(f"run-{os.getpid()}", 5.0)

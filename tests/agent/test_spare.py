@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.local import LocalBackend, LocalChannel
+from mesh.backends.command import CommandBackend, CommandChannel
 from mesh.core.events import Exited, Ready, Stream
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.frames import encode
@@ -126,11 +126,11 @@ def test_nothing_stays_where_none_is_wanted(opener: Open, known: str, how: str) 
     assert eventually(lambda: not is_running(spare) and not is_running(agent), 20.0)
 
 
-def kill_both_while_it_waits(backend: LocalBackend, python: str) -> LocalChannel:
+def kill_both_while_it_waits(backend: CommandBackend, python: str) -> CommandChannel:
     """Have an agent wait, and kill it and its guardian so that neither sees the end of the other."""
     (opened,) = backend.open([HOST], start_command(python))
     channel = opened.result
-    assert isinstance(channel, LocalChannel)
+    assert isinstance(channel, CommandChannel)
     spare = wait_for_spare(channel)
     agent = parent_of(spare)
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -143,7 +143,7 @@ def kill_both_while_it_waits(backend: LocalBackend, python: str) -> LocalChannel
 @pytest.mark.root
 @pytest.mark.parametrize("how", ["an agent that waits", "a sweep"])
 def test_group_of_agent_and_guardian_killed_together_is_removed_by_the_next(known: str, how: str) -> None:
-    backend = LocalBackend()
+    backend = CommandBackend()
     try:
         killed = kill_both_while_it_waits(backend, known)
         if not cgroups.own():
@@ -151,7 +151,7 @@ def test_group_of_agent_and_guardian_killed_together_is_removed_by_the_next(know
         assert kept_groups(killed)
         (opened,) = backend.open([HOST], start_command(known))
         channel = opened.result
-        assert isinstance(channel, LocalChannel)
+        assert isinstance(channel, CommandChannel)
         if how == "a sweep":
             about = {"run": "none", "node": 0, "have": 0, "remote_dir": "/nowhere", "cgroup": ""}
             channel.send(opening() + encode({"type": "channel", "marker": "m", **about}))
@@ -166,11 +166,11 @@ def test_group_of_agent_and_guardian_killed_together_is_removed_by_the_next(know
 
 @pytest.mark.parametrize("how", ["hang up", "kill", "kill its guardian", "tell it to end", "bring a channel"])
 def test_nothing_stays_of_what_no_run_has_wanted(known: str, how: str) -> None:
-    backend = LocalBackend()
+    backend = CommandBackend()
     try:
         (opened,) = backend.open([HOST], start_command(known))
         channel = opened.result
-        assert isinstance(channel, LocalChannel)
+        assert isinstance(channel, CommandChannel)
         spare = wait_for_spare(channel)
         agent = parent_of(spare)
         if how == "kill":

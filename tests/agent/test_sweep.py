@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.local import LocalBackend
+from mesh.backends.command import CommandBackend
 from mesh.core.events import Detached, Gone, Lost, Output
 from mesh.core.interfaces import Channel
 from mesh.remote.agent import cgroups
@@ -85,7 +85,7 @@ def kill_both_and_come_again(run: Run, python: str) -> None:
     run.until(Output)
     escapee, agent = map(int, run.printed().split())
     guardian = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
-    backend = LocalBackend()
+    backend = CommandBackend()
 
     def reopen() -> Channel | None:
         assert is_running(escapee)
@@ -93,7 +93,7 @@ def kill_both_and_come_again(run: Run, python: str) -> None:
         assert not isinstance(opened.result, Exception)
         return opened.result
 
-    run.session._reopen = reopen
+    run.reopen = reopen
     for number in (signal.SIGSTOP, signal.SIGKILL):  # neither has the time to see the end of the other
         for pid in (guardian, agent):
             os.kill(pid, number)

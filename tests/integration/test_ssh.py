@@ -213,7 +213,7 @@ def test_settings_of_ssh_config(client: Client) -> None:
     )
     (channel,) = client.open(Host(name="box", address="box"))
     assert read(channel) == b"hi\n"
-    assert not isinstance(channel, HostUnreachable)
+    assert isinstance(channel, SshChannel)
     assert channel.address == there.address
     assert (client.home / "own_known").exists()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mesh.backends.ssh import ahead
 from mesh.backends.ssh.ahead import begun
-from mesh.backends.ssh.connection import AHEAD, QuickSocket, connect
+from mesh.backends.ssh.sockets import AHEAD_BYTES, QuickSocket, connect
 from mesh.core.cluster import Cluster, Host
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_waited_for_while_something_is_there() -> None:
         sock.settimeout(10)
         theirs.sendall(b"packet, and the next")
         assert sock.recv(6) == b"packet"
-        assert sock.recv(AHEAD) == b", and the next"
+        assert sock.recv(AHEAD_BYTES) == b", and the next"
         sock.settimeout(0.01)
         with pytest.raises(TimeoutError):
             sock.recv(1)

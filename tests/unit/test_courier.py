@@ -91,7 +91,7 @@ class Road:
         self.courier = Courier(ready, str, self.spawn, self.failures.append, count=count, fresh=False, fan_out=True)
         self.courier.start()
         for node, host in enumerate(self.hosts):
-            self.session = Session(node, node, host, lambda rank, count: None)
+            self.session = Session(node, node, host)
             self.session.round_trip = 0.001
             self.courier.begin(node, self.session, "", is_bare=is_bare)
 

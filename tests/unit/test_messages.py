@@ -327,7 +327,7 @@ def test_every_message_of_a_journal_is_tried() -> None:
 def following(*told: bytes) -> Following:
     """A client that follows a run whose journal has this."""
     channel = Recorder()
-    talk = Following(0, 0, channel, lambda rank, count: None)
+    talk = Following(0, 0, channel)
     talk.follow(BEGIN, [RANK], {})
     channel._told = [b"\n%s\n" % talk._marker.encode(), *told]
     return talk

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
 from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.session import PIECE, Begin, Rank, Session
+from mesh.remote.begin import Begin, Rank
+from mesh.remote.sender import PIECE_BYTES
+from mesh.remote.session import Callbacks, Session
 
 BEGIN = Begin(
     run="r",
@@ -35,8 +37,6 @@ BEGIN = Begin(
 class Recorder:
     """A channel that notes what it is to send; what it receives is given."""
 
-    address = "here"
-
     def __init__(self, *told: bytes) -> None:
         self.sent: list[bytes] = []
         self._told = list(told)
@@ -51,19 +51,16 @@ class Recorder:
     def farewell(self) -> Farewell:
         return Farewell(status=0, stderr=b"")
 
-    def pace(self, round_trip: float) -> None: ...
-
-    def let_go(self) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self, *, leave: bool = False) -> None: ...
 
 
 def session(channel: Recorder) -> Session:
-    return Session(0, 0, channel, lambda rank, count: None)
+    return Session(0, 0, channel)
 
 
 @given(
-    changes=st.integers(1, 3 * PIECE), pack=st.none() | st.integers(0, 3 * PIECE) | st.sampled_from([PIECE, 2 * PIECE])
+    changes=st.integers(1, 3 * PIECE_BYTES),
+    pack=st.none() | st.integers(0, 3 * PIECE_BYTES) | st.sampled_from([PIECE_BYTES, 2 * PIECE_BYTES]),
 )
 def test_a_workspace_travels_in_few_pieces_and_none_is_large(changes: int, pack: int | None) -> None:
     """An order waits behind one of them; each one costs a packet."""
@@ -75,8 +72,8 @@ def test_a_workspace_travels_in_few_pieces_and_none_is_large(changes: int, pack:
         told.send_changes(b"c" * changes, attempt=0, fresh=False, pack=-1 if pack is None else file.fileno())
     sizes = [len(data) for data in channel.sent]
     frames = Decoder().feed(b"".join(channel.sent))
-    assert all(size <= PIECE + 200 for size in sizes)
-    assert all(one + other > PIECE for one, other in itertools.pairwise(sizes))
+    assert all(size <= PIECE_BYTES + 200 for size in sizes)
+    assert all(one + other > PIECE_BYTES for one, other in itertools.pairwise(sizes))
     assert b"".join(data for header, data in frames if header["type"] == "changes") == b"c" * changes
     assert b"".join(data for header, data in frames if header["type"] == "pack") == b"p" * (pack or 0)
     assert [bool(header.get("last")) for header, _ in frames] == [*[False] * (len(frames) - 1), True]
@@ -87,7 +84,7 @@ def begun(*told: bytes) -> tuple[Recorder, Session]:
     """One whose agent has greeted, and says that then."""
     channel = Recorder()
     talk = session(channel)
-    talk._marker, talk._has_begun = "marker", True
+    talk._marker, talk._sender.has_begun = "marker", True
     channel._told = [b"\nmarker\n", *told]
     return channel, talk
 
@@ -156,7 +153,7 @@ ATTACHED: dict[str, object] = {"type": "attached", "orders": 1}
 def talk(*channels: Answering) -> list[Event]:
     """Start a rank through the first channel; return the events of all channels."""
     left = iter(channels)
-    one = Session(0, 0, next(left), taken=lambda rank, count: None, reopen=lambda: next(left, None))
+    one = Session(0, 0, next(left), Callbacks(reopen=lambda: next(left, None)))
     one.begin(BEGIN)
     one.start(["true"], [Rank(rank=0, env={}, stdin=False)])
     return list(one.events())

@@ -15,14 +15,17 @@ from pathlib import Path
 import fabric
 import paramiko
 
+from mesh.backends.ssh.advice import advice, no_agent, reason, target
 from mesh.backends.ssh.ahead import PARALLEL, Begun
 from mesh.backends.ssh.config import load_ssh_config
-from mesh.backends.ssh.connection import GivenUp, Shared, SshConnection
+from mesh.backends.ssh.connection import Shared, SshConnection
 from mesh.backends.ssh.login import Secrets
 from mesh.backends.ssh.passwords import Passwords
+from mesh.backends.ssh.sockets import GivenUp
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
-from mesh.core.interfaces import Farewell, Opened
+from mesh.core.events import Event
+from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 
 NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
@@ -43,7 +46,6 @@ class SshChannel:
     """The pipes of one agent at the other end of a connection."""
 
     def __init__(self, connection: SshConnection, channel: paramiko.Channel) -> None:
-        self.address = str(connection.host)
         self._connection, self._channel = connection, channel
         self._withheld = 0  # bytes of the window that is granted
 
@@ -96,9 +98,6 @@ class SshChannel:
             said += self._channel.recv_stderr(CHUNK)
         return Farewell(status=status, stderr=said[-STDERR_KEPT:])
 
-    def let_go(self) -> None:
-        pass  # nothing here waits for the other end
-
     def ask(self) -> None:
         """Ask the host for a sign of life, and do not wait for it."""
         self._connection.transport.ask()
@@ -109,7 +108,12 @@ class SshChannel:
         answered = self._connection.transport.answers(seconds)
         return answered and not (self._channel.closed or self._channel.eof_received)
 
-    def close(self) -> None:
+    @property
+    def address(self) -> str:
+        """Return the address at which its host was reached."""
+        return str(self._connection.host)
+
+    def close(self, *, leave: bool = False) -> None:
         # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
         self._connection.close()
 
@@ -154,7 +158,9 @@ class ConnectionGroup(fabric.ThreadingGroup):  # type: ignore[misc]
 
 
 class SshBackend:
-    """Opens channels over SSH. What a cluster says wins over what ssh_config says."""
+    """Opens channels over SSH. Settings of a cluster win over those of ssh_config."""
+
+    client_return = CLIENT_RETURN_S
 
     def __init__(
         self,
@@ -184,6 +190,9 @@ class SshBackend:
         self._gateway: SshConnection | None = None
         self._hosts: Sequence[Host] = ()
         self._given_up = threading.Event()
+
+    def listen(self, post: Callable[[Event], None]) -> None:
+        pass  # there are no notices
 
     def prepare(self, hosts: Sequence[Host]) -> None:
         """Read ssh_config and make a connection for each host, and open none. ``open`` does it where nobody did.
@@ -227,7 +236,8 @@ class SshBackend:
         def open_one(index: int) -> Opened:
             node = rest[index]
             try:
-                return Opened(node=node, result=self._open(hosts[node], self._connections[node], command, self._tries))
+                channel = self._open(hosts[node], self._connections[node], command, self._tries)
+                return Opened(node=node, result=channel, address=channel.address)
             except HostUnreachable as error:
                 return Opened(node=node, result=error)
 
@@ -243,6 +253,12 @@ class SshBackend:
             return self._open(self._hosts[node], self._connections[node], remote_line(argv), tries=1)
         except GivenUp as error:
             raise HostUnreachable("given up") from error
+
+    def explain(self, node: int, end: NoAgent) -> HostUnreachable:
+        return no_agent(end)
+
+    def why(self, node: int) -> str:
+        return ""
 
     def user(self, node: int) -> str:
         return str(self._connections[node].user)
@@ -285,35 +301,23 @@ class SshBackend:
                 channel.exec_command(command)
                 return SshChannel(connection, channel)
             except HostUnreachable as error:
-                text = f"cannot connect to {_target(connection)}: {error}"
+                text = f"cannot connect to {target(connection)}: {error}"
                 raise HostUnreachable(
-                    text, hint=error.hint or self._advice(host, connection, error.step), step=error.step
+                    text, hint=error.hint or advice(self._cluster, host, error.step), step=error.step
                 ) from error
             except socket.gaierror as error:
-                text = f"cannot connect to {_target(connection)}: {error.strerror}"
-                raise HostUnreachable(text, hint="is the name right? ssh_config may have it as well") from error
+                text = f"cannot connect to {target(connection)}: {error.strerror}"
+                raise HostUnreachable(
+                    text, hint="check the name in cluster.yaml, and in ssh_config, which may have it as well"
+                ) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if self._given_up.is_set():
                     raise GivenUp from error
-                problem = _reason(error)
+                problem = reason(error)
                 connection.close()
         tried = f"{tries} tries in {time.monotonic() - began:.0f} s"
-        text = f"cannot connect to {_target(connection)}: {problem} ({tried})"
-        raise HostUnreachable(text, hint=self._advice(host, connection, "reach"))
-
-    def _advice(self, host: Host, connection: SshConnection, step: str) -> str:
-        known = f"{host.hints[step]}\n" if step in host.hints else ""
-        return known + self._by_hand(host, connection)
-
-    def _by_hand(self, host: Host, connection: SshConnection) -> str:
-        words = ["ssh"]
-        words += ["-p", str(host.port)] if host.port else []
-        words += ["-i", host.identity_file] if host.identity_file else []
-        words += ["-J", self._cluster.gateway] if self._cluster.gateway else []
-        words += ["-o", f"ProxyCommand={host.proxy_command}"] if host.proxy_command else []
-        words += ["-o", f"HostKeyAlias={host.key_alias}"] if host.key_alias else []
-        words += [f"{host.user}@{host.address}" if host.user else host.address, "true"]
-        return f"try by hand: {shlex.join(words)}"
+        text = f"cannot connect to {target(connection)}: {problem} ({tried})"
+        raise HostUnreachable(text, hint=advice(self._cluster, host, "reach"))
 
 
 def remote_line(argv: Sequence[str]) -> str:
@@ -325,21 +329,3 @@ def remote_line(argv: Sequence[str]) -> str:
     if any(character in word for word in argv for character in "'!\\\n"):
         raise ValueError(f"not all shells read this alike: {argv!r}")
     return "exec " + shlex.join(argv)
-
-
-def _target(connection: SshConnection) -> str:
-    return f"{connection.user}@{connection.host} port {connection.port}"
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong, in words; paramiko's own for an early end of the connection says little."""
-    if isinstance(error, TimeoutError | socket.timeout):
-        return "timed out"
-    if isinstance(error, EOFError):
-        return "the server ended the connection"
-    if isinstance(error, OSError):
-        return error.strerror or str(error) or type(error).__name__
-    text = str(error) or type(error).__name__
-    # The latter is how paramiko's key exchange runs out of time.
-    silent = "banner" in text or "No existing session" in text
-    return "no SSH server answered in time, or it has too many logins at once" if silent else text

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import math
-import os
-import select
 import shlex
-import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,87 +19,12 @@ from mesh.backends.ssh.ahead import Begun
 from mesh.backends.ssh.config import SshConfig
 from mesh.backends.ssh.hostkeys import Checker
 from mesh.backends.ssh.login import Login, Secrets, expanded
+from mesh.backends.ssh.proxy import ProxySocket, proxy_command
+from mesh.backends.ssh.sockets import GIVEN_UP_POLL_S, GivenUp, connect
+from mesh.backends.ssh.transport import QuietTransport, prefer
 from mesh.core.errors import HostUnreachable
 
-LOOK = 0.1  # seconds between two looks whether we are to give up
-AHEAD = 1 << 16  # bytes that are read at once
-LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_config(5), MaxStartups 10:30:100)
-FAST_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # half the CPU time of ctr with a separate MAC
-# sshd has OpenSSL compute on this curve; on Curve25519 it does that itself, and takes 4 ms more for it.
-FAST_KEX = "ecdh-sha2-nistp256"
-# Not in Python's socket module on every system.
-TCP_QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
-
-
-class QuickSocket(socket.socket):
-    """A TCP socket that neither gathers small packets nor delays its acknowledgements.
-
-    Nagle's algorithm and the delayed ACK together cost 40 ms in every round trip of a login. The kernel forgets
-    TCP_QUICKACK, so that it is set again after each receive. Closing it wakes who waits for it to be readable.
-
-    It reads ahead: paramiko asks for the first 16 bytes of each packet and then for the rest, and each call lets go of
-    the interpreter, which with many hosts takes longer to get back than all that is done with the packet.
-    """
-
-    _ahead = memoryview(b"")  # what came and was not asked for yet
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        if not self._ahead:
-            self._ahead = memoryview(super().recv(max(size, AHEAD), flags))
-            if TCP_QUICKACK:
-                with contextlib.suppress(OSError):
-                    self.setsockopt(socket.IPPROTO_TCP, TCP_QUICKACK, 1)
-        data, self._ahead = self._ahead[:size], self._ahead[size:]
-        return bytes(data)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.shutdown(socket.SHUT_RDWR)
-        super().close()
-
-
-class QuietTransport(paramiko.Transport):
-    """Its thread looks once a second whether it is to end, not ten times: closing the socket wakes it.
-
-    Nor is there another one that waits for the end of the key exchange's time.
-    """
-
-    _active_check_timeout = 1.0
-    _send_user_message: Callable[[paramiko.Message], None]
-
-    def __init__(self, sock: Any, **options: Any) -> None:
-        super().__init__(sock, **options)
-        self._exchange_by = math.inf  # monotonic
-        self._answered = threading.Event()
-        packetizer: Any = self.packetizer
-        packetizer.start_handshake = self._start_exchange
-        packetizer.handshake_timed_out = lambda: time.monotonic() > self._exchange_by
-        packetizer.complete_handshake = self._complete_exchange
-
-    def _start_exchange(self, seconds: float) -> None:
-        self._exchange_by = time.monotonic() + seconds
-
-    def _complete_exchange(self) -> None:
-        self._exchange_by = math.inf
-
-    def ask(self) -> None:
-        """Ask the other end for a sign of life, as OpenSSH does, and do not wait for it."""
-        self._answered = self.completion_event = threading.Event()  # paramiko sets it, also at the connection's end
-        request = paramiko.Message()
-        request.add_byte(paramiko.common.cMSG_GLOBAL_REQUEST)
-        request.add_string("keepalive@openssh.com")
-        request.add_boolean(True)
-        if self.clear_to_send.is_set():  # else this would wait for the end of a key exchange
-            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
-                self._send_user_message(request)
-
-    def answers(self, seconds: float) -> bool:
-        """Whether the other end has answered the last question within this time from now."""
-        return bool(self.is_active() and self._answered.wait(seconds) and self.is_active())
-
-
-class GivenUp(Exception):
-    """The backend is being closed while a connection is opened."""
+MAX_LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_config(5), MaxStartups 10:30:100)
 
 
 class SshConnection(fabric.Connection):  # type: ignore[misc]
@@ -188,7 +107,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
         def transport(sock: Any, **options: Any) -> paramiko.Transport:
             made = QuietTransport(sock, **options)
-            _prefer(made, kinds)
+            prefer(made, kinds)
             return made
 
         left = max(0.1, deadline - time.monotonic())
@@ -230,7 +149,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
         if isinstance(self.gateway, str):
             if self._proxy:
                 self._proxy.drop()
-            self._proxy = ProxySocket(_proxy_command(self.gateway, self.host, self.port, self.user))
+            self._proxy = ProxySocket(proxy_command(self.gateway, self.host, self.port, self.user))
             return self._proxy
         if self.gateway:
             try:
@@ -289,8 +208,8 @@ class Shared:
     def turn(self, place: object) -> Iterator[None]:
         """Within: one of the few who may log in at a place just now. Raises GivenUp."""
         with self._lock:
-            turns = self._turns.setdefault(place, threading.Semaphore(LOGINS))
-        while not turns.acquire(timeout=LOOK):
+            turns = self._turns.setdefault(place, threading.Semaphore(MAX_LOGINS))
+        while not turns.acquire(timeout=GIVEN_UP_POLL_S):
             if self.is_given_up():
                 raise GivenUp
         try:
@@ -320,116 +239,5 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         self._connection.checker.check(key)
 
 
-def _prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
-    """Put a fast key exchange, fast ciphers and the kinds of key that we know of the host first in the offer."""
-    options = transport.get_security_options()
-    options.ciphers = sorted(options.ciphers, key=lambda name: name not in FAST_CIPHERS)
-    options.kex = sorted(options.kex, key=lambda name: name != FAST_KEX)
-    # One RSA key goes by three names, of which the signature's hash is the difference.
-    known = {name for kind in kinds for name in (("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,))}
-    options.key_types = sorted(options.key_types, key=lambda name: name not in known)
-
-
 def _files(paths: str) -> tuple[Path, ...]:
     return tuple(expanded(path) for path in shlex.split(paths) if path.lower() != "none")
-
-
-def connect(host: str, port: int, deadline: float, is_given_up: Callable[[], bool], begun: Begun) -> QuickSocket:
-    """Connect to the first address of a name that answers. Raises OSError or GivenUp.
-
-    begun: connections that may be on their way already, each to be used once
-    """
-    problem: OSError = OSError(errno.EHOSTUNREACH, "no address")
-    # For text Python loads what international names need, 10 ms for all who wait for the first connection.
-    name = host.encode() if host.isascii() else host
-    for family, kind, number, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
-        ahead = begun.pop((host, port), None)
-        sock = QuickSocket(family, kind, number, ahead.detach() if ahead else None)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(False)
-            _finish_connecting(sock, address, deadline, is_given_up)
-            sock.setblocking(True)
-            return sock
-        except OSError as error:
-            sock.close()
-            problem = error
-        except GivenUp:
-            sock.close()
-            raise
-    raise problem
-
-
-def _finish_connecting(sock: socket.socket, address: Any, deadline: float, is_given_up: Callable[[], bool]) -> None:
-    code = sock.connect_ex(address)
-    if code == errno.EISCONN:  # it was begun before
-        return
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    while code in (errno.EINPROGRESS, errno.EALREADY):
-        if is_given_up():
-            raise GivenUp
-        if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, "timed out")
-        if poll.poll(LOOK * 1000):
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if code:
-        raise OSError(code, os.strerror(code))
-
-
-class ProxySocket:
-    """A ProxyCommand's pipes as a socket. It has a session of its own: a Ctrl-C of the terminal is not for it."""
-
-    def __init__(self, command: str) -> None:
-        ours, theirs = socket.socketpair()
-        self._socket = ours
-        import tempfile  # few have a ProxyCommand
-
-        # A file, as nobody reads a pipe for it.
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        with theirs:
-            # By the shell, as ssh_config has it; exec, so that there is one process to end.
-            argv = ["/bin/sh", "-c", f"exec {command}"]
-            self._process = subprocess.Popen(
-                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._stderr, start_new_session=True
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-    def complaint(self) -> str:
-        """Why it ended, with the last line that it said; "" if it has not."""
-        try:
-            status = self._process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            return ""
-        if status < 0:  # by us
-            return ""
-        self._stderr.seek(0)
-        lines = self._stderr.read(1 << 16).decode("utf-8", "replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()][-1:]
-        return f"its ProxyCommand ended (exit {status})" + "".join(f": {line[:300]}" for line in said)
-
-    def drop(self) -> None:
-        """Close it, and forget what it said."""
-        self.close()
-        self._stderr.close()
-
-    def close(self) -> None:
-        """End it; paramiko's thread may be faster than we, who want to know what it said."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-
-def _proxy_command(command: str, host: str, port: int, user: str) -> str:
-    for token, value in (("%h", host), ("%p", str(port)), ("%r", user), ("%%", "%")):
-        command = command.replace(token, value)
-    return command

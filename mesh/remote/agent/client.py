@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from .lean import Socket
 
 SILENT = 15.0  # seconds without a beat after which a client is silent, whatever its channel does
-RETURN = 5.0  # seconds in which a client whose channel has ended while it was beating may come back
 
 
 class Client:
     """Who sends us requests. It may come back through another channel."""
 
-    def __init__(self, decoder: Decoder, lease: float) -> None:
-        """lease: seconds that the run may go on without a beat."""
-        self._decoder, self._lease = decoder, lease
+    def __init__(self, decoder: Decoder, lease: float, return_within: float) -> None:
+        """lease: seconds that the run may go on without a beat.
+
+        return_within: seconds in which a client may come back whose channel has ended while it was beating
+        """
+        self._decoder, self._lease, self._return_within = decoder, lease, return_within
         self._heard = time.monotonic()  # the last beat, or anything else
         self._ended: float | None = None  # when its channel did
         self.has_left = False
@@ -62,7 +64,7 @@ class Client:
 
     def refuse(self) -> None:
         """Read nothing more. The client may read how the run ended."""
-        self._refused_until = time.monotonic() + RETURN
+        self._refused_until = time.monotonic() + self._return_within
 
     def leave(self) -> None:
         """It has said good-bye, and will not be back."""
@@ -87,7 +89,7 @@ class Client:
         if self.is_refused:
             return self._refused_until
         if self._ended is not None and self.was_killed():
-            return self._ended + RETURN
+            return self._ended + self._return_within
         return self._heard + self._lease
 
     def is_silent(self) -> bool:
@@ -109,7 +111,7 @@ class Client:
     def why(self) -> str:
         """Why it is given up."""
         if self.was_killed():
-            return f"the client's connection ended, and it was not back within {RETURN:g} s"
+            return f"the client's connection ended, and it was not back within {self._return_within:g} s"
         return f"the agent heard nothing from the client for {self._lease:g} s"
 
     def _let_go(self) -> None:

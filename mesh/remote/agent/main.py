@@ -630,7 +630,7 @@ def main(before: bytes, guardian: Guardian) -> None:
         if is_moved:
             begin["remote_dir"] = stand_in(begin["remote_dir"])
         guardian.hear_of(begin["run"], begin["node"], begin["remote_dir"], group or cgroup_of(begin))
-        agent = Agent(Client(decoder, begin["lease"]), begin, others, guardian, spare)
+        agent = Agent(Client(decoder, begin["lease"], begin["return_within"]), begin, others, guardian, spare)
         agent.is_moved = is_moved
         agent.run(marker)
         return

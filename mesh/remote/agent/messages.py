@@ -248,7 +248,7 @@ FIRST = {
             **_OF_RUN,
             **dict.fromkeys(("lock", "announce", "exclusive", "share", "existing", "workspace_links"), truth),
             **dict.fromkeys(("needs_home", "stacks", "keep_going"), truth),
-            **dict.fromkeys(("device_patience", "lease", "grace", "drain", "timeout"), SECONDS),
+            **dict.fromkeys(("device_patience", "lease", "return_within", "grace", "drain", "timeout"), SECONDS),
             "devices": TEXTS,
             "spool": PLACE,
             "project": TEXT,

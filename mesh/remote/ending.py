@@ -1,0 +1,59 @@
+"""The reasons why an agent did not start, or is gone, by the farewell of its channel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypedDict
+
+from mesh.core.errors import HostUnreachable
+from mesh.core.interfaces import Farewell, NoAgent
+from mesh.core.text import last_line
+from mesh.remote.agent.guardian import KILLED, SWEPT
+from mesh.remote.blob import NO_PYTHON, OLD_PYTHON
+
+
+class LostAgent(TypedDict):
+    """The fields of a Lost that the end of a channel shows."""
+
+    reason: str
+    is_clear: bool
+    killed_by: str
+
+
+def plain(end: NoAgent) -> HostUnreachable:
+    """Return why no agent has started, without words of a backend."""
+    return HostUnreachable("the agent did not start", step="python")
+
+
+def failed_start(
+    farewell: Farewell, banner: bytes, limit: float, explain: Callable[[NoAgent], HostUnreachable]
+) -> HostUnreachable:
+    """Return why the channel ended before the agent sent its greeting, with a hint.
+
+    banner: what came instead; limit: seconds that the start had, if it took longer; else 0
+    explain: as Backend.explain, for all that is not Python's
+    """
+    last = last_line(farewell.stderr or banner)
+    if not limit and (farewell.status in NO_PYTHON or last.endswith("Command not found.")):  # csh
+        message = "no python3 there, or not the one that python: of cluster.yaml names" + f" ({last})" * bool(last)
+        hint = "install Python 3.8 or later on the host, or set python: in cluster.yaml to the path of one"
+        return HostUnreachable(message, hint=hint, step="python")
+    if not limit and farewell.status == OLD_PYTHON:
+        hint = "set python: in cluster.yaml to the path of Python 3.8 or later"
+        return HostUnreachable("python3 is older than 3.8 there", hint=hint, step="python")
+    return explain(NoAgent(status=farewell.status, stderr=farewell.stderr, banner=banner, limit=limit))
+
+
+def lost_agent(farewell: Farewell) -> LostAgent:
+    """Return why an agent is gone that had sent its greeting."""
+    found = re.search(re.escape(KILLED) + r"(\d+)", farewell.stderr.decode("utf-8", "replace"))
+    killed_by = f"signal {found.group(1)}" if found else ""
+    last = last_line(farewell.stderr)
+    if last:
+        reason = f"its agent ended: {last}"
+    elif farewell.status is not None:
+        reason = f"its agent ended (exit {farewell.status})"
+    else:
+        reason = "the connection ended"
+    return LostAgent(reason=reason, is_clear=farewell.status == SWEPT, killed_by=killed_by)
