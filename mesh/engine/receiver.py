@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, PathRefused
-from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
-from mesh.core.pull import Destination, Offer
+from mesh.core.events import HostEvent, PrepareFailed
+from mesh.core.pull import Destination, NotPulled, Offer, Pulled, Pulling
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 

@@ -570,7 +570,7 @@ def test_git_ends_with_who_has_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     slow.write_text("#!/bin/sh\nexec sleep 4567\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("mesh.workspace.git.LIMIT", 0.0)
+    monkeypatch.setattr("mesh.workspace.git.GIT_LIMIT_S", 0.0)
     before = own_children()
     assert git_variables(tmp_path) == {}
     assert own_children() == before

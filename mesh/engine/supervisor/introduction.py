@@ -8,7 +8,7 @@ from mesh.core.run import RunSpec
 from mesh.engine.orders import Introduce, Order, Say
 
 INTRODUCTION_LIMIT_S = 10.0  # an agent gives up the first host's after 5
-MOST_NAMED = 8  # hosts
+HOSTS_NAMED = 8  # hosts
 
 
 class Introduction:
@@ -49,7 +49,7 @@ class Introduction:
         missing = [node for node, reason in reasons.items() if reason]
         if not missing:
             return []
-        names = ", ".join(self._names[node] for node in missing[:MOST_NAMED]) + ", ..." * (len(missing) > MOST_NAMED)
+        names = ", ".join(self._names[node] for node in missing[:HOSTS_NAMED]) + ", ..." * (len(missing) > HOSTS_NAMED)
         text = (
             f"{names} cannot reach {self._names[0]} ({reasons[missing[0]]}): without a client, what fails on one side "
             "does not end the ranks on the other; the next `mesh attach` does. `mesh check` shows more"

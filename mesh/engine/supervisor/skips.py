@@ -9,7 +9,7 @@ from mesh.core.events import UNCHANGED, PrerunDecided
 from mesh.core.run import PrerunEntry
 from mesh.engine.orders import Order, Say
 
-MOST_NAMED = 8  # hosts
+HOSTS_NAMED = 8  # hosts
 
 
 class Skips:
@@ -35,5 +35,5 @@ class Skips:
         text += f" (not there: {', '.join(missing)})" if missing else ""
         running = [self._names[node] for node, one in sorted(of_entry.items()) if one.why]
         if running:
-            text += f"; it runs on {', '.join(running[:MOST_NAMED])}" + ", ..." * (len(running) > MOST_NAMED)
+            text += f"; it runs on {', '.join(running[:HOSTS_NAMED])}" + ", ..." * (len(running) > HOSTS_NAMED)
         return [Say(text=text)]
