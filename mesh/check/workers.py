@@ -15,7 +15,7 @@ below slices: in place of tpu:"""
 
 
 class Numbers:
-    """One question to each host of a TPU: its number."""
+    """A question to each host of a TPU: its number."""
 
     def __init__(self, placement: Placement) -> None:
         self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)

@@ -134,7 +134,7 @@ class Sending(Progress, frozen=True, kw_only=True):
     """Progress of sending the workspace."""
 
     sent: int  # bytes that have left for all hosts
-    of: int  # bytes that are to leave, as far as they are known
+    of: int  # bytes that are to leave, as counted so far
 
 
 class Heard(HostEvent, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class PrerunDecided(HostEvent, frozen=True, kw_only=True):
     missing: tuple[str, ...]  # inputs that are not there
 
     def told(self) -> str:
-        """Return the decision in words.
+        """Describe the decision.
 
         >>> PrerunDecided(time=0, node=0, entry=0, why="", missing=("uv.lock",)).told()
         'skipped: its inputs have not changed'
@@ -169,7 +169,7 @@ class Ready(HostEvent, frozen=True, kw_only=True):
 class PrepareFailed(HostEvent, frozen=True, kw_only=True):
     """The host cannot take part; no rank will start on any host."""
 
-    # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
+    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
     # "agent".
     step: str
     message: str
@@ -237,7 +237,7 @@ class Exited(RankEvent, frozen=True, kw_only=True):
         return 128 + self.signal if self.signal else self.code
 
     def told(self) -> str:
-        """Return the end in words.
+        """Describe the end.
 
         >>> Exited(time=0, node=0, rank=0, signal=9).told(), Exited(time=0, node=0, rank=0, code=3).told()
         ('killed by SIGKILL', 'exit 3')

@@ -24,7 +24,7 @@ class Verdict(Enum):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One checked property of one host."""
+    """A checked property of a host."""
 
     name: str  # one of NAMES
     verdict: Verdict

@@ -12,7 +12,7 @@ PIECE_BYTES = 1 << 18  # read back at a time
 
 
 class Lines(Struct, frozen=True):
-    """One or more whole lines of one stream."""
+    """Whole lines of one stream."""
 
     head: IO[bytes] | None  # the beginning of the first line, if it was too long for memory
     text: bytes  # the rest, up to and with its last newline; only the last line of a stream may have none

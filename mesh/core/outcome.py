@@ -10,7 +10,7 @@ from mesh.core.events import Exited, Lost, PrepareFailed
 
 
 class Cause(Enum):
-    """The cause of the exit status; tells a command's 75 from mesh's in run.json."""
+    """The cause of the exit status; in run.json it distinguishes a command's 75 from mesh's."""
 
     COMPLETED = "completed"  # every rank exited 0
     RANK = "rank"  # a rank failed first, or no rank started because hosts do not have the command
@@ -46,5 +46,5 @@ class Outcome(Struct, frozen=True, kw_only=True):
     lost: tuple[Lost, ...] = ()  # hosts, by node
     failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be reached or prepared, by node
     unverified: tuple[str, ...] = ()  # processes that may be left, and where: one line each
-    goes_on: bool = False  # the run may go on somewhere, so that its end is not known
+    goes_on: bool = False  # the run may go on somewhere, so that this is not its end
     signal: int = 0  # the first one that asked for the end, even if the end had come already; 0: none

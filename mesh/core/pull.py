@@ -56,7 +56,7 @@ class Pulling(Progress, HostEvent, frozen=True, kw_only=True):
 
     files: int  # files that are here
     bytes: int  # of contents that have come
-    of: int  # bytes that are to come, as far as they are known
+    of: int  # bytes that are to come, as counted so far
 
 
 class Pulled(HostEvent, frozen=True, kw_only=True):

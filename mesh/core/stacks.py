@@ -20,7 +20,7 @@ HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own process
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """One call of a stack."""
+    """A call of a stack."""
 
     function: str
     file: str  # relative to the workspace or to the libraries' directory, else absolute; "": in the kernel
@@ -90,7 +90,7 @@ class Group(Struct, frozen=True, kw_only=True):
 def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement | None = None) -> list[Group]:
     """Group equal stacks from hosts' answers, given as (name, answer); the smallest group comes first.
 
-    placement: the places of ranks, if they are known: one host may answer for the ranks of several that are one machine
+    placement: the places of ranks, or None: one host may answer for the ranks of several that are one machine
     Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before the
     processes that they have started, main threads before others.
     """

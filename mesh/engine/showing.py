@@ -1,4 +1,4 @@
-"""Feeding the sinks: each in a thread of its own, as a terminal may be paused while the log files go on."""
+"""Sinks, each in a thread of its own, because a terminal may be paused while the log files go on."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from collections.abc import Callable
 from mesh.core.events import Event
 from mesh.core.interfaces import Sink
 
-QUEUED = 256  # events, of up to 128 KiB each, that wait for one sink; beyond it output waits on the hosts
-IDLE = 0.05  # seconds without an event after which a sink may look around
-IDLES, LONG_IDLE = 20, 0.2  # after so many of them in a row it looks around less often, with so many seconds in between
+QUEUED_EVENTS = 256  # of up to 128 KiB each, that wait for one sink; beyond it output waits on the hosts
+IDLE_S = 0.05  # without an event, after which the sink's idle() is called
+SHORT_IDLES, LONG_IDLE_S = 20, 0.2  # after this many idle() in a row, seconds between two of them
 
 
 class SinkThread:
-    """One sink and its thread."""
+    """A sink and its thread."""
 
     def __init__(self, name: str, sink: Sink, failed: Callable[[Exception], None]) -> None:
-        """failed: called from the thread when the sink raises; it gets no more events then."""
+        """failed: called from the thread when the sink raises an error; the sink gets no more events then."""
         self._sink, self._failed = sink, failed
-        self._events: queue.Queue[Event | None] = queue.Queue(QUEUED)
+        self._events: queue.Queue[Event | None] = queue.Queue(QUEUED_EVENTS)
         self.is_behind = False  # the last event found no room
         self._finishing = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def offer(self, event: Event, timeout: float) -> bool:
-        """Hand over an event; False if the sink is so far behind that there is no room within timeout seconds."""
+        """Hand over an event; return False if the sink is so far behind that there is no room within timeout
+        seconds.
+        """
         try:
             self._events.put(event, timeout=timeout)
             self.is_behind = False
@@ -37,7 +39,7 @@ class SinkThread:
         return not self.is_behind
 
     def finish(self, timeout: float) -> bool:
-        """After the last event: wait until the sink has seen all; False if that takes longer than timeout seconds."""
+        """Wait until the sink has handled all events; return False if that takes longer than timeout seconds."""
         if not self._finishing:
             with contextlib.suppress(queue.Full):
                 self._events.put(None, timeout=timeout)
@@ -51,7 +53,7 @@ class SinkThread:
         try:
             while True:
                 try:
-                    event = self._events.get(timeout=IDLE if idles < IDLES else LONG_IDLE)
+                    event = self._events.get(timeout=IDLE_S if idles < SHORT_IDLES else LONG_IDLE_S)
                 except queue.Empty:
                     idles += 1
                     self._sink.idle()
@@ -63,5 +65,5 @@ class SinkThread:
             self._sink.close()
         except Exception as error:
             self._failed(error)
-            while self._events.get() is not None:  # let those who hand over go on
+            while self._events.get() is not None:  # free callers that are waiting for room
                 pass

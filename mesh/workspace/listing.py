@@ -26,7 +26,7 @@ FILE, DIRECTORY, LINK = "f", "d", "l"
 
 
 class Entry(NamedTuple):
-    """One path of the workspace, and its lstat result. A tuple, as there may be 100,000."""
+    """A path of the workspace, and its lstat result. A tuple, as there may be 100,000."""
 
     path: bytes  # relative, with slashes; any bytes but zero
     kind: str

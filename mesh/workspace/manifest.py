@@ -17,7 +17,7 @@ _CONTENT = re.compile(rb'"([0-9a-f]{40})"\]')  # the end of a file's entry
 
 
 class Entry(NamedTuple):
-    """One path. A tuple, as there may be 100,000 of them, and equal to its form in JSON."""
+    """A path. A tuple, as there may be 100,000 of them, and equal to its form in JSON."""
 
     path: str  # relative, with slashes; bytes as latin-1
     kind: str  # as in a listing: "f", "d" or "l"

@@ -279,7 +279,7 @@ def _matches(file: IO[bytes], blocks: _Blocks, hashes: Sequence[str], source: Ca
     known = {content: number for number, content in enumerate(hashes)}
     for number, offset, length in blocks if known else ():
         content = hash_of(os.pread(file.fileno(), length, offset))
-        # Take the block at the same place among equal ones (of zeros, say), because adjacent pieces become one.
+        # Take the block at the same place among equal ones (for example of zeros), because adjacent pieces become one.
         same = number < len(hashes) and hashes[number] == content
         if same or content in known:
             yield offset, length, source(number if same else known[content])
