@@ -1,4 +1,4 @@
-"""Where processes of one user find each other."""
+"""The private directory of a user, through which processes find each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # each command imports this before anything else
     from collections.abc import Mapping
 
-AT_START = ("GLIBC_", "LD_", "MALLOC_", "OPENSSL_", "PYTHON")  # how variables begin that a process minds as it starts
+# Prefixes of variables that a process reads when it starts.
+AT_START = ("GLIBC_", "LD_", "MALLOC_", "OPENSSL_", "PYTHON")
 
 
 def private_directory(environ: Mapping[str, str]) -> str:
-    """A directory that is only this user's; "" where there is none: off Linux, or for want of a private place."""
+    """Return a directory that only this user can enter; "" where there is none: off Linux, or without a private
+    place.
+    """
     directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
     try:
         found = os.lstat(directory)
