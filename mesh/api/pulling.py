@@ -18,8 +18,9 @@ from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
-from mesh.core.events import Event, NotPulled, Pulled
+from mesh.core.events import Event
 from mesh.core.outcome import Outcome
+from mesh.core.pull import NotPulled, Pulled
 from mesh.core.run import Kind
 from mesh.rundir.results import PullResult, failures
 

@@ -19,7 +19,8 @@ from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import HashCache
 from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
-from mesh.workspace.pack import BLOCK, Changed, read_wants
+from mesh.workspace.pack import BLOCK_BYTES as CONTENT_BLOCK_BYTES
+from mesh.workspace.pack import Changed, read_wants
 from mesh.workspace.prepare import prepare
 
 LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
@@ -121,7 +122,7 @@ class WorkspaceLuggage:
         self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
         manifest = self._prepared.manifest
         self.tree = manifest.tree
-        blocks = sum(entry.size for entry in manifest.entries) // BLOCK
+        blocks = sum(entry.size for entry in manifest.entries) // CONTENT_BLOCK_BYTES
         self.lacks_bytes = LACKS_BYTES + LACK_BYTES * len(manifest.entries) + 2 * BLOCK_BYTES * blocks
 
     def _say(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A run of MAD Engine, from the flags of its SSH runner and an INI file that has them as keys."""
+"""A run of MAD Engine, from the flags of its SSH runner and an INI file with the same names as keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = (
     "working-directory",
 )
 SECTIONS = ("cluster", "ssh", "training", "madengine")
-# Keys that the runner's own files have for flags of another name.
+# The runner's own files have other names for these flags.
 OTHER_NAMES = {
     ("ssh", "user"): "ssh-user",
     ("ssh", "key"): "ssh-key",
@@ -34,7 +34,7 @@ OTHER_NAMES = {
     ("ssh", "password"): "ssh-password",
     ("madengine", "path"): "madengine-path",
 }
-OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # of the runner's connections: mesh knows by itself
+OF_ITS_OWN = {("ssh", "timeout"), ("ssh", "max-retries")}  # for the runner's own connections, which mesh does not have
 PASSWORD = "ssh-password"
 CLUSTER = "mesh mad"
 NO_PASSWORD = UsageError(
@@ -46,38 +46,38 @@ NO_PASSWORD = UsageError(
 
 
 class MadJob(Struct, frozen=True, kw_only=True):
-    """What madengine is to do, and where."""
+    """The job of madengine, and its nodes."""
 
     model: str  # the tag of a model
     nodes: tuple[Host, ...]
-    password_env: str = ""  # the variable that holds the password; "": keys, or asked for
-    ask_password: bool = False  # before anything is tried
-    master_addr: str = ""  # where the ranks meet; "": the first node, as the others reach it
+    password_env: str = ""  # the variable with the password; "": keys, or ask the user
+    ask_password: bool = False  # before the first connection
+    master_addr: str = ""  # where the ranks meet; "": the first node, at the address that the others use
     master_port: int = 4000
     shared_data_path: str = "/nfs/data"
-    nccl_interface: str = ""  # "": the one towards master_addr, on each node
+    nccl_interface: str = ""  # "": on each node the one towards master_addr
     gloo_interface: str = ""  # likewise
     timeout: float = 3600.0  # seconds, from the start
-    madengine_path: str = "madengine"  # a name on PATH there, or a path
+    madengine_path: str = "madengine"  # a name on PATH of the node, or a path
     additional_args: tuple[str, ...] = ()
     working_directory: str = ""  # on the nodes, relative to the home there; "": the workspace
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes, under a name that stands in no cluster.yaml."""
+        """Return the nodes, under a name that stands in no cluster.yaml."""
         return Cluster(name=CLUSTER, hosts=self.nodes, password_env=self.password_env, ask_password=self.ask_password)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of every node; MULTI_NODE_ARGS stands for what is different on each."""
+        """Return the words for every node; MULTI_NODE_ARGS stands for those that differ."""
         command = (self.madengine_path, "run", "--tags", self.model, "--additional-context", MULTI_NODE_ARGS)
         return (*command, "--force-mirror-local", self.shared_data_path, *self.additional_args)
 
 
 def read_mad(typed: Mapping[str, str | bool | None], file: str, environ: Mapping[str, str]) -> MadJob:
-    """The job of a command line.
+    """Return the job of a command line.
 
-    typed: by FLAGS; "", None and False: not given; True: an ssh-password to be asked for
+    typed: by FLAGS; "", None and False: not given; True: ask for an ssh-password
     file: of --config; "": none. A flag wins over it
     Raises UsageError.
     """
@@ -92,7 +92,7 @@ def read_mad(typed: Mapping[str, str | bool | None], file: str, environ: Mapping
         raise UsageError(f"{', '.join(missing)} must be given", hint="on the command line, or in the file of --config")
     user, variable = found["ssh-user"], found.get("password-env", "")
     if variable and (not VARIABLE.fullmatch(variable) or not environ.get(variable)):
-        # It is not told, as it may be the password itself.
+        # The value is left out of the message, because it may be the password itself.
         raise UsageError("--password-env: expected the name of a variable that is set")
     return MadJob(
         model=found["model"],
@@ -112,7 +112,7 @@ def read_mad(typed: Mapping[str, str | bool | None], file: str, environ: Mapping
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """The flags that a file gives, by name; an ssh-password that is to be asked for is "". Raises UsageError."""
+    """Return the flags of a file, by name; "" for an ssh-password that the user is asked for. Raises UsageError."""
     parser = configparser.ConfigParser(interpolation=None, allow_no_value=True, default_section="")
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -154,7 +154,7 @@ def _wrong(section: str, flag: str, value: str, found: Mapping[str, str]) -> Ite
 
 
 def _line(text: str, section: str, key: str = "") -> str:
-    """``:LINE`` of a key, or of the section itself; "" if it cannot be found."""
+    """Return ``:LINE`` of a key, or of the section itself; "" if it cannot be found."""
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^]]*)\]", line)
@@ -166,13 +166,13 @@ def _line(text: str, section: str, key: str = "") -> str:
 
 
 def _line_of(error: configparser.Error) -> str:
-    """``:LINE`` of what cannot be parsed."""
+    """Return ``:LINE`` of a line that cannot be parsed."""
     number = getattr(error, "lineno", None) or next((number for number, _ in getattr(error, "errors", ())), None)
     return f":{number}" if number else ""
 
 
 def _told(error: configparser.Error) -> str:
-    """What is wrong, without the line itself: it may hold a password."""
+    """Describe a parse error without the line itself, which may hold a password."""
     if isinstance(error, configparser.DuplicateOptionError | configparser.DuplicateSectionError):
         return "is given twice"
     if isinstance(error, configparser.MissingSectionHeaderError):
@@ -206,7 +206,7 @@ def _key(written: str) -> str:
         path = Path(written).expanduser()
         if path.is_file():
             return str(path)
-    except (OSError, RuntimeError, ValueError):  # no such user for ~user; a path that is none
+    except (OSError, RuntimeError, ValueError):  # ~user without such a user, or an invalid path
         pass
     raise UsageError(f"--ssh-key: there is no file {written}", hint="the path of a private key on this machine")
 
@@ -230,7 +230,7 @@ def _port(written: str) -> int:
 
 
 def _there(flag: str, written: str) -> str:
-    """A path on the nodes: it reaches madengine as it is, so that no shell could say whose home ~ is."""
+    """Check a path on the nodes. madengine gets it unchanged, so that no shell could expand ~."""
     if written.startswith("~") or "\0" in written or "$" in written:
         hint = "write ~ and $HOME out, as /home/me"
         raise UsageError(f"--{flag}: expected a path on the nodes, found {written!r}", hint=hint)

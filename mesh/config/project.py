@@ -1,4 +1,4 @@
-"""mesh.yaml: what a project is, and what is done before its commands."""
+"""mesh.yaml: a project, and the steps before its commands."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ pass:
 class Project(Struct, frozen=True, kw_only=True):
     """A directory with or without a mesh.yaml."""
 
-    workspace: Path  # absolute; what every host gets a copy of
-    named: bool  # a mesh.yaml says so; otherwise it is just the directory that we are in
+    workspace: Path  # absolute; every host gets a copy of it
+    named: bool  # a mesh.yaml names it; otherwise it is the current directory
     commands: tuple[SetupCommand, ...] = ()
     ignore: tuple[str, ...] = ()
     ignore_places: tuple[str, ...] = ()  # FILE:LINE of each
@@ -92,7 +92,7 @@ class Project(Struct, frozen=True, kw_only=True):
 
 
 def load_project(start: Path) -> Project:
-    """The project of a directory: the nearest mesh.yaml in it or above decides. Raises UsageError."""
+    """Return the project of a directory, by the nearest mesh.yaml in it or above. Raises UsageError."""
     start = start.resolve()
     for directory in (start, *start.parents):
         path = directory / FILE
@@ -129,7 +129,7 @@ def _read(path: Path) -> Project:
 
 
 def _places(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[str, ...]:
-    """The file and line of each pattern under ignore:."""
+    """Return the file and line of each pattern under ignore:."""
     if "ignore" not in keys or problems.lines or yamlfile.found(keys["ignore"][1]) == "nothing":
         return ()
     listed = yamlfile.items(keys["ignore"][1], "ignore", problems, "a list")
@@ -145,7 +145,7 @@ def _commands(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tupl
 
 
 def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
-    """One item of the list: shell text, or a mapping with run:."""
+    """Read one item of setup commands: shell text, or a mapping with run:."""
     if not isinstance(node, MappingNode):
         return SetupCommand(run=_shell_text(node, where, problems, "a command in quotes, or a mapping with run:"))
     keys = yamlfile.mapping(node, where, problems, "a command")
@@ -169,7 +169,7 @@ def _prerun(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[
 
 
 def _entry(node: Node, where: str, problems: Problems) -> PrerunEntry:
-    """One item of the list: shell text, or a mapping with run:."""
+    """Read one item of prerun: shell text, or a mapping with run:."""
     if not isinstance(node, MappingNode):
         return PrerunEntry(run=_shell_text(node, where, problems, "a text, or a mapping with run:"))
     keys = yamlfile.mapping(node, where, problems, "an entry")
@@ -186,7 +186,7 @@ def _entry(node: Node, where: str, problems: Problems) -> PrerunEntry:
 
 
 def _inputs(node: Node, where: str, problems: Problems) -> tuple[str, ...]:
-    """Paths in the workspace, in their shortest form."""
+    """Read paths in the workspace, in their shortest form."""
     listed = yamlfile.items(node, where, problems, "a list of paths")
     if not listed and isinstance(node, SequenceNode):
         problems.add(node, where, "is empty: name what the entry reads, or leave it out, and the entry always runs")
@@ -216,7 +216,7 @@ def _workspace(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Prob
         workspace = (path.parent / Path(written).expanduser()).resolve()
         if workspace.is_dir():
             return workspace
-    except (OSError, RuntimeError, ValueError):  # no such user for ~user; a path that is none
+    except (OSError, RuntimeError, ValueError):  # ~user without such a user, or an invalid path
         pass
     problems.add(node, "workspace", f"there is no directory {written}")
     return path.parent
@@ -256,7 +256,7 @@ def _size(keys: Mapping[str, tuple[Node, Node]], key: str, otherwise: int, probl
 
 
 def project_directory_name(workspace: Path, user: str, machine: str) -> str:
-    """The name of the workspace's copy on hosts: stable for the same user, machine and directory.
+    """Return the name of the workspace's copy on hosts: stable for the same user, machine and directory.
 
     >>> project_directory_name(Path("/home/me/my project"), "me", "laptop")
     'my-project-0c32a92fcf'

@@ -1,4 +1,4 @@
-"""YAML with places: every complaint about a file names its line, and all come at once."""
+"""Reading YAML with line numbers: every problem of a file has its line, and all are reported at once."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mesh.core.errors import UsageError
 
 _KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "null": "nothing", "timestamp": "a date"}
-MAX_DEPTH = 20  # of nested values; an anchor may refer to itself
+MAX_DEPTH = 20  # of nested values, because an anchor may refer to itself
 
 
 @dataclass
 class Problems:
-    """What is wrong in one file (or one part of it)."""
+    """The problems found in one file (or one part of it)."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
 
     def add(self, node: Node, where: str, text: str) -> None:
-        """Note a complaint about a value; where is its path in the file, as ``pod.hosts[2]``."""
+        """Note a problem with a value; where is its path in the file, as ``pod.hosts[2]``."""
         self.lines.append(f"{self.path}:{node.start_mark.line + 1}: {where}: {text}")
 
     def unexpected(self, node: Node, where: str, expected: str) -> None:
-        """Note that something else was expected."""
+        """Note that another kind of value was expected."""
         self.add(node, where, f"expected {expected}, found {found(node)}")
 
     def check(self) -> None:
-        """Raise a UsageError with everything that was noted, if anything was."""
+        """Raise a UsageError with all problems, if there are any."""
         if self.lines:
             raise UsageError("\n".join(self.lines))
 
 
 def found(node: Node) -> str:
-    """What a value is, for people: ``10.5``, ``a list``, ``nothing``."""
+    """Describe a value for people: ``10.5``, ``a list``, ``nothing``."""
     if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, SequenceNode):
@@ -76,7 +76,7 @@ def load(path: Path) -> tuple[Node | None, Problems]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str) -> Node | None:
-    """Nobody changes what it returns. Raises yaml.YAMLError, RecursionError and ValueError."""
+    """Parse a text. Callers must not change the result. Raises yaml.YAMLError, RecursionError and ValueError."""
     loader = yaml.SafeLoader(text)
     try:
         node: Node | None = loader.get_single_node()
@@ -107,7 +107,7 @@ def _yaml_hint(text: str) -> str:
 
 
 def mapping(node: Node, where: str, problems: Problems, expected: str) -> dict[str, tuple[Node, Node]]:
-    """The keys of a mapping, each with its key's and its value's node; what is no key is a problem."""
+    """Return the keys of a mapping, each with its key's and its value's node; a key that is no text is a problem."""
     if not isinstance(node, MappingNode):
         problems.unexpected(node, where, expected)
         return {}
@@ -127,7 +127,7 @@ def _join(where: str, key: str) -> str:
 
 
 def known(keys: dict[str, tuple[Node, Node]], names: Iterable[str], where: str, problems: Problems) -> None:
-    """Complain about keys that are none of the names, with the nearest one."""
+    """Note keys that are none of the names, with the nearest one."""
     names = list(names)
     for key, (node, _) in keys.items():
         if key not in names:
@@ -135,14 +135,14 @@ def known(keys: dict[str, tuple[Node, Node]], names: Iterable[str], where: str, 
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """The nearest right names as the end of a message.
+    """Return the nearest right names as the end of a message.
 
     >>> did_you_mean("identityfile", ["identity_file", "hosts"])
     "; did you mean 'identity_file'?"
     >>> did_you_mean("x", ["user", "hosts"])
     "; there are 'user', 'hosts'"
     """
-    import difflib  # for mistakes alone
+    import difflib  # only for mistakes
 
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
@@ -151,7 +151,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def text(node: Node, where: str, problems: Problems, expected: str = "a text") -> str:
-    """A scalar that YAML reads as text; "" and a problem otherwise."""
+    """Read a scalar that YAML takes for text; "" and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) == "str" and node.value:
         return str(node.value)
     problems.unexpected(node, where, expected)
@@ -159,7 +159,7 @@ def text(node: Node, where: str, problems: Problems, expected: str = "a text") -
 
 
 def number(node: Node, where: str, problems: Problems, expected: str) -> float | None:
-    """A whole number or one with a fraction; None and a problem otherwise."""
+    """Read a whole number or one with a fraction; None and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) in ("int", "float"):
         try:
             return float(node.value.replace("_", ""))
@@ -170,7 +170,7 @@ def number(node: Node, where: str, problems: Problems, expected: str) -> float |
 
 
 def flag(node: Node, where: str, problems: Problems) -> bool:
-    """true or false; False and a problem otherwise."""
+    """Read true or false; False and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) == "bool":
         return node.value.lower() in ("yes", "true", "on")
     problems.unexpected(node, where, "true or false")
@@ -178,7 +178,7 @@ def flag(node: Node, where: str, problems: Problems) -> bool:
 
 
 def scalar(node: Node, where: str, problems: Problems, expected: str) -> str:
-    """Any scalar but nothing, as it is written in the file; "" and a problem otherwise."""
+    """Read any scalar but nothing, as it is written in the file; "" and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) != "null":
         return str(node.value)
     problems.unexpected(node, where, expected)
@@ -186,7 +186,7 @@ def scalar(node: Node, where: str, problems: Problems, expected: str) -> str:
 
 
 def items(node: Node, where: str, problems: Problems, expected: str) -> list[tuple[str, Node]]:
-    """The items of a list, each with its path; a problem if it is none."""
+    """Return the items of a list, each with its path; a problem if it is none."""
     if not isinstance(node, SequenceNode):
         problems.unexpected(node, where, expected)
         return []
@@ -194,7 +194,7 @@ def items(node: Node, where: str, problems: Problems, expected: str) -> list[tup
 
 
 def texts(node: Node, where: str, problems: Problems, expected: str) -> tuple[str, ...]:
-    """A list of texts; nothing is an empty list."""
+    """Read a list of texts; nothing is an empty list."""
     if _kind(node) == "null":
         return ()
     return tuple(text(item, place, problems) for place, item in items(node, where, problems, expected))

@@ -21,10 +21,8 @@ from mesh.core.events import (
     LeftOut,
     Lost,
     Notice,
-    NotPulled,
     PrepareFailed,
     PrerunDecided,
-    Pulled,
     RankEvent,
     Ready,
     Reconnected,
@@ -34,6 +32,7 @@ from mesh.core.events import (
     Synced,
     WorkspaceFailed,
 )
+from mesh.core.pull import NotPulled, Pulled
 
 
 def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a host may show on a terminal: text and colours. Everything else that a terminal would obey is removed."""
+"""Cleaning the text of hosts for a terminal: text and colours stay, all other control sequences are removed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import AnyStr
 
 from mesh.core.text import SEQUENCES
 
-MAX_SEQUENCE = 4096  # characters; an escape sequence that has not ended by then is no sequence
+SEQUENCE_CHARACTERS = 4096  # an escape sequence that has not ended after so many characters is no sequence
 
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # all but tab, newline and carriage return; C1 too
@@ -18,7 +18,7 @@ RESET = "\x1b[0m"
 
 
 def clean(text: str) -> str:
-    """Remove what is no text and no colour.
+    """Remove everything but text and colours.
 
     >>> clean("\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07\\x1b[2Jdone\\x07")
     '\\x1b[31mred\\x1b[0m done'
@@ -27,12 +27,12 @@ def clean(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without colours as well."""
+    """Remove colours as well."""
     return _REMOVED.sub("", text).replace("\r", "")
 
 
 def clean_lines(text: str) -> str:
-    """Clean whole lines: of what ``\\r`` overprints the last state stays, and a colour ends with its line.
+    """Clean whole lines: after ``\\r`` only the last state of a line stays, and a colour ends with its line.
 
     >>> clean_lines("10%\\r20%\\r30%\\n\\x1b[31mred\\n")
     '30%\\n\\x1b[31mred\\x1b[0m\\n'
@@ -46,7 +46,7 @@ def clean_lines(text: str) -> str:
 
 
 def last_state(line: AnyStr) -> AnyStr:
-    r"""What is seen of a line after its carriage returns, which may overprint it; one at its end overprints nothing.
+    r"""Return a line as a terminal shows it after its carriage returns; one at its end overprints nothing.
 
     >>> last_state("10%\r20%\r30%\r")
     '30%'
@@ -56,12 +56,12 @@ def last_state(line: AnyStr) -> AnyStr:
 
 
 def _is_coloured(line: str) -> bool:
-    """Whether the colours of a clean line go on after its end."""
+    """Return True if the colours of a clean line go on after its end."""
     return "\x1b" in line and not line.endswith(RESET)
 
 
 class Cleaner:
-    """Cleans a stream; a sequence or a character may be cut by a chunk's edge.
+    """Cleans a stream; the edge of a chunk may cut a sequence or a character.
 
     >>> cleaner = Cleaner()
     >>> cleaner.feed(b"a\\x1b["), cleaner.feed(b"2Jb\\xc3"), cleaner.feed(b"\\xa9")
@@ -75,7 +75,7 @@ class Cleaner:
     def feed(self, chunk: bytes) -> str:
         text = self._held + self._decoder.decode(chunk)
         self._held = ""
-        unfinished = _UNFINISHED.search(text, max(0, len(text) - MAX_SEQUENCE))
+        unfinished = _UNFINISHED.search(text, max(0, len(text) - SEQUENCE_CHARACTERS))
         if unfinished:
             text, self._held = text[: unfinished.start()], text[unfinished.start() :]
         return clean(text)

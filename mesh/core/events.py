@@ -1,7 +1,7 @@
-"""What happens in a run. Events are all that sinks and the supervisor know; they come from the hosts' threads.
+"""The events of a run. Sinks and the supervisor get all their facts from events, which come from the hosts' threads.
 
-Every event carries ``time``: seconds since the epoch on the launcher's clock. Where a host told the time, it was
-corrected by the offset between the two clocks, so that events of different hosts can be compared.
+Every event carries ``time``: seconds since the epoch on the launcher's clock. A time from a host is corrected by the
+offset between the two clocks, so that events of different hosts can be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-# The steps on the way to an agent, in their order: a host that fails in one of them has none.
+# The steps on the way to an agent, in their order: a host that fails in one of them has no agent.
 CONNECTING = ("reach", "host-key", "login", "python")
 
 UNCHANGED = "its inputs have not changed"
@@ -20,7 +20,7 @@ OOM_NEAR = "the kernel has killed a process there for lack of memory"
 
 
 class Stream(Enum):
-    """Where bytes came from: a rank's two outputs, the steps before the ranks start, or a host's setup."""
+    """The source of bytes: a rank's two outputs, the steps before the ranks start, or a host's setup."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -29,30 +29,30 @@ class Stream(Enum):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened in a run."""
+    """The base of all events."""
 
     time: float  # seconds since the epoch, on the launcher's clock
 
 
 class HostEvent(Event, frozen=True, kw_only=True):
-    """Something that happened on one host."""
+    """An event of one host."""
 
     node: int  # 0 .. number of hosts - 1
 
 
 class RankEvent(HostEvent, frozen=True, kw_only=True):
-    """Something that happened to one rank."""
+    """An event of one rank."""
 
     rank: int  # 0 .. world size - 1
 
 
 class Connected(HostEvent, frozen=True, kw_only=True):
-    """The agent runs there and has answered."""
+    """The host's agent runs and has answered."""
 
-    address: str  # by which the other hosts reach it
-    machine: str  # which machine it is: equal for two hosts of a cluster that are the same machine
-    is_locking: bool = False  # it takes its lock without being told to
-    is_preparing: bool = False  # and then prepares itself
+    address: str  # at which the other hosts reach it
+    machine: str  # equal for two hosts of a cluster that are the same machine
+    is_locking: bool = False  # the agent takes its lock without an order
+    is_preparing: bool = False  # the agent then prepares the host without an order
 
 
 class OtherRun(Struct, frozen=True, kw_only=True):
@@ -64,92 +64,92 @@ class OtherRun(Struct, frozen=True, kw_only=True):
 
 
 class Locked(HostEvent, frozen=True, kw_only=True):
-    """The host is ours until the agent leaves."""
+    """The agent has the host's lock, until it leaves."""
 
-    tree: str = ""  # the tree hash of the workspace that is there; "": none that is complete
-    is_bare: bool = False  # nothing is there that a sync could use
-    ports: tuple[int, ...] = ()  # TCP ports that are kept there for the ranks
-    others: tuple[OtherRun, ...] = ()  # which the lock does not keep out
+    tree: str = ""  # the tree hash of the workspace on the host; "": none that is complete
+    is_bare: bool = False  # the host has no files that a sync could use
+    ports: tuple[int, ...] = ()  # TCP ports that the agent keeps for the ranks
+    others: tuple[OtherRun, ...] = ()  # runs that the lock does not keep out
 
 
 class Busy(HostEvent, frozen=True, kw_only=True):
     """Another run holds the host's lock."""
 
-    owner: str  # whose, since when, with what: one line for people
-    is_brief: bool = False  # it is one sync of somebody who watches a workspace
-    is_other_user: bool = False  # it is another Unix user's, and has a lock of its own
+    owner: str  # user, start and command of that run: one line for people
+    is_brief: bool = False  # it is one sync of `push --watch`
+    is_other_user: bool = False  # it belongs to another Unix user, and has a lock of its own
 
 
 class Synced(HostEvent, frozen=True, kw_only=True):
     """The workspace on the host equals the local one."""
 
     files: int
-    bytes: int  # that we have sent to this host
+    bytes: int  # sent from here to this host
     seconds: float  # from the first byte sent to the last file in place
-    tree: str = ""  # the tree hash of what is there now
+    tree: str = ""  # the tree hash of the workspace on the host now
     attempt: int = 0  # as in Lacks
 
 
 class Lacks(HostEvent, frozen=True, kw_only=True):
     """Contents that the host needs for its workspace."""
 
-    wants: tuple[Mapping[str, Any], ...]  # as docs/sync.md has them
-    attempt: int  # how often the workspace had been listed again when it was told what has changed
+    wants: tuple[Mapping[str, Any], ...]  # in the form of docs/sync.md
+    attempt: int  # how often the workspace had been listed again before the host got the changes
 
 
 class OtherTree(HostEvent, frozen=True, kw_only=True):
-    """The host has another tree than it had told: the changes were for nothing."""
+    """The host has another tree than it reported: the changes do not apply."""
 
     tree: str  # its tree hash
     attempt: int  # as in Lacks
 
 
 class Serving(HostEvent, frozen=True, kw_only=True):
-    """The host hands on the next pack that it gets."""
+    """The host passes the next pack that it gets on to others."""
 
-    tree: int  # which of the trees that hand on packs it is about
+    tree: int  # number of the tree along which the pack is passed on
     port: int
 
 
 class Unfetched(HostEvent, frozen=True, kw_only=True):
-    """The host cannot get the pack from another one, or cannot hand it on."""
+    """The host cannot get the pack from another host, or cannot pass it on."""
 
     tree: int  # as in Serving
     reason: str
 
 
 class Progress(Event, frozen=True, kw_only=True):
-    """How far a sync or a pull is. A few come in a second; one that finds a sink busy is left out."""
+    """The progress of a sync or a pull. A few come in a second; a busy sink misses some."""
 
 
 class Preparing(Progress, frozen=True, kw_only=True):
-    """Our own part of the sync takes a while."""
+    """Progress of our own part of the sync."""
 
     what: str  # "listing", "hashing" or "packing"
     done: int  # files when listing, else bytes
-    of: int  # the same; 0: not known
+    of: int  # the same; 0: unknown
 
 
 class Sending(Progress, frozen=True, kw_only=True):
-    """The workspace travels."""
+    """Progress of sending the workspace."""
 
     sent: int  # bytes that have left for all hosts
-    of: int  # bytes that are to leave, as far as is known
+    of: int  # bytes that are to leave, as counted so far
 
 
 class Heard(HostEvent, frozen=True, kw_only=True):
-    """Something has come that tells nothing. For the launcher, which acknowledges it."""
+    """Bytes have come that contain no event. The launcher acknowledges them."""
 
 
 class PrerunDecided(HostEvent, frozen=True, kw_only=True):
-    """The host knows whether it must run a prerun entry that has inputs."""
+    """The host has decided if it runs a prerun entry that has inputs."""
 
     entry: int  # index in the list
-    why: str  # it runs; "": it is skipped
+    why: str  # why the entry runs; "": it is skipped
     missing: tuple[str, ...]  # inputs that are not there
 
     def told(self) -> str:
-        """In words.
+        """Describe the decision.
 
         >>> PrerunDecided(time=0, node=0, entry=0, why="", missing=("uv.lock",)).told()
         'skipped: its inputs have not changed'
@@ -158,30 +158,30 @@ class PrerunDecided(HostEvent, frozen=True, kw_only=True):
 
 
 class Ready(HostEvent, frozen=True, kw_only=True):
-    """Everything before the ranks is done there, prerun too."""
+    """The host has done everything that comes before the ranks, prerun too."""
 
-    # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, as the ranks there will have them.
+    # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME of the ranks there.
     interfaces: Mapping[str, str] = field(default_factory=dict)
-    status: int = 0  # 127: the host does not have the command; 126: it cannot be executed there; 0: neither is known
-    nearest: str = ""  # the name of a command there that is like it; "": none is
+    status: int = 0  # 127: the host has no such command; 126: it cannot execute it; 0: no such finding
+    nearest: str = ""  # the name of a similar command there; "": none
 
 
 class PrepareFailed(HostEvent, frozen=True, kw_only=True):
-    """The host cannot take part; no rank will start anywhere."""
+    """The host cannot take part; no rank will start on any host."""
 
-    # One of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
+    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
     # "agent".
     step: str
     message: str
     hint: str = ""
-    killed_by: str = ""  # "signal 15" if the agent was killed, or ended by that
+    killed_by: str = ""  # "signal 15" if a signal killed or ended the agent
 
 
 class NoCommand(PrepareFailed, frozen=True, kw_only=True):
     """The host cannot execute the command; found after prerun, and before any rank starts."""
 
     program: str  # the first word of the command line
-    status: int  # 127: the host does not have it; 126: it cannot be executed there
+    status: int  # 127: the host has no such command; 126: it cannot execute it
     nearest: str = ""  # as in Ready
 
 
@@ -193,11 +193,11 @@ class WorkspaceFailed(Event, frozen=True, kw_only=True):
 
 
 class WantsPassword(HostEvent, frozen=True, kw_only=True):
-    """sudo on the host will want the user's password in a later command of the setup; the host does not wait."""
+    """A later command of the setup needs the user's password for sudo; the host does not wait."""
 
 
 class AsksPassword(HostEvent, frozen=True, kw_only=True):
-    """sudo on the host wants the user's password; its setup waits."""
+    """sudo on the host asks for the user's password; its setup waits."""
 
     step: int  # the number of the setup's command that needs it
 
@@ -205,34 +205,8 @@ class AsksPassword(HostEvent, frozen=True, kw_only=True):
 class Answered(HostEvent, frozen=True, kw_only=True):
     """The agent's answer to a question."""
 
-    answer: Mapping[str, Any]  # as the agent wrote it
+    answer: Mapping[str, Any]  # in the agent's own form
     clock: float  # seconds that the host's clock is ahead of ours
-
-
-class Pulling(Progress, HostEvent, frozen=True, kw_only=True):
-    """How far a pull from one host is."""
-
-    files: int  # that are here
-    bytes: int  # of contents that have come
-    of: int  # bytes that are to come, as far as is known
-
-
-class Pulled(HostEvent, frozen=True, kw_only=True):
-    """All that the host sends of a pull is here."""
-
-    files: int  # files and links that are here now
-    unchanged: int  # of these, what was here already
-    bytes: int  # of contents that have come
-    special_modes: int = 0  # files and directories that were setuid, setgid or sticky there, and are not here
-    seconds: float  # since the host was reached
-
-
-class NotPulled(HostEvent, frozen=True, kw_only=True):
-    """A path that a pull does not bring from this host."""
-
-    path: str  # as it was given, or as it would be here; for people
-    reason: str
-    fails: bool = True  # the pull is not complete without it; False: a socket, a device
 
 
 class Started(RankEvent, frozen=True, kw_only=True):
@@ -242,28 +216,28 @@ class Started(RankEvent, frozen=True, kw_only=True):
 
 
 class Output(RankEvent, frozen=True, kw_only=True):
-    """Bytes that a rank (or, for Stream.PRERUN and SETUP, the host's session) wrote, as they came."""
+    """Bytes from a rank (or, for Stream.PRERUN and SETUP, from the host's session), in chunks as they came."""
 
     stream: Stream
     data: bytes
 
 
 class Exited(RankEvent, frozen=True, kw_only=True):
-    """The rank's process ended by itself or by a signal; all that it had written came before."""
+    """The rank's process ended by itself or by a signal. All its output came before this event."""
 
     code: int = 0  # 0 .. 255; 0 when a signal ended it
     signal: int = 0  # the signal's number, 0 if it exited
     during: str = ""  # the command of a setup that failed
     oom: bool = False  # meanwhile the kernel has killed a process there for lack of memory
-    is_last: bool = False  # nothing of the run is left on the host, nor held there
+    is_last: bool = False  # the host holds nothing of the run any more, and no process of it is left
 
     @property
     def status(self) -> int:
-        """As a shell tells it: the exit code, or 128 + signal."""
+        """The exit status in a shell: the exit code, or 128 + signal."""
         return 128 + self.signal if self.signal else self.code
 
     def told(self) -> str:
-        """In words.
+        """Describe the end.
 
         >>> Exited(time=0, node=0, rank=0, signal=9).told(), Exited(time=0, node=0, rank=0, code=3).told()
         ('killed by SIGKILL', 'exit 3')
@@ -281,41 +255,41 @@ class Exited(RankEvent, frozen=True, kw_only=True):
 
 
 class Ended(Exited, frozen=True, kw_only=True):
-    """The same, told before the output that came first: behind a paused terminal it is known all the same.
+    """The end of a rank, ahead of its output and its Exited, because a paused terminal delays those.
 
-    For the supervisor; Exited comes in its turn.
+    The supervisor uses it; sinks wait for Exited.
     """
 
 
 class LeftOut(RankEvent, frozen=True, kw_only=True):
-    """Output that the host's spool had no room for."""
+    """Output that was dropped because the host's spool was full."""
 
     stream: Stream
     bytes: int
 
 
 class Lost(HostEvent, frozen=True, kw_only=True):
-    """The host or its agent is gone without a good-bye, or is silent for too long."""
+    """The host or its agent ended without a goodbye, or is silent for too long."""
 
     reason: str
-    is_clear: bool = False  # the host has told that no process of the run is left there
-    is_known: bool = False  # the host itself has told that the run's agent is no more
-    killed_by: str = ""  # "signal 9" if a signal ended the agent, "a signal" if it left no word; "": another reason
+    is_clear: bool = False  # the host has reported that no process of the run is left there
+    is_known: bool = False  # the host itself has reported that the run's agent is gone
+    killed_by: str = ""  # "signal 9" if a signal ended the agent, "a signal" if it left no message; "": another reason
     is_cut: bool = False  # only the connection is gone: the agent may keep the ranks until its lease ends
 
 
 class Reconnecting(HostEvent, frozen=True, kw_only=True):
-    """The connection ended; the agent goes on, and we are trying to reach it again."""
+    """The connection ended; the agent goes on, and the client is connecting again."""
 
     reason: str
 
 
 class Reconnected(HostEvent, frozen=True, kw_only=True):
-    """The agent is back, and nothing was lost."""
+    """The client is connected to the agent again, and no bytes were lost."""
 
 
 class Silent(HostEvent, frozen=True, kw_only=True):
-    """Nothing was heard from the host for some time, or (seconds == 0) it is back."""
+    """No byte has come from the host for some time, or (seconds == 0) the silence is over."""
 
     seconds: float
 
@@ -324,84 +298,89 @@ class HostNotice(HostEvent, frozen=True, kw_only=True):
     """A line for the user about one host."""
 
     text: str
-    seconds: float = 0.0  # that the host asks for to end what it is doing
+    seconds: float = 0.0  # that the host needs to end its present work
 
 
 class Stopped(HostEvent, frozen=True, kw_only=True):
-    """Somebody has asked the agent to end the run (``mesh stop``)."""
+    """The agent was asked to end the run (``mesh stop``)."""
 
 
 class Cleared(HostEvent, frozen=True, kw_only=True):
-    """Every process of the run is gone there; told before the output that comes before Gone. For the supervisor."""
+    """No process of the run is left on the host; sent ahead of output that comes before Gone. The supervisor uses
+    it.
+    """
 
 
 class Gone(HostEvent, frozen=True, kw_only=True):
-    """The agent has ended every process of the run, looked, and leaves."""
+    """The agent has ended every process of the run, has verified that, and leaves."""
 
-    left: tuple[str, ...] = ()  # what is still there and why, one line each; () if nothing is
-    stays: tuple[str, ...] = ()  # what a setup has left in the background on purpose, one line each
+    left: tuple[str, ...] = ()  # processes that are left and why, one line each
+    stays: tuple[str, ...] = ()  # processes that a setup has left in the background on purpose, one line each
 
 
 class Detached(HostEvent, frozen=True, kw_only=True):
     """The host keeps the run without us from now on."""
 
-    ends_with: str = ""  # its system ends it with the end of "login", ours there, or "logins", the user's last one
+    # The host's system ends the run with our login there ("login"), or with the user's last one ("logins").
+    ends_with: str = ""
 
 
 class StaysAttached(HostEvent, frozen=True, kw_only=True):
-    """The host cannot keep the run without us, though it was asked to; a HostNotice has told why."""
+    """The host was asked to keep the run without us and cannot; a HostNotice came before with the reason."""
 
 
 class Introduced(HostEvent, frozen=True, kw_only=True):
-    """The host's agent has met the others of the run, or waits for them; it need not be asked by us any more."""
+    """The host's agent has met the other agents of the run, or waits for them."""
 
-    port: int = 0  # where the hub waits for the others
-    reason: str = ""  # why they will not meet
+    port: int = 0  # at which the first host's agent waits for the others
+    reason: str = ""  # why they cannot meet
 
 
 class CaughtUp(HostEvent, frozen=True, kw_only=True):
-    """What comes from now on was not there when we attached."""
+    """All earlier events of the host have come: those from now on are newer than our attachment."""
 
 
 class EndOrdered(HostEvent, frozen=True, kw_only=True):
-    """The ranks of a host were told to end while the run went on without the client that had started it."""
+    """The agent has ordered the ranks of its host to end, while the run went on without the client that had started
+    it.
+    """
 
     cause: str  # a value of outcome.Cause
-    signal: int  # that they got
-    lost: int = -1  # the host whose loss it was, if it was one
-    reason: str = ""  # how that one was lost
+    signal: int  # that the ranks got
+    lost: int = -1  # the host whose loss ended the run; -1: another cause
+    reason: str = ""  # why that host was lost
 
 
 class Chosen(Event, frozen=True, kw_only=True):
-    """What the user has answered, who was asked."""
+    """The user's answer to a question."""
 
     answer: str  # "stop", "leave" or "go on"
 
 
 class Interrupted(Event, frozen=True, kw_only=True):
-    """The launcher got a signal that asks it to end, or was told to."""
+    """The launcher got a signal that asks it to end."""
 
     signal: int
 
 
 class StdoutClosed(Event, frozen=True, kw_only=True):
-    """Nobody reads our standard output any more."""
+    """The reader of our standard output is gone."""
 
 
 class Tick(Event, frozen=True, kw_only=True):
-    """Nothing happened but time. Only the supervisor sees it."""
+    """Time has passed. Only the supervisor gets it."""
 
     monotonic: float  # seconds of time.monotonic(), for deadlines
 
 
 class Notice(Event, frozen=True, kw_only=True):
-    """A line for the user about the run as a whole. Comes from the supervisor, for the sinks."""
+    """A line for the user about the run as a whole. The supervisor makes it for the sinks."""
 
     text: str
 
 
 class Finished(Event, frozen=True, kw_only=True):
-    """The run has ended everywhere; the last event of every run."""
+    """The run has ended on all hosts; the last event of every run."""
 
     exit_code: int
     cause: str  # a value of outcome.Cause

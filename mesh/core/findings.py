@@ -1,4 +1,4 @@
-"""What was found on one host, and what it means for a run."""
+"""Findings of a check on one host, and their meaning for a run."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import TypeVar
 from msgspec import Struct
 
 Value = TypeVar("Value", bound=Hashable)
-MOST_NAMED = 8  # hosts in one line
-HOST = "\0"  # stands for a host's own name, so that equal complaints of several hosts are one
+HOSTS_NAMED = 8  # in one line
+HOST = "\0"  # stands for a host's own name, so that equal findings of several hosts are one
 
 
 class Verdict(Enum):
-    """What one finding means for a run."""
+    """The meaning of a finding for a run."""
 
     OK = "ok"
-    WARNING = "warning"  # a run starts all the same
+    WARNING = "warning"  # a run starts nevertheless
     FAILED = "failed"  # no run would start, or it would hang or crash
-    UNKNOWN = "unknown"  # an earlier failure kept it from being looked at
+    UNKNOWN = "unknown"  # an earlier failure made it impossible to check
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at on one host."""
+    """A checked property of a host."""
 
     name: str  # one of NAMES
     verdict: Verdict
-    told: str  # what was found, for people
-    hint: str = ""  # what to do about it
+    told: str  # the result, for people
+    hint: str = ""  # advice
 
 
 Findings = Mapping[int, list[Finding]]  # by node
 
-# In the order in which they are told; the last two only where they are asked for.
+# In their order in output; the last two only if they are asked for.
 NAMES = (
     *("reachable", "host key", "login", "python3", "bash", "home", "disk", "memory", "clock", "name", "lock", "users"),
     *("worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
@@ -58,7 +58,7 @@ def unknown(name: str) -> Finding:
 
 
 def usual(values: Mapping[int, Value]) -> Value:
-    """What most hosts have; if as many have another, what the first of them all has.
+    """Return the value that most hosts have; of several such values the one that comes first.
 
     values: by node, not empty
     >>> usual({0: "a", 1: "b", 2: "b"}), usual({3: "b", 1: "a"})
@@ -69,7 +69,7 @@ def usual(values: Mapping[int, Value]) -> Value:
 
 
 def explain(found: Mapping[str, Sequence[Finding]]) -> list[list[str]]:
-    """What is wrong, and what to do about it, in lines for people; what several hosts have in common is told once.
+    """Return failures and advice in lines for people; what several hosts share comes once.
 
     found: by the names of the hosts
     """
@@ -94,4 +94,4 @@ def few(names: Sequence[str]) -> str:
     >>> few(["a", "b"]), few([str(number) for number in range(10)])
     ('a, b', '0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
+    return ", ".join(names[:HOSTS_NAMED]) + (f" and {len(names) - HOSTS_NAMED} more" if names[HOSTS_NAMED:] else "")

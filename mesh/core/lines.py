@@ -1,4 +1,4 @@
-"""Whole lines out of chunks, in bounded memory however long a line is."""
+"""Cutting chunks into whole lines, in bounded memory however long a line is."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import IO
 
 from msgspec import Struct
 
-KEPT = 1 << 20  # bytes of an unfinished line that are kept in memory; the rest goes to a file until the line ends
-PIECE = 1 << 18  # bytes that are read back at a time
+MEMORY_BYTES = 1 << 20  # of an unfinished line in memory; the rest goes to a file until the line ends
+PIECE_BYTES = 1 << 18  # read back at a time
 
 
 class Lines(Struct, frozen=True):
-    """One or more whole lines of one stream."""
+    """Whole lines of one stream."""
 
     head: IO[bytes] | None  # the beginning of the first line, if it was too long for memory
     text: bytes  # the rest, up to and with its last newline; only the last line of a stream may have none
 
     def pieces(self) -> Iterator[bytes]:
-        """The head, a piece at a time; its file is closed afterwards."""
+        """Yield the head in pieces, then close its file."""
         if self.head is not None:
             with self.head as file:
                 file.seek(0)
-                while piece := file.read(PIECE):
+                while piece := file.read(PIECE_BYTES):
                     yield piece
 
 
@@ -34,13 +34,13 @@ class LineCutter:
     (Lines(head=None, text=b'step 1\\n'), None, Lines(head=None, text=b'step 2\\n'), Lines(head=None, text=b'x'))
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = MEMORY_BYTES) -> None:
         self._kept = kept
         self._rest = bytearray()
         self._head: IO[bytes] | None = None
 
     def feed(self, chunk: bytes) -> Lines | None:
-        """Add a chunk; return the lines that are whole now."""
+        """Add a chunk; return its complete lines."""
         end = chunk.rfind(b"\n") + 1
         if not end:
             self._keep(chunk)
@@ -51,7 +51,7 @@ class LineCutter:
         return whole
 
     def end(self) -> Lines | None:
-        """What is left of a line that never ended."""
+        """Return the rest of a line that never ended."""
         if not self._rest and self._head is None:
             return None
         left = Lines(self._head, bytes(self._rest))
@@ -60,11 +60,11 @@ class LineCutter:
 
     @property
     def rest(self) -> bytes:
-        """What is kept in memory of the line that has not ended."""
+        """Return the part in memory of the unfinished line."""
         return bytes(self._rest)
 
     def forget_overprinted(self) -> None:
-        """Keep only what the last carriage return leaves to be seen of the line that has not ended."""
+        """Drop the part of the unfinished line that its last carriage return overprints."""
         at = self._rest.rfind(b"\r", 0, len(self._rest) - 1)  # the very last one may belong to a newline
         if at > 0:
             del self._rest[:at]
@@ -84,7 +84,7 @@ class LineCutter:
 
 
 def label(text: bytes, prefix: bytes, *, first: bool = True) -> bytes:
-    """Lead every line by prefix, all but the first if that one has begun already; the last gets its newline.
+    """Put the prefix before every line; first: before the first one as well. The last line gets its newline.
 
     >>> label(b"a\\nb\\n", b"[0] "), label(b"rest\\nb", b"[0] ", first=False)
     (b'[0] a\\n[0] b\\n', b'rest\\n[0] b\\n')

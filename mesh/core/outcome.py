@@ -1,4 +1,4 @@
-"""How a run ended, and what each rank had to do with it."""
+"""The outcome of a run, and each rank's part in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mesh.core.events import Exited, Lost, PrepareFailed
 
 
 class Cause(Enum):
-    """What decided the exit status; tells a command's 75 from mesh's in run.json."""
+    """The cause of the exit status; in run.json it distinguishes a command's 75 from mesh's."""
 
     COMPLETED = "completed"  # every rank exited 0
     RANK = "rank"  # a rank failed first, or no rank started because hosts do not have the command
@@ -20,7 +20,7 @@ class Cause(Enum):
     TIMEOUT = "timeout"
     SIGNAL = "signal"  # the user or the system asked us to end
     OUTPUT_CLOSED = "output-closed"
-    DETACHED = "detached"  # the run goes on without us
+    DETACHED = "detached"  # the run goes on without the client
 
 
 EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL
@@ -39,12 +39,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cause: Cause
     started: float  # seconds since the epoch: when the ranks started, 0.0 if they never did
     ended: float
-    first: Exited | Lost | None = None  # what failed first, if a rank or a host decided
+    first: Exited | Lost | None = None  # the first failure, if a rank or a host decided
     alike: tuple[int, ...] = ()  # ranks that failed like the first one, and not provably later; itself too
     exits: tuple[Exited, ...] = ()  # of every rank that ended, by rank
     stopped: tuple[int, ...] = ()  # ranks that ended only after mesh had ordered it
     lost: tuple[Lost, ...] = ()  # hosts, by node
     failures: tuple[PrepareFailed, ...] = ()  # hosts that could not be reached or prepared, by node
-    unverified: tuple[str, ...] = ()  # what may be left behind, and where: one line each
-    goes_on: bool = False  # it may not have ended everywhere: nothing of this is the run's last word
-    signal: int = 0  # the first one that asked us to end, also if the end had come already; 0: none
+    unverified: tuple[str, ...] = ()  # processes that may be left, and where: one line each
+    goes_on: bool = False  # the run may go on somewhere, so that this is not its end
+    signal: int = 0  # the first one that asked for the end, even if the end had come already; 0: none

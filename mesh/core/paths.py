@@ -17,6 +17,6 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    """Return the directory that a variable names; a relative one is ignored, as the specification says."""
+    """Return the directory that a variable names; a relative one is ignored, by the specification."""
     named = environ.get(variable, "")
     return Path(named) if named.startswith("/") else Path.home() / default

@@ -1,4 +1,4 @@
-"""What the two ends of a pull know of the files that are here."""
+"""Values and interfaces that both ends of a pull share."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from mesh.core.events import HostEvent, Progress
+
 
 class Offer(Struct, frozen=True, kw_only=True):
     """The beginning of a file that is here already."""
 
-    size: int  # bytes; 0: nothing of it
-    hash: str  # BLAKE2b of these bytes, "" of nothing
-    complete: bool = False  # it is the file itself, and not what is left of an earlier pull
+    size: int  # bytes; 0: none
+    hash: str  # BLAKE2b of these bytes, "" of none
+    complete: bool = False  # it is the file itself, and not the rest of an earlier pull
 
 
 class Destination(Protocol):
-    """Where the files of one host are put; nothing is written outside of it, whatever the host names.
+    """The directory for the files of one host; whatever the host names, no byte is written outside of it.
 
     All methods may raise PathRefused, which is about one path, and OSError.
     """
 
     def directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
-        """Have a directory there; it gets mode and time with ``close``."""
+        """Make or keep a directory; it gets mode and time with ``close``."""
 
     def link(self, path: bytes, target: bytes, mtime_ns: int) -> bool:
-        """Have a symbolic link there. False if it was there already."""
+        """Make a symbolic link. Return False if it was there already."""
 
     def has(self, path: bytes, mode: int, mtime_ns: int, size: int) -> bool:
-        """Whether a file of this size and time is here; it gets the mode."""
+        """Return True if a file of this size and time is here, and give it the mode."""
 
     def offer(self, path: bytes, size: int) -> Offer:
-        """What is here of a file of so many bytes."""
+        """Return the part of a file that is here already."""
 
     def begin(self, path: bytes, offer: Offer, offset: int) -> None:
         """Begin to write a file, or begin again; offset: 0, or all that was offered. Raises ValueError for another."""
@@ -40,10 +42,36 @@ class Destination(Protocol):
         """Add bytes to it."""
 
     def finish(self, content: str, mode: int, mtime_ns: int) -> None:
-        """Put it in its place, if it has this hash."""
+        """Move the file to its path, if it has this hash."""
 
     def drop(self, *, keep: bool = True) -> None:
-        """Write no more of it; keep: what is here of it, for the next pull. No error if there is none."""
+        """Stop writing the file; keep: leave its part for the next pull. Without a file, do nothing."""
 
     def close(self) -> None:
-        """Give directories their modes and times, and leave nothing open. May be called twice."""
+        """Give directories their modes and times, and close all descriptors. May be called twice."""
+
+
+class Pulling(Progress, HostEvent, frozen=True, kw_only=True):
+    """Progress of a pull from one host."""
+
+    files: int  # files that are here
+    bytes: int  # of contents that have come
+    of: int  # bytes that are to come, as counted so far
+
+
+class Pulled(HostEvent, frozen=True, kw_only=True):
+    """All files that the host sends for a pull are here."""
+
+    files: int  # files and links that are here now
+    unchanged: int  # number of these that were here already
+    bytes: int  # of contents that have come
+    special_modes: int = 0  # files and directories that were setuid, setgid or sticky there, and are not here
+    seconds: float  # since the host was reached
+
+
+class NotPulled(HostEvent, frozen=True, kw_only=True):
+    """A path that a pull does not bring from this host."""
+
+    path: str  # as the user gave it, or as it would be here; for people
+    reason: str
+    fails: bool = True  # the pull is not complete without it; False: a socket, a device

@@ -1,4 +1,4 @@
-"""Where ranks are: equal stacks of many processes as one, the odd one out first."""
+"""Stacks of ranks: equal ones of many processes are shown once, the odd one out first."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mesh.core.escapes import plain
 from mesh.core.events import Answered, Event, Exited, Finished
 from mesh.core.ranks import told
 
-# What comes before a module's own name: where a library is differs from host to host.
+# The directory before a module's own name, because libraries lie elsewhere on each host.
 _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")
 HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """One call of a stack."""
+    """A call of a stack."""
 
     function: str
-    file: str  # relative to the workspace or to where libraries are, else absolute; "": the kernel's own
-    line: int  # 0: not known
-    is_library: bool  # it is Python's or a library's code
+    file: str  # relative to the workspace or to the libraries' directory, else absolute; "": in the kernel
+    line: int  # 0: unknown
+    is_library: bool  # part of Python or a library
 
     def told(self) -> str:
         """
@@ -45,14 +45,14 @@ class At(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Equal stacks, and whose they are."""
+    """Equal stacks, and their processes."""
 
     role: str  # of the processes in their ranks; "" for the ranks' own program
     is_main: bool  # of the main threads
-    thread: str  # the name of the threads; "" for main ones, and where it is not known
+    thread: str  # the name of the threads; "" for main ones, and where it is unknown
     program: str
-    how: str  # who told: "py-spy", "faulthandler" or "kernel"
-    words: str  # what the kernel tells; "" if there is a Python stack
+    how: str  # the source: "py-spy", "faulthandler" or "kernel"
+    words: str  # the kernel's text; "" if there is a Python stack
     frames: tuple[Frame, ...]  # innermost first
     processes: tuple[At, ...]
 
@@ -61,7 +61,7 @@ class Group(Struct, frozen=True, kw_only=True):
         return tuple(sorted({process.rank for process in self.processes}))
 
     def headline(self) -> str:
-        """One line: whose, the innermost call of the user's own code, and the innermost one of all."""
+        """Return one line: the processes, the innermost call of the user's own code, and the innermost one of all."""
         what = self.words
         if not what and self.frames:
             innermost = self.frames[0]
@@ -70,7 +70,7 @@ class Group(Struct, frozen=True, kw_only=True):
         return plain(f"[{told(self.ranks)}] {self._who()}{what or 'no Python code is running'}")
 
     def details(self) -> Iterator[str]:
-        """The same with all calls, innermost first."""
+        """Yield the same with all calls, innermost first."""
         thread = f"thread {self.thread}".rstrip() if not self.is_main else ""
         about = [self.role, thread, self.program if self.program != self.role else "", f"by {self.how}"]
         yield plain(f"[{told(self.ranks)}] {', '.join(word for word in about if word)}")
@@ -88,11 +88,11 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement | None = None) -> list[Group]:
-    """What hosts have answered, as (name, answer), with equal stacks as one; the smallest group first.
+    """Group equal stacks from hosts' answers, given as (name, answer); the smallest group comes first.
 
-    placement: which ranks are where, if that is known: one host may tell of the ranks of several that are one machine
-    Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before what they
-    have started, main threads before others.
+    placement: the places of ranks, or None: one host may answer for the ranks of several that are one machine
+    Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before the
+    processes that they have started, main threads before others.
     """
     found: dict[tuple[object, ...], tuple[dict[str, Any], tuple[Frame, ...], list[At]]] = {}
     names: dict[int, str] = {}
@@ -123,7 +123,7 @@ def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement 
 
 
 def _what(stack: Mapping[str, Any], frames: Sequence[Frame]) -> tuple[object, ...]:
-    """What is alike in equal stacks. Who has told differs in classes before functions, kernels in their frames."""
+    """Return the key of equal stacks. Tools differ in class names before functions, and kernels in their frames."""
     if stack["words"]:
         return stack["program"], stack["words"]
     return tuple((frame.function.rpartition(".")[2], frame.file, frame.line) for frame in frames)
@@ -134,19 +134,19 @@ def _oddity(group: Group) -> tuple[object, ...]:
 
 
 def ended(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[int, ...]:
-    """The ranks that have no process any more."""
+    """Return the ranks that have no process any more."""
     return tuple(sorted({rank["rank"] for _, answer in answers for rank in answer["ranks"] if rank["ended"]}))
 
 
 def short(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
-    """One line for each group of main threads; over: the ranks that have ended."""
+    """Yield one line for each group of main threads; over: the ranks that have ended."""
     if over:
         yield f"[{told(over)}] ended"
     yield from (group.headline() for group in groups if group.is_main and group.role not in HELPERS)
 
 
 def full(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
-    """Every group with all its calls."""
+    """Yield every group with all its calls."""
     if over:
         yield f"[{told(over)}] ended"
     for group in groups:
@@ -154,7 +154,7 @@ def full(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
 
 
 def as_dict(group: Group) -> dict[str, Any]:
-    """A group for scripts. Fields may be added, never renamed."""
+    """Return a group for scripts. Fields may be added, never renamed."""
     return {
         "ranks": list(group.ranks),
         "role": group.role,
@@ -169,7 +169,7 @@ def as_dict(group: Group) -> dict[str, Any]:
 
 
 def notes(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    """Why some hosts tell less than stacks, and what to do: one text for each reason."""
+    """Yield why some hosts have less than stacks, and advice: one text for each reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for host, answer in answers:
         for text, hint in answer["notes"]:
@@ -180,14 +180,14 @@ def notes(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
 
 
 class Gathered:
-    """The stacks that are taken before a run ends, for people."""
+    """Collects the stacks that are taken before a run ends, for people."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._answers: list[tuple[str, Mapping[str, Any]]] = []
 
     def take(self, event: Event) -> list[str]:
-        """The lines to show now: once every host has told, or nothing more is to be waited for."""
+        """Return the lines to show now: once every host has answered, or no more answers will come."""
         if isinstance(event, Answered) and "stacks" in event.answer:
             self._answers.append((self._placement.hosts[event.node].name, event.answer))
             if len(self._answers) < len(self._placement.hosts):
@@ -202,7 +202,7 @@ class Gathered:
 
 
 def _frame(function: str, file: str, line: int) -> Frame:
-    """A call as a host tells it.
+    """Return a call from a host's answer.
 
     >>> _frame("get", "/usr/lib/python3.11/queue.py", 171).told()
     'get at queue.py:171'

@@ -1,4 +1,4 @@
-"""Text that a host sent and mesh shows or logs: one plain line, so that no host can imitate a line of mesh's own."""
+"""Cleaning a text of a host for output and logs: one plain line, so that no host can imitate a line of mesh."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 SHOWN_CHARACTERS = 4000  # of one text from a host; the rest is cut off
-# What a terminal obeys instead of showing it (ECMA-48).
+# Control sequences of terminals (ECMA-48).
 SEQUENCES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
     r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links, clipboard
@@ -53,4 +53,4 @@ def _replaced(character: str) -> str:
     kind = unicodedata.category(character)
     if kind == _SPACE:
         return " "
-    return "" if kind in _REMOVED else "\ufffd"  # a byte that is no UTF-8, or a character that nobody can show
+    return "" if kind in _REMOVED else "\ufffd"  # a byte that is no UTF-8, or a character that cannot be shown

@@ -1,1 +1,1 @@
-"""The heart: the supervisor decides what a run does next, the launcher does it."""
+"""The engine: the supervisor decides the next step of a run, the launcher carries it out."""

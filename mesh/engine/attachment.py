@@ -1,4 +1,6 @@
-"""Decides about a run that goes on by itself while a client looks on: a Supervisor that begins in the middle."""
+"""The decisions about a run that goes on by itself while a client is attached: a Supervisor that begins in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +31,29 @@ from mesh.engine.supervisor.ending import Stage
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.supervisor import Supervisor
 
-UNKNOWN = 1e-9  # when the ranks have started: they have, and each tells when
+UNKNOWN_START_S = 1e-9  # the start of the ranks, before their Started comes
 
 
 class Attachment(Supervisor):
-    """Looks on, and ends the others when a rank fails or a host is known to have lost the run.
+    """Watches a detached run, and ends all ranks when one fails or a host has provably lost the run.
 
-    A client that leaves or dies changes nothing for the ranks. A host that it cannot reach may be well: nothing is
-    ended for that, but the run's end is not known then. What happened before is told by each host in its order, and by
-    all of them in none: nothing is ended before all have told.
+    A client that leaves or dies changes nothing for the ranks. A host that the client cannot reach may be well: it ends
+    nothing for that, but does not learn the run's end either. Each host sends its earlier events in their order, but
+    those of different hosts come in no order. So nothing is ended before all hosts have sent theirs.
     """
 
     def __init__(self, spec: RunSpec, placement: Placement, *, can_ask: bool) -> None:
-        """can_ask: there is somebody who can say what Ctrl-C is to mean."""
+        """can_ask: a user can answer what Ctrl-C shall do."""
         super().__init__(spec, placement)
         self._ranks = self._state.ranks
         self._can_ask, self._is_asking = can_ask, False
-        self._leaves: tuple[Cause, int] | None = None  # why, and the exit status
-        self._unreached: set[int] = set()  # hosts of which nothing is known
-        self._ignorant: set[int] = set()  # hosts that keep nothing of it
+        self._leaves: tuple[Cause, int] | None = None  # cause and exit status
+        self._unreached: set[int] = set()  # hosts in an unknown state
+        self._ignorant: set[int] = set()  # hosts without any files of the run
         self._refused: PrepareFailed | None = None  # there is no detached run to attach to
         self._ends: list[EndOrdered] = []
-        self._ranks.started = UNKNOWN
-        self._waiting = set(range(len(placement.hosts)))  # hosts that have not told what happened before
+        self._ranks.started = UNKNOWN_START_S
+        self._waiting = set(range(len(placement.hosts)))  # hosts that have not sent all earlier events
 
     @property
     def done(self) -> bool:
@@ -67,12 +69,12 @@ class Attachment(Supervisor):
                 return [*super().handle(event), *self._told(node)]
             case Started(time=time):
                 started = self._ranks.started
-                self._ranks.started = time if started == UNKNOWN else min(started, time)
+                self._ranks.started = time if started == UNKNOWN_START_S else min(started, time)
                 return []
             case EndOrdered():
                 return self._end_ordered(event)
             case Stopped():
-                return []  # EndOrdered tells it, also afterwards
+                return []  # EndOrdered reports it, even afterwards
             case PrepareFailed(step="attach"):
                 self._refused = self._refused or event
                 return []
@@ -84,7 +86,7 @@ class Attachment(Supervisor):
                 return self._unreachable(event)
             case Lost(node=node):
                 if not self._ranks.have_ended(node):
-                    # Another host may have told it already, with the time at which somebody took note of it.
+                    # Another host may have reported it already, with the time at which its agent noticed.
                     self._forget_loss(node)
                 return [*super().handle(event), *self._told(node)]
             case Interrupted(signal=number):
@@ -97,7 +99,7 @@ class Attachment(Supervisor):
         return self._explained(super().handle(event))
 
     def outcome(self, ended: float) -> Outcome:
-        self._ranks.started = 0.0 if self._ranks.started == UNKNOWN else self._ranks.started
+        self._ranks.started = 0.0 if self._ranks.started == UNKNOWN_START_S else self._ranks.started
         if self._refused is not None:
             outcome = self._left(ended, Cause.PREPARE, EXIT_PREPARE)
             return replace(outcome, failures=(self._refused,))
@@ -111,7 +113,7 @@ class Attachment(Supervisor):
         last = max((exited.time for exited in self._ranks.exits.values()), default=ended)
         return replace(super().outcome(last), goes_on=bool(self._unreached))
 
-    # ---- the hosts tell
+    # ---- events of hosts
 
     def _attached(self, node: int) -> list[Order]:
         if self._state.phases[node] is not Phase.CONNECTING:
@@ -119,11 +121,11 @@ class Attachment(Supervisor):
         self._state.phases[node] = Phase.RUNNING
         if self._ending.stage is Stage.NOT:
             return []
-        # It was not there when the others were told to end.
+        # It was not connected when the others were ordered to end.
         return self._explained([Signal(node=node, number=signal.SIGTERM, grace=self._ending.grace)])
 
     def _told(self, node: int) -> list[Order]:
-        """A host has told what happened before; after the last one, what others have begun is to be completed."""
+        """Note that a host has sent its earlier events; after the last one, complete an end that others have begun."""
         if node not in self._waiting:
             return []
         self._waiting.discard(node)
@@ -134,7 +136,7 @@ class Attachment(Supervisor):
             return []
         first = min(self._ends, key=lambda end: end.time)
         if first.cause == Cause.RANK.value:
-            return []  # the rank's own end does that
+            return []  # the end of the rank itself does that
         self._ending.signal = self._ending.signal or first.signal
         return self._explained(self._ending.end(Cause(first.cause)))
 
@@ -143,7 +145,7 @@ class Attachment(Supervisor):
         self._ends.append(event)
         known = {one.node for one in self._ranks.lost if one.node not in self._unreached}
         if event.cause == Cause.LOST.value and event.lost >= 0 and event.lost not in known:
-            self._forget_loss(event.lost)  # that we cannot reach it came after that
+            self._forget_loss(event.lost)  # our failure to reach it came later
             self._unreached.discard(event.lost)
             lost = Lost(time=event.time, node=event.lost, reason=event.reason, is_known=True)
             self._ranks.lost.append(lost)
@@ -155,7 +157,7 @@ class Attachment(Supervisor):
         self._ranks.suspects.pop(("host", node), None)
 
     def _knows_nothing(self, event: PrepareFailed) -> list[Order]:
-        """A host has lost what it had of the run; if all have, there is no such run."""
+        """Note that a host has lost its files of the run; if all have, there is no such run."""
         self._ignorant.add(event.node)
         if len(self._ignorant) == len(self._state.phases):
             self._refused = event
@@ -183,7 +185,9 @@ class Attachment(Supervisor):
     # ---- the user
 
     def _asked_to_end(self, number: int) -> list[Order]:
-        """A signal ends us, and not the run; Ctrl-C on a terminal asks. Later ones end it faster."""
+        """Leave at a signal without ending the run. Ctrl-C on a terminal asks; once the run is ending, signals end it
+        faster.
+        """
         if self._ending.stage is not Stage.NOT:
             return self._explained(self._ending.interrupt(number))
         if number == signal.SIGINT and self._can_ask and not self._is_asking:
@@ -202,7 +206,7 @@ class Attachment(Supervisor):
         return self._explained(self._ending.interrupt(signal.SIGINT))
 
     def _explained(self, orders: list[Order]) -> list[Order]:
-        """With the reason, for whoever comes after us."""
+        """Add the reason to signals, for clients that attach later."""
         cause = self._state.cause or Cause.RANK
         hosts = (one for one in self._ranks.suspects.values() if isinstance(one, Lost))
         lost = next(hosts, None) if cause is Cause.LOST else None

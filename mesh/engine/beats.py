@@ -1,4 +1,4 @@
-"""Sends the beats of a run's hosts. A connection that blocks delays no beat but its own."""
+"""The beats to a run's hosts. A connection that blocks delays no beat but its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Sender(Protocol):
     """The part of a session that a beat needs."""
 
     def beat(self) -> None:
-        """Renew the lease of the host. May block while the host takes nothing."""
+        """Renew the lease of the host. May block while the host reads nothing."""
 
 
 class Beats:
@@ -26,7 +26,7 @@ class Beats:
         self._sent, self._seen = 0, 0  # beats until now, and until the last ``advance``
 
     def renew(self, sessions: Mapping[int, Sender]) -> None:
-        """Have a beat sent to each host, unless its last one has not left yet."""
+        """Send a beat to each host, unless its last one has not left yet."""
         for node, session in sessions.items():
             if node not in self._unsent:
                 self._unsent.add(node)
@@ -38,7 +38,7 @@ class Beats:
     def advance(self) -> None:
         """Start more threads if beats wait, all threads are sending, and none was done since the last call.
 
-        As many as there are: many hosts may block at the same time.
+        Their number doubles, because many hosts may block at the same time.
         """
         waiting = self._waiting.qsize()
         if waiting and len(self._unsent) - waiting >= self._threads and self._sent == self._seen:

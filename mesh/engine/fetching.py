@@ -1,4 +1,4 @@
-"""Takes what the hosts have of a run that goes on by itself, or has ended, and changes nothing for it."""
+"""Fetching the events of a run that goes on by itself, or has ended, without changing anything in it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class NoEnding(Ending):
 
 
 class Fetching(Attachment):
-    """Looks on without a word: no order ever goes to a host. What a lost agent has left is for whoever attaches."""
+    """Watches without a single order to a host. The files of a lost agent are left to clients that attach."""
 
     ending_type = NoEnding
 
     def __init__(self, spec: RunSpec, placement: Placement, *, lasting: bool) -> None:
-        """lasting: stay until the run has ended; else until each host has told what there is now."""
+        """lasting: stay until the run has ended; else until each host has sent its earlier events."""
         super().__init__(spec, placement, can_ask=False)
         self._lasting = lasting
-        self._gone: set[int] = set()  # hosts that have told all, to the end
-        self.troubles: dict[int, str] = {}  # hosts of which something is missing, by node, and why
+        self._gone: set[int] = set()  # hosts that have sent all events, to the end
+        self.troubles: dict[int, str] = {}  # by host, why some of its events are missing
 
     @property
     def has_told(self) -> bool:
-        """True once each host has told what there is, or cannot."""
+        """True once each host has sent its earlier events, or cannot."""
         return not self._waiting
 
     @property
@@ -49,7 +49,7 @@ class Fetching(Attachment):
         return super().done or (self.has_told and not self._lasting)
 
     def leave(self) -> None:
-        """Nobody wants more. May be called from any thread."""
+        """Stop. May be called from any thread."""
         self._leaves = Cause.DETACHED, 0
 
     def handle(self, event: Event) -> list[Order]:
@@ -60,7 +60,7 @@ class Fetching(Attachment):
         return super().handle(event)
 
     def outcome(self, ended: float) -> Outcome:
-        if len(self._gone) < len(self._state.phases):  # the last word on it is not ours
+        if len(self._gone) < len(self._state.phases):  # the outcome is not final here
             self.leave()
         return super().outcome(ended)
 

@@ -8,19 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mesh.core.cluster import Placement
-from mesh.core.events import (
-    CONNECTING,
-    Answered,
-    Connected,
-    Event,
-    Gone,
-    Interrupted,
-    Lost,
-    NotPulled,
-    PrepareFailed,
-    Tick,
-)
+from mesh.core.events import CONNECTING, Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
+from mesh.core.pull import NotPulled
 from mesh.engine.orders import Ask, Finish, Order
 
 Questions = Mapping[int, Mapping[str, Any]]  # by node

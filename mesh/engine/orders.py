@@ -1,4 +1,4 @@
-"""What the supervisor may order; the launcher carries it out."""
+"""The orders of the supervisor; the launcher carries them out."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mesh.core.events import EndOrdered, Event
 
 
 class Say(Struct, frozen=True, kw_only=True):
-    """Tell the user a line."""
+    """Show a line to the user."""
 
     text: str
 
 
 class Tell(Struct, frozen=True, kw_only=True):
-    """Show an event that no host has told."""
+    """Show an event that comes from no host."""
 
     event: Event
 
 
 class HostOrder(Struct, frozen=True, kw_only=True):
-    """Something to do on one host."""
+    """The base of orders for one host."""
 
     node: int  # 0 .. number of hosts - 1
 
@@ -33,7 +33,7 @@ class Lock(HostOrder, frozen=True, kw_only=True):
 
 
 class Unlock(HostOrder, frozen=True, kw_only=True):
-    """Let go of the host's lock."""
+    """Release the host's lock."""
 
 
 class Sync(HostOrder, frozen=True, kw_only=True):
@@ -49,37 +49,37 @@ class Start(HostOrder, frozen=True, kw_only=True):
 
 
 class Ask(HostOrder, frozen=True, kw_only=True):
-    """Ask the agent something."""
+    """Send the agent a question."""
 
     question: Mapping[str, Any]
-    lasting: bool = False  # the answer takes its time: a connection that ends meanwhile is made again
-    enclosed: bytes = b""  # many bytes that the question comes with
+    lasting: bool = False  # the answer takes long, so that a broken connection is made again meanwhile
+    enclosed: bytes = b""  # bytes that belong to the question
 
 
 class Detach(HostOrder, frozen=True, kw_only=True):
-    """Keep the run without us."""
+    """Have the host keep the run without us."""
 
 
 class Introduce(HostOrder, frozen=True, kw_only=True):
-    """Have the host's agent meet those of the other hosts, so that they end the run together without us."""
+    """Have the host's agent meet the agents of the other hosts, so that they end the run together without us."""
 
-    port: int  # of the first host's agent, whom all others meet; 0: it is that one
+    port: int  # of the first host's agent, which all others meet; 0: this is the first host
 
 
 class Signal(HostOrder, frozen=True, kw_only=True):
-    """Signal every process of the run there; what is left after grace seconds is killed."""
+    """Send a signal to every process of the run there; after grace seconds, kill the rest."""
 
     number: int
     grace: float
-    why: EndOrdered | None = None  # for those who come back to a run that goes on by itself
+    why: EndOrdered | None = None  # for clients that attach to a detached run later
 
 
 class Kill(HostOrder, frozen=True, kw_only=True):
-    """Kill every process of the run there, now."""
+    """Kill every process of the run there at once."""
 
 
 class Finish(HostOrder, frozen=True, kw_only=True):
-    """End what is left, look that it is gone, and let the agent leave."""
+    """End all processes that are left, verify it, and have the agent leave."""
 
     number: int
     grace: float

@@ -1,4 +1,6 @@
-"""Takes what one host sends of a pull, and asks for what is not here yet. In the host's own thread."""
+"""The local end of one host's pull: reads its messages, and asks for files that are not here. Runs in the host's
+thread.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,22 @@ from typing import Any
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, PathRefused
-from mesh.core.events import HostEvent, NotPulled, PrepareFailed, Pulled, Pulling
-from mesh.core.pull import Destination, Offer
+from mesh.core.events import HostEvent, PrepareFailed
+from mesh.core.pull import Destination, NotPulled, Offer, Pulled, Pulling
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 
-TELL = 0.25  # seconds between two Pulling
-MOST_LISTED = 10_000  # files that were listed and have not come
-MOST_LIST = 32 << 20  # bytes that a list unpacks to
-SPECIAL_MODES = 0o7000  # setuid, setgid and sticky: a landing gives none of them to a file of a host
-MOST_PIECE = 1 << 20  # bytes that a piece of a file unpacks to
-# No other file can be written then either.
+PULLING_PERIOD_S = 0.25  # between two Pulling
+FILES_LISTED = 10_000  # that were listed and have not come
+LIST_BYTES = 32 << 20  # of a list, uncompressed
+SPECIAL_MODES = 0o7000  # setuid, setgid and sticky: no pulled file gets them from a host
+PIECE_BYTES = 1 << 20  # of a piece of a file, uncompressed
+# The same error would stop every other file.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
 class _State(Enum):
-    """What is done with the file that comes."""
+    """The state of the file that comes now."""
 
     BETWEEN = "none comes"
     WRITING = "it is written"
@@ -40,29 +42,29 @@ class _State(Enum):
 
 class _Wanted(Struct, frozen=True):
     path: bytes
-    size: int  # bytes, as it was listed
+    size: int  # bytes, from the list
     offer: Offer
 
 
 class Receiver:
-    """The local end of one host's pull. remote/agent/pull.py has the other one, and what the frames are."""
+    """The local end of one host's pull. remote/agent/pull.py has the other one, and the format of its frames."""
 
     def __init__(
         self, node: int, destination: Destination, reply: Callable[[bytes], None], is_near: Callable[[], bool]
     ) -> None:
-        """reply: sends bytes to the host; is_near: whether the link is faster than a compressor."""
+        """reply: sends bytes to the host; is_near: returns True if the link is faster than a compressor."""
         self._node, self._destination, self._reply, self._is_near = node, destination, reply, is_near
         self._decoder = Decoder(messages.PULL_SIZES, messages.HEADER_BYTES)
-        self._wanted: deque[_Wanted] = deque()  # what the host is to send, in this order
+        self._wanted: deque[_Wanted] = deque()  # files that the host is to send, in this order
         self._state = _State.BETWEEN
-        self._barred: tuple[bytes, ...] = ()  # a directory that was refused: what is in it is not named as well
+        self._barred: tuple[bytes, ...] = ()  # a directory that was refused, whose entries are not named as well
         self._began = time.monotonic()
-        self._tell_at = self._began + TELL
+        self._tell_at = self._began + PULLING_PERIOD_S
         self._files = self._unchanged = self._bytes = self._of = self._special_modes = 0
         self._is_over = False
 
     def take(self, data: bytes) -> Iterator[HostEvent]:
-        """Take some bytes; tell what came of them. After a PrepareFailed nothing more is taken. Raises FrameError."""
+        """Read bytes and yield their events. After a PrepareFailed, all bytes are ignored. Raises FrameError."""
         if self._is_over:
             return
         try:
@@ -75,11 +77,11 @@ class Receiver:
             text = f"cannot be written here: {error.strerror}" + (f": {place}" if place else "")
             yield self._failed("here", text, "the next pull goes on where this one has ended")
         if not self._is_over and time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + TELL
+            self._tell_at = time.monotonic() + PULLING_PERIOD_S
             yield self._how_far()
 
     def close(self) -> None:
-        """Nothing more comes. What has come stays. Raises nothing: whoever cares has been told."""
+        """Stop reading; files that are complete stay. Raises nothing."""
         self._is_over = True
         try:
             self._destination.close()
@@ -91,7 +93,7 @@ class Receiver:
     def _frame(self, header: dict[str, Any], data: bytes) -> Iterator[HostEvent]:
         match header["type"]:
             case "list":
-                yield from self._listed(messages.pull_rows(data, MOST_LIST))
+                yield from self._listed(messages.pull_rows(data, LIST_BYTES))
             case "problem":
                 yield self._problem(_path(header["path"]), header["why"], fails=header["fails"])
             case "file" if self._wanted:
@@ -129,13 +131,13 @@ class Receiver:
                 self._wanted.append(wanted)
                 self._of += wanted.size
                 wants.append([number, wanted.offer.size, wanted.offer.hash])
-        if len(self._wanted) > MOST_LISTED:
+        if len(self._wanted) > FILES_LISTED:
             raise FrameError("a list without end")
         told = zlib.compress(json.dumps(wants, separators=(",", ":")).encode(), 1)
         self._reply(encode({"type": "want", "compress": not self._is_near()}, told))
 
     def _place(self, path: bytes, row: Sequence[Any], found: list[_Wanted]) -> None:
-        """Have a directory or link in its place; a file is found to be wanted, or here already."""
+        """Make a directory or link; add a file to the list if it is not here already."""
         _, kind, mode, mtime_ns, size, target = row
         self._special_modes += kind != "l" and bool(mode & SPECIAL_MODES)
         if kind == "d":
@@ -162,7 +164,7 @@ class Receiver:
         self._files += 1
 
     def _guarded(self, path: bytes, work: Callable[[], None]) -> Iterator[HostEvent]:
-        """Do something that may be refused for one path only."""
+        """Do work that may be refused for one path only."""
         try:
             work()
         except PathRefused as error:
@@ -205,18 +207,18 @@ class Receiver:
 
 
 def _shown(text: str) -> str:
-    """For people: on one line of a sane length."""
+    """Escape and shorten a text for people."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:1000])
 
 
 def _path(text: str) -> bytes:
-    """A path as it travels, as bytes."""
+    """Return a path of a message as bytes."""
     return text.encode("latin-1")
 
 
 def _unpacked(data: bytes) -> bytes:
-    """A piece of a file that was compressed. Raises FrameError."""
+    """Uncompress a piece of a file. Raises FrameError."""
     try:
-        return messages.unpacked(data, MOST_PIECE)
+        return messages.unpacked(data, PIECE_BYTES)
     except ValueError as error:
         raise FrameError(f"data: {error}") from None

@@ -1,4 +1,4 @@
-"""Lines that match a regular expression, out of chunks, in bounded memory however long a line is."""
+"""Filtering lines by a regular expression, in bounded memory however long a line is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from mesh.core.escapes import plain
 from mesh.core.events import Output, Stream
-from mesh.core.lines import PIECE, LineCutter, Lines
+from mesh.core.lines import PIECE_BYTES, LineCutter, Lines
 
-OVERLAP = 1 << 16  # characters that a match may have where a line is too long for memory
+MATCH_CHARACTERS = 1 << 16  # that a match may have in a line that is too long for memory
 
 
 class LineFilter:
-    """Passes on the whole lines that match; escape sequences are not looked at.
+    """Yields the whole lines that match; escape sequences are ignored.
 
     >>> from mesh.core.events import Output, Stream
     >>> lines = LineFilter(re.compile("^b"))
@@ -33,13 +33,13 @@ class LineFilter:
         self._last: dict[tuple[int, Stream], Output] = {}
 
     def feed(self, output: Output) -> Iterator[Output]:
-        """Add a chunk; yield the lines that are whole now and match."""
+        """Add a chunk; yield its complete lines that match."""
         key = output.rank, output.stream
         self._last[key] = replace(output, data=b"")
         yield from self._matching(self._cutters.setdefault(key, LineCutter()).feed(output.data), output)
 
     def end(self) -> Iterator[Output]:
-        """What is left of lines that never ended."""
+        """Yield the rest of lines that never ended."""
         for key, cutter in self._cutters.items():
             yield from self._matching(cutter.end(), self._last[key])
 
@@ -63,7 +63,7 @@ class LineFilter:
         return bool(self._pattern.search(plain(text) if "\x1b" in text or "\r" in text else text))
 
     def _long(self, file: IO[bytes], rest: bytes) -> Iterator[bytes]:
-        """The pieces of a line that does not fit into memory, if it matches; its file is closed afterwards."""
+        """Yield the pieces of a line that does not fit into memory, if it matches; then close its file."""
         with file:
             file.seek(0, os.SEEK_END)
             file.write(rest)
@@ -72,13 +72,13 @@ class LineFilter:
 
 
 def matches(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
-    """Whether a text that comes in pieces matches; a match is found for sure if OVERLAP characters decide it."""
+    """Return True if a text in pieces matches; a match is found for sure if MATCH_CHARACTERS decide it."""
     window, begin = "", 0
     for text in texts:
-        if len(window) > OVERLAP:
-            window, begin = window[-OVERLAP - 1 :], 1  # one more, as a line does not begin there
+        if len(window) > MATCH_CHARACTERS:
+            window, begin = window[-MATCH_CHARACTERS - 1 :], 1  # one more, because a line does not begin there
         window += text
-        # The end of a piece is no end of the line: something comes, whatever it is.
+        # The end of a piece is no end of the line, because more comes.
         match = pattern.search(window + "\0", begin)
         if match and match.start() < len(window):
             return True
@@ -87,7 +87,7 @@ def matches(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(0)
-    while piece := file.read(PIECE):
+    while piece := file.read(PIECE_BYTES):
         yield piece
 
 

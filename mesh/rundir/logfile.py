@@ -1,4 +1,4 @@
-"""A log that never grows beyond its share of the disk: its head stays, and of what follows the newest."""
+"""A log that never grows beyond its share of the disk: it keeps its head and its newest part."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from msgspec import Struct
 
 from mesh.rundir.layout import marker, read_tail_name, tail_name
 
-MOST_OPEN = 64  # files at a time; a laptop may have 256 descriptors in all
-SMALL = 1 << 14  # bytes that a head, and each of a tail's two files, may have however little room there is
-RESERVE = 0.05  # of the disk, that is never used for more than that
-LOOK = 1 << 16  # bytes from one look at the disk to the next
-PIECE = 1 << 18  # bytes that are written together
-AGAIN = 1.0  # seconds from a write that failed to the next attempt
+OPEN_FILES = 64  # at a time; a laptop may have 256 descriptors in all
+SMALL_BYTES = 1 << 14  # of a head, and of each of a tail's two files, at least
+RESERVE_RATIO = 0.05  # of the disk, that logs use only for this minimum
+LOOK_BYTES = 1 << 16  # that are written between two looks at the disk
+PIECE_BYTES = 1 << 18  # that are written together
+RETRY_S = 1.0  # from a failed write to the next attempt
 
 
 class Gap(Struct, frozen=True, kw_only=True):
     """Bytes of a log that were left out."""
 
-    at: int  # where its marker stands in the log's file
+    at: int  # the place of its marker in the log's file
     count: int  # bytes
     marker: int  # bytes of the marker
 
 
 class Shelf:
-    """What the logs of a run share: room on the disk, and a few descriptors."""
+    """The room on the disk and the few descriptors that all logs of a run share."""
 
     def __init__(
         self, limit: int, shares: int, failed: Callable[[OSError], None], is_short: Callable[[Path], bool] | None = None
     ) -> None:
-        """limit: bytes for all logs together; shares: how many logs there may be, by weight; failed: called when a
-        write fails; is_short: whether the disk of a directory has no room to spare."""
-        # An eighth is for heads, whoever writes first; a quarter for tails; the rest for whoever writes it.
-        self._share = max(SMALL, limit // (8 * shares))
+        """limit: bytes for all logs together; shares: the highest number of logs, by weight; failed: called when a
+        write fails; is_short: returns True if the disk of a directory has no room to spare.
+        """
+        # An eighth is for heads, in the order of their writes; a quarter for tails; the rest is for any log.
+        self._share = max(SMALL_BYTES, limit // (8 * shares))
         self._common = max(0, limit - 3 * self._share * shares)
         self._look, self._look_in = is_short or is_disk_short, 0
         self._is_short = False
@@ -47,36 +48,36 @@ class Shelf:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def share(self, weight: int) -> int:
-        """Bytes that the head, or a file of the tail, of a log may have."""
-        return SMALL if self._is_short else self._share * weight
+        """Return the bytes that the head, or a file of the tail, of a log may have."""
+        return SMALL_BYTES if self._is_short else self._share * weight
 
     def head_room(self, size: int, weight: int) -> int:
-        """How many bytes a head of a size may take."""
+        """Return the bytes by which a head may grow."""
         own = max(0, self.share(weight) - size)
         return own + (0 if self._is_short else self._common)
 
     def wrote(self, path: Path, before: int, after: int, weight: int, *, is_head: bool) -> None:
-        """Take note that a file has grown."""
+        """Note that a file has grown."""
         if is_head:
             own = self.share(weight)
             self._common = max(0, self._common - max(0, after - max(before, own)))
         self._look_in -= after - before
         if self._look_in <= 0:
-            self._look_in = LOOK
+            self._look_in = LOOK_BYTES
             self._is_short = self._look(path.parent)
 
     def descriptor(self, path: Path) -> int:
-        """A descriptor that appends to a file. Raises OSError."""
+        """Return a descriptor that appends to a file. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is None:
-            if len(self._open) >= MOST_OPEN:
+            if len(self._open) >= OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
             descriptor = self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._open.move_to_end(path)
         return descriptor
 
     def close(self, path: Path) -> None:
-        """Let go of a file, if it is open."""
+        """Close a file, if it is open."""
         if path in self._open:
             os.close(self._open.pop(path))
 
@@ -86,24 +87,24 @@ class Shelf:
 
 
 class LogFile:
-    """One log. What comes after its head is in two files beside it, until ``join`` puts all into one."""
+    """A log. The part after its head is in two files beside it, until ``join`` puts all into one."""
 
     def __init__(self, path: Path, shelf: Shelf, *, weight: int = 1, unit: int = 1) -> None:
-        """weight: how many shares it has; unit: bytes that are never torn, of which all that is added is a multiple."""
+        """weight: its number of shares; unit: bytes that are never torn; every addition is a multiple of it."""
         self.path, self._shelf, self._weight, self._unit = path, shelf, weight, unit
-        self.size = 0  # bytes that have come, written or not
+        self.size = 0  # of all additions, written or not
         self._waiting: list[bytes] = []
-        self._place = 0  # of all that has come: what is written or left out
-        self._before = 0  # bytes by which places in the log's own file are less than those in all that has come
-        self._head = -1  # bytes that came and are in the log's own file, once that gets no more
+        self._place = 0  # of all additions: bytes that are written or left out
+        self._before = 0  # bytes by which places in the log's own file are less than those in all additions
+        self._head = -1  # bytes of all additions in the log's own file, once it gets no more
         self._tail: list[tuple[int, int]] = []  # the (place, size) of its files
-        self._in_file = 0  # bytes of the file that is being written
-        self.unwritten = b""  # the newest that has come, while the disk is full
-        self._is_torn = False  # what was to be written next is left out
-        self._again = 0.0  # time.monotonic() of the next attempt after one that failed; 0: none has
+        self._in_file = 0  # of the file that is being written
+        self.unwritten = b""  # the newest additions, while the disk is full
+        self._is_torn = False  # the next bytes to write were left out
+        self._again = 0.0  # time.monotonic() of the next attempt after a failed one; 0: none has failed
 
     def resume(self, before: int) -> None:
-        """Go on where another client has left off, or died. Raises OSError.
+        """Go on with the log of another client that has left, or died. Raises OSError.
 
         before: bytes that were left out of the log's own file, less those of the markers in their place
         """
@@ -116,7 +117,7 @@ class LogFile:
         self._before = before
         if tails:
             self._head, self._tail = max(tails.items())
-            if own > self._head:  # they were being joined
+            if own > self._head:  # its parts were being joined
                 os.truncate(self.path, self._head)
             start, self._in_file = self._tail[-1]
             self.size = start + self._in_file
@@ -135,7 +136,7 @@ class LogFile:
         self.size += len(data)
 
     def make(self) -> None:
-        """See that the file is there, also if nothing has come."""
+        """Make the file, even if there are no additions."""
         try:
             self._shelf.descriptor(self.path)
         except OSError as error:
@@ -143,11 +144,11 @@ class LogFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits because the disk is full."""
+        """Return True if additions wait because the disk is full."""
         return self._again > 0
 
     def flush(self) -> None:
-        """Write what was added. While that fails, the newest SMALL bytes of it are kept in memory."""
+        """Write all additions. While that fails, keep the newest SMALL_BYTES of them in memory."""
         data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         if self._again:
@@ -163,12 +164,12 @@ class LogFile:
             self._again, self.unwritten = 0.0, b""
         except OSError as error:
             self._shelf.failed(error)
-            self._again = time.monotonic() + AGAIN
+            self._again = time.monotonic() + RETRY_S
             self._free()
             self._hold(data[self._place - begin :])
 
     def finish(self) -> None:
-        """Write what is left; on a full disk by taking room from the head."""
+        """Write the rest; on a full disk by taking room from the head."""
         self._again = min(self._again, 1e-9)
         self.flush()
         if self.unwritten:
@@ -179,10 +180,10 @@ class LogFile:
         self._shelf.close(self._current())
 
     def join(self) -> list[Gap]:
-        """Append the tail to the head, with a line in between that tells how much is left out.
+        """Append the tail to the head, after a line with the number of bytes that are left out between them.
 
-        Call ``drop_tail`` once it is noted where the gaps are: until then the files of the tail tell it.
-        Raises OSError, and leaves all files as they are then.
+        Call ``drop_tail`` once the places of the gaps are recorded: until then only the tail's files show them.
+        Raises OSError, and leaves all files unchanged then.
         """
         gaps = []
         head = at = self._head if self._head >= 0 else self._in_file
@@ -196,7 +197,7 @@ class LogFile:
                         at += file.write(text)
                     import shutil  # most logs have no tail
 
-                    shutil.copyfileobj(part, file, PIECE)
+                    shutil.copyfileobj(part, file, PIECE_BYTES)
                 place, at = start + size, at + size
         except OSError:
             os.truncate(self.path, head)
@@ -206,7 +207,7 @@ class LogFile:
         return gaps
 
     def left_out(self) -> int:
-        """How many of the bytes that came are in no file. Valid after ``finish``."""
+        """Return the number of added bytes that are in no file. Valid after ``finish``."""
         head = self._head if self._head >= 0 else self._in_file
         return self.size - self._before - head - sum(size for _, size in self._tail)
 
@@ -220,7 +221,7 @@ class LogFile:
         while view:
             room = self._room()
             path, before = self._current(), self._in_file
-            count = os.write(self._shelf.descriptor(path), view[: min(room, PIECE)])
+            count = os.write(self._shelf.descriptor(path), view[: min(room, PIECE_BYTES)])
             if torn := count % self._unit:  # the disk is full
                 os.truncate(path, before + count - torn)
                 count -= torn
@@ -233,7 +234,7 @@ class LogFile:
             view = view[count:]
 
     def _room(self) -> int:
-        """How many bytes may be written to the present file, which is the next one if that is full."""
+        """Return the bytes that may be written to the present file, which is the next one if that is full."""
         if not self._is_torn:
             if self._head < 0:
                 room = self._shelf.head_room(self._in_file, self._weight)
@@ -251,8 +252,8 @@ class LogFile:
         return max(self._unit, self._shelf.share(self._weight) // self._unit * self._unit)
 
     def _hold(self, data: bytes) -> None:
-        """Keep the newest of data in memory."""
-        most = SMALL - SMALL % self._unit
+        """Keep the newest part of data in memory."""
+        most = SMALL_BYTES - SMALL_BYTES % self._unit
         if len(data) > most:
             self._leave_out(len(data) - most)
         self.unwritten = data[-most:]
@@ -262,17 +263,17 @@ class LogFile:
         self._is_torn = self._is_torn or count > 0
 
     def _free(self) -> None:
-        """Give up the older file of the tail, and one in which nothing is."""
+        """Remove the older file of the tail, or an empty one."""
         if self._tail and not self._in_file:
             self._drop_one(-1)
             self._in_file, self._is_torn = self._tail[-1][1] if self._tail else self._head, True
         self._drop(1)
 
     def _make_room(self) -> None:
-        """Take from what was written last for what is newer."""
+        """Take room from the last bytes written for newer ones."""
         try:
-            if self._in_file > 4 * SMALL:  # enough to join them as well
-                self._in_file -= 3 * SMALL + (self._in_file - 3 * SMALL) % self._unit
+            if self._in_file > 4 * SMALL_BYTES:  # enough to join them as well
+                self._in_file -= 3 * SMALL_BYTES + (self._in_file - 3 * SMALL_BYTES) % self._unit
                 os.truncate(self._current(), self._in_file)
                 if self._tail:
                     self._tail[-1] = self._tail[-1][0], self._in_file
@@ -292,7 +293,7 @@ class LogFile:
     def _drop_one(self, index: int) -> None:
         path = self._tail_path(self._tail.pop(index)[0])
         self._shelf.close(path)
-        with contextlib.suppress(OSError):  # its name tells what it is for as long as it is there
+        with contextlib.suppress(OSError):  # the file's name shows its use as long as it exists
             path.unlink()
 
     def _current(self) -> Path:
@@ -303,6 +304,6 @@ class LogFile:
 
 
 def is_disk_short(directory: Path) -> bool:
-    """Whether there is no room on its disk but what must stay free."""
+    """Return True if the disk of a directory has only the room that must stay free."""
     disk = os.statvfs(directory)
-    return disk.f_bavail < RESERVE * disk.f_blocks
+    return disk.f_bavail < RESERVE_RATIO * disk.f_blocks

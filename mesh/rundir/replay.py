@@ -1,4 +1,4 @@
-"""The output of a run, read back from its directory in the order in which it came, in bounded memory."""
+"""Reading the output of a run from its directory, in the order in which it came, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from msgspec import Struct
 from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
 from mesh.rundir.layout import INDEX, LOGS, RECORD, SUFFIX, log_name, log_number, marker, read_tail_name
-from mesh.rundir.logfile import MOST_OPEN
+from mesh.rundir.logfile import OPEN_FILES
 from mesh.rundir.records import Record, read_record
 
-BLOCK = 1 << 16  # bytes that are read and handed on together; less where there are many logs
-BLOCKS = 1 << 25  # bytes of all logs that are kept in memory
-LINE_BEGIN = 1 << 16  # how far before a moment the line that was being written then is looked for
+BLOCK_BYTES = 1 << 16  # read and handed on together; less where there are many logs
+BLOCKS_BYTES = 1 << 25  # of all logs in memory
+LINE_START_BYTES = 1 << 16  # searched backwards from a moment for the start of the line that was being written then
 
 
 class Part(Struct, frozen=True):
     """A file, or a part of one, with some of a log's bytes."""
 
-    start: int  # the place of its first byte in all that the rank has written
+    start: int  # the place of its first byte in all output of the rank
     end: int
     path: Path
     offset: int  # of that byte in the file
@@ -33,42 +33,42 @@ class Part(Struct, frozen=True):
 
 @dataclass
 class Log:
-    """One log that is read."""
+    """A log that is read."""
 
     name: str
     node: int
     rank: int
     stream: Stream
-    told: int = 0  # how far it was yielded or passed over
-    has_begun: bool = False  # something of it was yielded
+    told: int = 0  # the place up to which it was yielded or skipped
+    has_begun: bool = False  # some of it was yielded
 
 
 class Replay:
-    """Yields what chosen ranks have written. Call ``advance`` again for what has come since."""
+    """Yields the output of chosen ranks. Call ``advance`` again for later output."""
 
     def __init__(
         self, record: Record, *, streams: Collection[Stream], ranks: Collection[int] | None = None, since: float = 0.0
     ) -> None:
-        """ranks: None for all; since: seconds since the epoch, what came before is left out."""
+        """ranks: None for all; since: seconds since the epoch; earlier output is left out."""
         self._since = since
         self._files = LogFiles(record.directory)
         self._logs = dict(_chosen(record.placement, streams, ranks))  # by their number
-        self._place, self._time = 0, 0.0  # how far the index was read; the time of its last record
+        self._place, self._time = 0, 0.0  # place in the index; time of its last record
 
     @property
     def has_index(self) -> bool:
-        """Whether it is known what came when. Valid after ``advance``."""
+        """Return True if an index holds the order of the output. Valid after ``advance``."""
         return self._files.changed(INDEX) > 0
 
     def shows(self, rank: int, stream: Stream) -> bool:
-        """Whether it is one of the logs that are read."""
+        """Return True if it is one of the logs that are read."""
         return log_number(rank, stream) in self._logs
 
     def advance(self) -> Iterator[Output]:
-        """What the index tells of and was not yielded yet, in its order. Raises OSError."""
+        """Yield new output in the order of the index. Raises OSError."""
         self._files.look()
         end = self._files.end(INDEX)
-        self._files.look()  # what the index told of was there by then
+        self._files.look()  # bytes that the index refers to were written by then
         while self._place < end:
             data, place = self._files.read(INDEX, self._place, end)
             if torn := len(data) % RECORD.size:  # by a crash
@@ -86,7 +86,7 @@ class Replay:
                         log.told = log_end
 
     def rest(self) -> Iterator[Output]:
-        """What no record tells of, rank by rank: all of it where there is no index, else what a crash has cut off.
+        """Yield output without a record, rank by rank: all of it without an index, else the part after a crash.
 
         Raises OSError.
         """
@@ -99,7 +99,7 @@ class Replay:
         self._files.close()
 
     def _until(self, log: Log, end: int, time: float) -> Iterator[Output]:
-        """What one log has up to a place."""
+        """Yield the output of one log up to a place."""
         if not log.has_begun:
             log.has_begun, log.told = True, self._files.line_begin(log.name, log.told)
         while log.told < end:
@@ -113,7 +113,7 @@ class Replay:
 def _chosen(
     placement: Placement, streams: Collection[Stream], ranks: Collection[int] | None
 ) -> Iterator[tuple[int, Log]]:
-    """The logs of ranks and their hosts, with their numbers."""
+    """Yield the logs of ranks and their hosts, with their numbers."""
     for rank in range(placement.world_size):
         node = placement.node(rank)
         for stream in streams:
@@ -124,21 +124,21 @@ def _chosen(
 
 
 class LogFiles:
-    """The files of ``logs``, by places in what was written to each log, whatever files it is in now.
+    """The files of ``logs``, addressed by places in all bytes of each log, in whatever files these are now.
 
-    The client may be at work there: what was seen holds until the next ``look``, or until a file is gone.
+    The client may still write there: the result of ``look`` holds until the next ``look``, or until a file is gone.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._logs = directory, directory / LOGS
         self._parts: dict[str, list[Part]] = {}
         self._changed: dict[str, float] = {}
-        self._ahead: dict[str, tuple[int, bytes]] = {}  # a block of each log: the place where it begins
+        self._ahead: dict[str, tuple[int, bytes]] = {}  # a block of each log, with the place where it begins
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def look(self) -> None:
-        """See which files there are. Raises OSError."""
-        # Tails are joined to their heads only while they are there, and go only once run.json tells of it.
+        """Find the files that exist. Raises OSError."""
+        # Tails are joined to their heads only while they exist, and are removed only after run.json has the gaps.
         with os.scandir(self._logs) as entries:
             found = {entry.name: entry.stat() for entry in entries}
         tails: dict[str, list[tuple[int, int, str]]] = {}
@@ -153,18 +153,18 @@ class LogFiles:
                 self._parts[name] = self._layout(name, about.st_size, tails.get(name, ()), gaps.get(name, ()))
 
     def end(self, name: str) -> int:
-        """How far a log goes."""
+        """Return the place where a log ends."""
         parts = self._parts.get(name)
         return parts[-1].end if parts else 0
 
     def changed(self, name: str) -> float:
-        """When a log was written to for the last time, in seconds since the epoch."""
+        """Return the time of the last write to a log, in seconds since the epoch."""
         return self._changed.get(name, 0.0)
 
     def read(self, name: str, place: int, end: int) -> tuple[bytes, int]:
-        """Some bytes from a place, not beyond end, and the place after them: the same one if there is nothing.
+        """Return some bytes from a place, not beyond end, and the place after them: the same one if there are none.
 
-        A line takes the place of what is in no file, but in the index. Raises OSError.
+        A line stands for bytes that are in no file, except in the index. Raises OSError.
         """
         begin, block = self._ahead.get(name, (0, b""))
         if not begin <= place < begin + len(block):
@@ -173,7 +173,7 @@ class LogFiles:
                 return b"", place
             if part.start > place:
                 return b"" if name == INDEX else marker(part.start - place), part.start
-            size = min(BLOCK, BLOCKS // len(self._parts)) // RECORD.size * RECORD.size or RECORD.size
+            size = min(BLOCK_BYTES, BLOCKS_BYTES // len(self._parts)) // RECORD.size * RECORD.size or RECORD.size
             try:
                 offset = part.offset + place - part.start
                 block = os.pread(self._descriptor(part.path), min(size, part.end - place), offset)
@@ -188,10 +188,10 @@ class LogFiles:
         return data, place + len(data)
 
     def line_begin(self, name: str, place: int) -> int:
-        """Where the line begins that goes on at a place; that place if it began long before. Raises OSError."""
-        begin = max(0, place - LINE_BEGIN)
+        """Return the start of the line at a place; that place if the line began long before. Raises OSError."""
+        begin = max(0, place - LINE_START_BYTES)
         before, after = self.read(name, begin, place)
-        if after < place:  # something is left out there
+        if after < place:  # bytes are left out there
             return place
         newline = before.rfind(b"\n") + 1
         return begin + newline if newline or not begin else place
@@ -222,7 +222,7 @@ class LogFiles:
     def _descriptor(self, path: Path) -> int:
         descriptor = self._open.get(path)
         if descriptor is None:
-            if len(self._open) >= MOST_OPEN:
+            if len(self._open) >= OPEN_FILES:
                 os.close(self._open.popitem(last=False)[1])
             descriptor = self._open[path] = os.open(path, os.O_RDONLY)
         self._open.move_to_end(path)
@@ -230,7 +230,7 @@ class LogFiles:
 
 
 def _gaps(directory: Path) -> dict[str, list[tuple[int, int, int]]]:
-    """Where joined logs lack something: the place in the file, the count of bytes, and those of the marker."""
+    """Return the gaps of joined logs: the place in the file, the count of bytes, and those of the marker."""
     found: dict[str, list[tuple[int, int, int]]] = {}
     items = read_record(directory).about.get("left_out")
     for item in items if isinstance(items, list) else ():

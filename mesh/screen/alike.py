@@ -97,7 +97,7 @@ def _split_coloured(line: bytes) -> list[bytes]:
 
 @functools.lru_cache(4096)
 def _counts(text: bytes) -> bool:
-    """Return True if the number after this text says how far a rank is."""
+    """Return True if the number after this text counts the progress of a rank."""
     return _COUNTER.search(text) is not None
 
 

@@ -122,7 +122,7 @@ def replaced(number: int) -> TextIO | None:
     if stream is None or stream is own:
         return None
     try:
-        is_own = isinstance(stream, io.TextIOWrapper) and stream.fileno() == number  # with another encoding, say
+        is_own = isinstance(stream, io.TextIOWrapper) and stream.fileno() == number  # for example with another encoding
     except (OSError, ValueError):
         is_own = False
     return None if is_own else stream

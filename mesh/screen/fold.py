@@ -34,7 +34,7 @@ SHAPES_KEPT = 4096  # lines whose shape is remembered
 
 
 class Folded(Struct, frozen=True):
-    """One or several lines to show."""
+    """Lines to show."""
 
     ranks: int  # its writers: bit r stands for rank r
     text: bytes  # one line or several, without the last newline

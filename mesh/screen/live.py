@@ -58,7 +58,7 @@ class LiveLines:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Take the lines off the terminal while another part needs it, for a question say."""
+        """Take the lines off the terminal while another part needs it, for example for a question."""
         with self._lock:
             self._read_keys()  # lines from now on are the answer
             self._hidden += 1

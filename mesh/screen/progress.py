@@ -16,12 +16,11 @@ from mesh.core.events import (
     Lost,
     PrepareFailed,
     Preparing,
-    Pulled,
-    Pulling,
     Sending,
     Started,
     Synced,
 )
+from mesh.core.pull import Pulled, Pulling
 from mesh.core.ranks import counted
 
 QUIET_START_S = 1.0  # a shorter time of work is not shown

@@ -22,7 +22,7 @@ REPORT_LINES = 20
 
 @dataclass
 class _Rank:
-    """One rank."""
+    """The state of a rank."""
 
     started: float | None = None  # seconds
     spoke: float | None = None  # when it wrote last
@@ -112,7 +112,7 @@ class Status:
         return rank.spoke if rank.spoke is not None else rank.started or self._began or 0.0
 
     def _told_quiet(self, now: float) -> str:
-        """Name the ranks that are quiet while others write, or say for how long all are."""
+        """Name the ranks that are quiet while others write, or state for how long all are."""
         running = self._running()
         quiet = [number for number in running if now - self._since(self._ranks[number]) >= QUIET_S]
         if not quiet:

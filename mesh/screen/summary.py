@@ -10,8 +10,9 @@ from pathlib import Path
 
 from mesh.core.amounts import told_bytes
 from mesh.core.cluster import Placement
-from mesh.core.events import CONNECTING, Lost, NoCommand, NotPulled, PrepareFailed, Pulled
+from mesh.core.events import CONNECTING, Lost, NoCommand, PrepareFailed
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
+from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
 from mesh.core.typed import Typed
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together

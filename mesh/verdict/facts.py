@@ -22,7 +22,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 def fact_of(event: Exited, said: Sequence[str]) -> Fact | None:
-    """Return the known cause of a rank's end, or None.
+    """Return the cause of a rank's end, if it is in this table.
 
     said: its last lines, without escape sequences
     """

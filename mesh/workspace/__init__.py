@@ -1,1 +1,1 @@
-"""Which files belong to the workspace, and how they travel."""
+"""The files of a workspace: which belong to it, and how they travel."""

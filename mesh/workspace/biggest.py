@@ -1,4 +1,4 @@
-"""Which paths make a workspace large, and how ``ignore:`` would name them."""
+"""The paths that make a workspace large, and the ``ignore:`` lines for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from mesh.workspace.listing import told
 
-MOST = 0.9  # of a directory's bytes: a path that has so much of them is named in its place
-_PLAIN = re.compile(r"/[\w./+@-]*(?: [\w./+@-]+)*", re.ASCII)  # what YAML takes as it is
+DOMINANT_RATIO = 0.9  # of a directory's bytes: a path with this share is named in its place
+_PLAIN = re.compile(r"/[\w./+@-]*(?: [\w./+@-]+)*", re.ASCII)  # YAML takes such a path without quotes
 _SPECIAL = re.compile(r"([\\*?\[]|\s\Z)")
 
 
@@ -23,7 +23,7 @@ class Big(NamedTuple):
 
 
 def biggest(files: Iterable[tuple[bytes, int]], count: int) -> list[Big]:
-    """The paths that hold the most bytes, the biggest first; none is in another one.
+    """Return the paths that hold the most bytes, the biggest first; none is in another one.
 
     files: paths and sizes
 
@@ -45,17 +45,17 @@ def biggest(files: Iterable[tuple[bytes, int]], count: int) -> list[Big]:
 
 
 def _named(path: bytes, sizes: dict[bytes, int], below: dict[bytes, set[bytes]]) -> Big:
-    """The path that stands for all that is below this one."""
+    """Find the path that stands for all that is below this one."""
     while path in below:
         child = max(below[path], key=lambda one: (sizes[one], one))
-        if sizes[child] < MOST * sizes[path]:
+        if sizes[child] < DOMINANT_RATIO * sizes[path]:
             break
         path = child
     return Big(sizes[path], path)
 
 
 def ignore_lines(paths: Sequence[Big], told_size: Sequence[str]) -> list[str]:
-    """What mesh.yaml would say to leave these paths out; told_size: the size of each, for people.
+    """Return lines of mesh.yaml that leave these paths out; told_size: the size of each, for people.
 
     >>> for line in ignore_lines([Big(9, b"data/"), Big(5, b"a [1]: x")], ["9 B", "5 B"]): print(line)
     ignore:

@@ -1,20 +1,20 @@
-"""How far long work is, for whoever wants to tell."""
+"""Counting long work, for a display of its progress."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-# Called often, from any thread: "listing", "hashing" or "packing"; files or bytes done; of how many, 0 if not known.
+# Called often, from any thread: "listing", "hashing" or "packing"; files or bytes done; the total, 0 if unknown.
 Tell = Callable[[str, int, int], None]
 
 
 def untold(what: str, done: int, of: int) -> None:
-    """Nobody wants to know."""
+    """Ignore progress."""
 
 
 class Counter:
-    """Adds up what several threads do of one piece of work."""
+    """Adds up the parts of one work that several threads do."""
 
     def __init__(self, tell: Tell, what: str, of: int) -> None:
         self._tell, self._what, self._of = tell, what, of
@@ -22,7 +22,7 @@ class Counter:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """So much more is done."""
+        """Add files or bytes that are done."""
         with self._lock:
             self._done += count
         self._tell(self._what, self._done, self._of)

@@ -1,6 +1,6 @@
-"""What we know of a workspace from before: the hashes of its files, and the manifests that were sent.
+"""A cache of what earlier runs found in a workspace: the hashes of its files, and the manifests that were sent.
 
-It is a cache: whatever is damaged in it counts as not there, and one that cannot be written is no error.
+Damaged parts of it count as missing, and a cache that cannot be written is no error.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from typing import Any
 from mesh.workspace.listing import Entry
 from mesh.workspace.manifest import Manifest, contents_in, hash_of, not_in, read_manifest
 
-MOST_MANIFESTS = 8  # of one workspace
-MOST_WORKSPACES = 64
-CONTENTS = ".contents"  # beside a manifest: the hashes in it, that nothing need be unpacked for
+MANIFESTS_KEPT = 8  # of one workspace
+WORKSPACES_KEPT = 64
+CONTENTS = ".contents"  # beside a manifest: the hashes in it, without compression
 HASHES = f"hashes-{sys.implementation.cache_tag}"  # marshal reads 100,000 entries in a fifth of json's time
-HEADER = b"mesh hashes 2 "  # and the hash of the rest of the file: damaged data is nothing for marshal
+HEADER = b"mesh hashes 2 "  # then the hash of the rest of the file, because marshal must not read damaged data
 
-Row = tuple[Any, ...]  # an entry of a listing, as marshal takes it
-# Rows; of each a file's hash, "" of all others; the tree hash, if they are all of a workspace.
+Row = tuple[Any, ...]  # an entry of a listing, in a form for marshal
+# Rows; each file's hash, "" for other entries; the tree hash, if they are all of a workspace.
 Known = tuple[tuple[Row, ...], tuple[str, ...], str]
 NOTHING: Known = (), (), ""
 
 
 class HashCache:
-    """The cache of one workspace. Another mesh may write it at the same time; the last one wins."""
+    """The cache of one workspace. Another client may write it at the same time; the last one wins."""
 
     def __init__(self, workspace: Path, directory: Path) -> None:
         """directory: see cache_directory."""
         path = os.fsencode(workspace.resolve())
         self._directory = directory / "workspaces" / hash_of(path)
         self._known = self._load()
-        # A pack that nobody wants any more may find a file changed while all is listed anew.
+        # A pack that is not wanted any more may find a changed file while all files are listed again.
         self._lock = threading.Lock()
 
     def whole(self, entries: tuple[Entry, ...]) -> tuple[str, Sequence[str]]:
-        """The tree hash and the contents of a listing that is just the one that was kept; else "", ()."""
+        """Return the tree hash and contents of a listing that equals the kept one; else "", ()."""
         rows, contents, tree = self._known
         return (tree, contents) if entries == rows else ("", ())
 
     def contents(self, entries: Sequence[Entry]) -> list[str]:
-        """Of each entry: a file's hash; "" if it is not known, or the file is another one now."""
+        """Return each entry's hash; "" if it is unknown, or the file has changed."""
         rows, contents, _ = self._known
         known = {row[0]: number for number, row in enumerate(rows)}
         numbers = [known.get(entry.path, -1) for entry in entries]
@@ -60,9 +60,9 @@ class HashCache:
         ]
 
     def keep(self, known: Sequence[tuple[Entry, str]], tree: str) -> None:
-        """Know these entries with their contents, and no others.
+        """Remember these entries with their contents, and no others.
 
-        A caller must leave out what was changed just now (see prepare.py).
+        The caller must leave out files that were changed just now (see prepare.py).
 
         tree: the hash of all of them, if they are all of a workspace; else ""
         """
@@ -70,35 +70,35 @@ class HashCache:
             self._keep((tuple(tuple(entry) for entry, _ in known), tuple(content for _, content in known), tree))
 
     def forget(self, path: bytes) -> None:
-        """Do not believe a file's hash any more."""
+        """Forget a file's hash."""
         with self._lock:
             rows, contents, _ = self._known
             numbers = [number for number, row in enumerate(rows) if row[0] != path]
             self._keep((tuple(rows[number] for number in numbers), tuple(contents[number] for number in numbers), ""))
 
     def known_manifest(self, tree: str) -> Manifest | None:
-        """A manifest that was remembered, by its tree hash."""
+        """Return a remembered manifest, by its tree hash."""
         if not re.fullmatch("[0-9a-f]{40}", tree):
             return None
         data = self._read(tree)
-        # Its name is the hash of what stands in it, so that damage shows.
+        # Its name is the hash of its contents, so that damage shows.
         return read_manifest(data) if data and hash_of(data) == tree else None
 
     def remember(self, manifest: Manifest) -> None:
-        """Keep a manifest that was sent, and forget the oldest."""
+        """Keep a manifest that was sent, and remove the oldest."""
         with contextlib.suppress(OSError):
             os.utime(self._directory / manifest.tree)
             return
         data = manifest.to_json()
         self._write(manifest.tree + CONTENTS, contents_in(data))
         self._write(manifest.tree, zlib.compress(data, 1))
-        for old in self._manifests()[MOST_MANIFESTS:]:
+        for old in self._manifests()[MANIFESTS_KEPT:]:
             with contextlib.suppress(OSError):
                 old.with_suffix(CONTENTS).unlink(missing_ok=True)
                 old.unlink()
 
     def never_sent(self, contents: set[str]) -> set[str]:
-        """Which of these are in none of the manifests that are remembered."""
+        """Return the contents that are in no remembered manifest."""
         left = contents
         for path in self._manifests() if left else ():
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class HashCache:
         return left
 
     def _manifests(self) -> list[Path]:
-        """The files of remembered manifests, the last one first."""
+        """Return the files of remembered manifests, the last one first."""
         with contextlib.suppress(OSError):
             found = [path for path in self._directory.iterdir() if re.fullmatch("[0-9a-f]{40}", path.name)]
             return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -149,7 +149,7 @@ class HashCache:
                 os.unlink(temporary)
 
     def _drop_old(self) -> None:
-        """Forget the workspaces that were not used for longest; a test suite may make one for each test."""
+        """Remove the workspaces that were not used for longest, because a test suite may make one for each test."""
         found = sorted(self._directory.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for old in found[MOST_WORKSPACES:]:
+        for old in found[WORKSPACES_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)

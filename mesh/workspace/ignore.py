@@ -1,4 +1,4 @@
-"""Which files belong to a workspace: git's rules from every file that git would read, and ours.
+"""The files that belong to a workspace, by git's rules from every file that git would read, and by ours.
 
 In the order of their weight: ``ignore:`` of mesh.yaml; then, from the file's own directory upwards, ``.meshignore``
 and ``.gitignore``, up to the root of the repository also above the workspace; then ``.git/info/exclude``. A user's
@@ -27,11 +27,11 @@ from mesh.workspace.tracked import TrackedFiles
 GITIGNORE = b".gitignore"
 FILES = (GITIGNORE, b".meshignore")  # the later one wins
 GIT = b".git"
-LEFT_OUT = Pattern(GIT, "mesh leaves it out unless mesh.yaml says include_git: true", False, False, NEVER)
+LEFT_OUT = Pattern(GIT, "mesh leaves it out unless mesh.yaml has include_git: true", False, False, NEVER)
 
 
 class Layer:
-    """The rules that were written for one directory."""
+    """The rules in one directory's ignore file."""
 
     def __init__(self, base: bytes, patterns: Sequence[Pattern]) -> None:
         """base: the directory's path and a slash, relative to the top of the walk; b"" for the top itself."""
@@ -39,7 +39,7 @@ class Layer:
         self._patterns = [
             (re.compile(pattern.expression + rb"\Z", re.DOTALL), pattern) for pattern in reversed(patterns)
         ]
-        # Most paths match nothing: one look at all rules together tells.
+        # Most paths match no rule: one search with all rules together shows that.
         self.any = _together(patterns)
         self.any_for_files = _together([pattern for pattern in patterns if not pattern.wants_directory])
 
@@ -47,9 +47,9 @@ class Layer:
         return bool(self._patterns)
 
     def decide(self, path: bytes, is_directory: bool, is_tracked: bool = False) -> Pattern | None:
-        """The last rule that matches a path (relative to the top of the walk), if any does.
+        """Return the last rule that matches a path (relative to the top of the walk), or None.
 
-        is_tracked: skip the rules that exclude nothing that git tracks
+        is_tracked: skip the rules that exclude no tracked file
         """
         path = path[self.base :]
         if not (self.any if is_directory else self.any_for_files).match(path):
@@ -68,15 +68,15 @@ def _together(patterns: Sequence[Pattern]) -> re.Pattern[bytes]:
 
 
 class Rules(Struct, frozen=True, dict=True):
-    """The rules for one directory and what is in it."""
+    """The rules for one directory and its entries."""
 
-    top: bytes  # what paths are relative to: the repository's root, or the workspace
+    top: bytes  # the directory that paths are relative to: the repository's root, or the workspace
     layers: tuple[Layer, ...]  # the later one weighs more
     ours: Layer  # weighs most
 
     keeps_git: bool = False
     tracked: TrackedFiles | None = None  # of the repository that the directory is in; None outside of git
-    # A rule of git's excludes the directory, in which git tracks files all the same: only those belong.
+    # A rule of git excludes the directory, but git tracks files in it: only those belong.
     all_but_tracked: Pattern | None = None
 
     def excludes(self, path: bytes, is_directory: bool) -> bool:
@@ -103,11 +103,11 @@ class Rules(Struct, frozen=True, dict=True):
 
     @cached_property
     def _looks(self) -> list[tuple[int, re.Pattern[bytes], re.Pattern[bytes]]]:
-        """What each layer that has any rules looks at first."""
+        """Return the expressions to try first, for each layer with rules."""
         return [(layer.base, layer.any, layer.any_for_files) for layer in (self.ours, *self.layers) if layer]
 
     def decide(self, path: bytes, is_directory: bool, is_tracked: bool = False) -> Pattern | None:
-        """The rule that decides about a path relative to top, if any does."""
+        """Return the rule that decides about a path relative to top, or None."""
         if path.endswith(GIT) and path[: -len(GIT)][-1:] in (b"", b"/") and not self.keeps_git:
             return LEFT_OUT
         if self.all_but_tracked is not None and not is_tracked:
@@ -119,13 +119,13 @@ class Rules(Struct, frozen=True, dict=True):
         return None
 
     def for_tracked(self, path: bytes) -> Rules:
-        """Return the rules for what is in a directory that git's rules exclude and that holds tracked files."""
+        """Return the rules inside a directory that git's rules exclude and that holds tracked files."""
         if self.tracked is None or self.tracked.is_submodule(path):
             return replace(self, all_but_tracked=None)
         return replace(self, all_but_tracked=self.decide(path, is_directory=True))
 
     def below(self, path: bytes, names: Sequence[bytes]) -> Rules:
-        """The rules for a directory (relative to top; b"" for top) in which these names are."""
+        """Return the rules for a directory (relative to top; b"" for top) with these entries."""
         base = path + b"/" if path else b""
         patterns: list[Pattern] = []
         for name in FILES:
@@ -139,18 +139,18 @@ class Rules(Struct, frozen=True, dict=True):
 
 def _read_file(path: bytes, *, of_git: bool) -> list[Pattern]:
     try:
-        # As git does: a link in place of an ignore file is not followed.
+        # Like git, follow no link in place of an ignore file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             return read_lines(file.read(), os.fsdecode(path), of_git=of_git)
-    except OSError:  # a directory, a link, or unreadable: the listing tells about what cannot be read
+    except OSError:  # a directory, a link, or unreadable: the listing reports unreadable files
         return []
 
 
 def load_rules(
     workspace: Path, ignore: Sequence[str], *, include_git: bool = False, places: Sequence[str] = ()
 ) -> tuple[Rules, bytes]:
-    """The rules for a workspace's own directory, and its path relative to their top (b"" if it is the top).
+    """Return the rules for a workspace's own directory, and its path relative to their top (b"" if it is the top).
 
     places: where each pattern of ignore was written, for people
     """
@@ -170,19 +170,19 @@ def load_rules(
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Why a path belongs, or does not."""
+    """The reason why a path belongs, or does not."""
 
     belongs: bool
-    path: bytes  # relative to the workspace: the path that was asked about, or a directory above it that is left out
-    rule: Pattern | None  # None: no rule is about it
+    path: bytes  # relative to the workspace: the path itself, or a directory above it that is left out
+    rule: Pattern | None  # None: no rule matches
     tracked: str = ""  # "it" or "files in it": git tracks that and so overrules ``rule``
-    git_problem: str = ""  # it does not belong, and git could not be asked if it tracks it, for this reason
+    git_problem: str = ""  # the path does not belong, and git could not be asked if it tracks it, for this reason
 
 
 def explain(
     workspace: Path, path: bytes, ignore: Sequence[str], *, include_git: bool = False, places: Sequence[str] = ()
 ) -> Decision:
-    """Which rule decides about a path, relative to the workspace; with a slash at its end, a directory.
+    """Return the rule that decides about a path, relative to the workspace; with a slash at its end, a directory.
 
     The path need not exist. As with git, nothing below a directory that is left out can belong.
     """

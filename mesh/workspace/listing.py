@@ -1,4 +1,4 @@
-"""The files of a workspace, as they are to be on every host."""
+"""The files of a workspace, as every host is to have them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from mesh.workspace.counting import Tell, untold
 from mesh.workspace.ignore import Rules, load_rules
 from mesh.workspace.tracked import TrackedFiles
 
-MOST_NAMED = 10  # paths in one message
+PATHS_NAMED = 10  # paths in one message
 A_DEVICE = "a device"
 SPECIAL = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: A_DEVICE, stat.S_IFBLK: A_DEVICE}
 
 
-FILE, DIRECTORY, LINK = "f", "d", "l"  # what an entry is, as in the manifest; links are kept, wherever they point to
+# The kinds of entries, as in the manifest; links are kept, wherever they point to.
+FILE, DIRECTORY, LINK = "f", "d", "l"
 
 
 class Entry(NamedTuple):
-    """One path of the workspace, and what lstat says of it. A tuple, as there may be 100,000."""
+    """A path of the workspace, and its lstat result. A tuple, as there may be 100,000."""
 
     path: bytes  # relative, with slashes; any bytes but zero
     kind: str
@@ -43,24 +44,24 @@ _new = tuple.__new__  # an Entry of its fields, in half of the time
 
 
 class Listing(Struct, frozen=True):
-    """Everything that belongs, sorted by path."""
+    """The entries that belong, sorted by path."""
 
     root: bytes
     entries: tuple[Entry, ...]
-    skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
-    started_ns: int  # nanoseconds since the epoch: when the walk began
+    skipped: tuple[str, ...]  # paths that cannot be sent (sockets, FIFOs, devices), each with the reason
+    started_ns: int  # start of the walk, nanoseconds since the epoch
     rules: Mapping[bytes, Rules] = field(default_factory=dict)  # of each directory that belongs, b"" being the root
     inside: bytes = b""  # where the root is, for the rules; with a slash at its end, unless it is their top
-    git_problem: str = ""  # the reason for which git, which is there, did not list the ignored files that it tracks
+    git_problem: str = ""  # why git did not list the ignored files that it tracks; "" without git, or if it did
 
 
 def list_workspace(
     workspace: Path, ignore: Sequence[str], *, include_git: bool = False, tell: Tell = untold
 ) -> Listing:
-    """List a workspace by its ignore files and the patterns of mesh.yaml; tell: hears how many paths there are so far.
+    """List a workspace by its ignore files and the patterns of mesh.yaml; tell: called with the number of paths so far.
 
-    Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Whether a file
-    can be read shows when it is.
+    Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Unreadable
+    files show when they are read.
     """
     started_ns = time.time_ns()
     rules, inside = load_rules(workspace, ignore, include_git=include_git)
@@ -78,7 +79,7 @@ def list_workspace(
 
 
 def obstacle(root: Path, path: bytes) -> str:
-    """Why a path of a workspace cannot be sent, whatever the rules say; "" if it can."""
+    """Return why a path of a workspace cannot be sent, whatever the rules are; "" if it can."""
     place = os.fsencode(root)
     parts = path.strip(b"/").split(b"/")
     for depth in range(1, len(parts)):
@@ -94,16 +95,16 @@ def obstacle(root: Path, path: bytes) -> str:
 
 
 def unreadable(lines: Sequence[str]) -> MeshError:
-    """The error for paths that belong and cannot be read; lines: each with the reason."""
-    more = f"\nand {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
+    """Return the error for paths that belong and cannot be read; lines: each with the reason."""
+    more = f"\nand {len(lines) - PATHS_NAMED} more" if len(lines) > PATHS_NAMED else ""
     return MeshError(
-        "cannot read what belongs to the workspace:\n" + "\n".join(lines[:MOST_NAMED]) + more,
+        "cannot read what belongs to the workspace:\n" + "\n".join(lines[:PATHS_NAMED]) + more,
         hint="make it readable, or name it under ignore: in mesh.yaml",
     )
 
 
 def entry_of(path: bytes, kind: str, status: os.stat_result, target: bytes = b"") -> Entry:
-    """A path as lstat shows it."""
+    """Return the entry of a path from its lstat result."""
     return _new(
         Entry,
         (
@@ -124,13 +125,14 @@ def entry_of(path: bytes, kind: str, status: os.stat_result, target: bytes = b""
 class _Walk:
     def __init__(self, root: bytes, inside: bytes, tell: Tell) -> None:
         self.root, self._tell = root, tell
-        self.inside = inside + b"/" if inside else b""  # where the workspace is, for the rules
+        self.inside = inside + b"/" if inside else b""  # path of the workspace, for the rules
         self.rules: dict[bytes, Rules] = {}
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
-        self._asked: list[TrackedFiles] = []  # whose git has been started
-        self._left_out: list[tuple[Rules, bytes, os.DirEntry[bytes]]] = []  # what git's rules exclude; git may track it
+        self._asked: list[TrackedFiles] = []  # git was started for these
+        # Excluded by git's rules; git may track them.
+        self._left_out: list[tuple[Rules, bytes, os.DirEntry[bytes]]] = []
 
     def directory(self, path: bytes, rules: Rules) -> None:
         """Take everything below a directory that belongs. Of 100,000 files, each call here counts."""
@@ -138,7 +140,7 @@ class _Walk:
             with os.scandir(os.path.join(self.root, path)) as found:
                 children = list(found)
         except OSError as error:
-            if path and isinstance(error, FileNotFoundError):  # it has just been deleted
+            if path and isinstance(error, FileNotFoundError):  # deleted just now
                 raise
             self._cannot_read(path, error)
             return
@@ -157,13 +159,13 @@ class _Walk:
                         self._asked.append(rules.tracked)
                         rules.tracked.start()
                     self._left_out.append((rules, prefix + name, child))
-            except FileNotFoundError:  # it has just been deleted
+            except FileNotFoundError:  # deleted just now
                 continue
             except OSError as error:
                 self._cannot_read(prefix + name, error)
 
     def tracked(self) -> None:
-        """Take what git tracks although its ignore files name it. Raises MeshError if git does not end."""
+        """Add tracked files that ignore files name. Raises MeshError if git does not end."""
         while self._left_out:
             left_out, self._left_out = self._left_out, []
             for rules, path, child in left_out:
@@ -172,17 +174,17 @@ class _Walk:
                     is_directory = child.is_dir(follow_symlinks=False)
                     if rules.is_tracked(inside, is_directory) and not rules.excludes(inside, is_directory):
                         self._take(path, child, rules.for_tracked(inside) if is_directory else rules)
-                except FileNotFoundError:  # it has just been deleted
+                except FileNotFoundError:  # deleted just now
                     continue
                 except OSError as error:
                     self._cannot_read(path, error)
 
     def git_problem(self) -> str:
-        """Return the first reason for which a git that is there could not be asked; "" if there is none."""
+        """Return the first reason why an installed git could not be asked; "" if there is none."""
         return next((tracked.problem for tracked in self._asked if tracked.is_refused), "")
 
     def close(self) -> None:
-        """Stop each git that is still at work."""
+        """Stop each git that still runs."""
         for tracked in self._asked:
             tracked.stop()
 
@@ -204,7 +206,7 @@ class _Walk:
 
 
 def told(path: bytes) -> str:
-    """A path for people: on one line, whatever it holds.
+    """Escape a path for people, on one line.
 
     >>> told(b"a\\nb\\xff")
     'a\\\\nb\\\\xff'

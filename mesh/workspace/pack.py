@@ -1,4 +1,4 @@
-"""The contents that hosts lack, as one zip (docs/sync.md), and what changed of large files block by block."""
+"""Packs: the contents that hosts lack, as one zip (docs/sync.md), and the changes of large files block by block."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from msgspec import Struct
 
 from mesh.core.errors import MeshError
 from mesh.workspace.counting import Counter, Tell, untold
-from mesh.workspace.listing import MOST_NAMED, told
+from mesh.workspace.listing import PATHS_NAMED, told
 from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
 
 INDEX = "index.json"
-BLOCK = 1 << 17  # bytes of a block of a large file
-PIECE = 1 << 18  # bytes read at a time
-SMALL = 1 << 18  # bytes; so much of a file, and less, shares a member with others
-BUNDLE = 1 << 20  # bytes of such a member
-SAMPLES, SAMPLE = 8, 1 << 13  # pieces and bytes of each that tell whether compressing pays
-WORTH = 0.9  # of its size
+BLOCK_BYTES = 1 << 17  # of a block of a large file
+PIECE_BYTES = 1 << 18  # read at a time
+SMALL_FILE_BYTES = 1 << 18  # files up to this size share a member with others
+BUNDLE_BYTES = 1 << 20  # of such a member
+SAMPLES, SAMPLE_BYTES = 8, 1 << 13  # pieces of a file, and bytes of each, by which to decide if compressing pays
+WORTHWHILE_RATIO = 0.9  # a pack is compressed if that leaves less than this share of its size
 STAT_BLOCK_BYTES = 512  # stat(2): st_blocks
-ZIP64 = 1 << 30  # bytes of a member that may need more than 32 bits
+ZIP64_BYTES = 1 << 30  # a member of this size may need more than 32 bits
 NEW = -1  # in place of an offset: the bytes come from the pack
 
 Operation = tuple[int, int]  # offset in the base, or NEW; length
 
 
 class Want(Struct, frozen=True):
-    """A content that a host lacks, and what it has instead; hosts with equal wants need the same pack."""
+    """A content that a host lacks, and its other version there; hosts with equal wants need the same pack."""
 
     hash: str
     size: int  # bytes
     base: str = ""  # another version's hash; "": the host has none
     base_size: int = 0  # bytes
-    head: tuple[str, ...] = ()  # the hash of each block of the base from its start, the last one may be shorter
-    tail: tuple[str, ...] = ()  # the same from its end, the last one being the first of the file
+    head: tuple[str, ...] = ()  # the hash of each block of the base from its start; the last one may be shorter
+    tail: tuple[str, ...] = ()  # the same from its end; the last one is the start of the file
 
 
 class Packed(Struct, frozen=True, kw_only=True):
-    """What went into a pack."""
+    """The contents of a pack."""
 
     contents: int
     size: int  # bytes of the pack
@@ -52,7 +52,7 @@ class Packed(Struct, frozen=True, kw_only=True):
 
 
 class Changed(MeshError):
-    """Files are not what the manifest says any more; paths as in the manifest."""
+    """Files that differ from the manifest; paths as in the manifest."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         error = changes_while_it_is_read([told(path.encode("latin-1")) for path in paths])
@@ -61,8 +61,8 @@ class Changed(MeshError):
 
 
 def changes_while_it_is_read(names: Sequence[str]) -> MeshError:
-    """The error for files that will not hold still."""
-    lines = [f"{name}: changes while it is read" for name in names[:MOST_NAMED]]
+    """Return the error for files that change again and again."""
+    lines = [f"{name}: changes while it is read" for name in names[:PATHS_NAMED]]
     return MeshError(
         "cannot send:\n" + "\n".join(lines),
         hint="name what a running program writes under ignore: in mesh.yaml, or wait for it",
@@ -70,7 +70,7 @@ def changes_while_it_is_read(names: Sequence[str]) -> MeshError:
 
 
 def read_wants(rows: object) -> tuple[Want, ...]:
-    """What a host says that it lacks, from JSON. Raises ValueError if that is something else."""
+    """Read the contents that a host lacks, from JSON. Raises ValueError if it is malformed."""
     if not isinstance(rows, list):
         raise ValueError("expected a list of contents")
     return tuple(_read_want(row) for row in rows)
@@ -113,8 +113,8 @@ def make(
 ) -> Packed:
     """Write a pack of the wanted contents to a file. Needs some MB of memory, whatever the size of files.
 
-    compress: deflate where that makes it smaller; the caller knows whether the link is slower than that
-    step: called with each file's path while it is open, for tests; tell: hears how far it is
+    compress: deflate where that makes it smaller; the caller decides if the link is slow enough for that
+    step: called with each file's path while it is open, for tests; tell: called with the progress
     Raises Changed.
     """
     changed: list[str] = []
@@ -122,7 +122,7 @@ def make(
         counter = Counter(tell, "packing", sum(entries[0].size for _, entries in contents))
         writer = _Writer(root, pack, compress, step, counter)
         for want, entries in contents:
-            # A file of the same content will do.
+            # Any file of the same content serves.
             if not any(writer.add(want, entry) for entry in entries):
                 changed += [entry.path for entry in entries]
         writer.finish()
@@ -132,7 +132,7 @@ def make(
 
 
 class _Writer:
-    """Adds contents; what is written of a file that has changed stays in the pack, and nothing refers to it."""
+    """Adds contents. Parts of a file that has changed stay in the pack, without an entry in the index."""
 
     def __init__(
         self, root: bytes, pack: zipfile.ZipFile, compress: bool, step: Callable[[bytes], None], counter: Counter
@@ -142,14 +142,14 @@ class _Writer:
         self._index: list[tuple[str, str, int, int, str, list[Operation]]] = []
         self._members = 1
         self._bundle, self._bundled = bytearray(), "1"  # small contents, and the member that they will be in
-        self._is_used = False  # one that holds nothing but empty contents is a member as well
+        self._is_used = False  # a member of empty contents alone counts as well
         self.literal = 0
 
     def add(self, want: Want, entry: Entry) -> bool:
-        """Add a content as a file has it; False if the file has another one."""
+        """Add a content from a file; return False if the file has another one."""
         path = entry.path.encode("latin-1")
         try:
-            # Not a link and not a FIFO, even if it has become one since it was listed.
+            # Take no link and no FIFO, even if the file has become one since it was listed.
             descriptor = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb", buffering=0) as file:
                 before = os.fstat(descriptor)
@@ -157,11 +157,11 @@ class _Writer:
                     return False
                 self._step(path)
                 operations = find_operations(file, entry.size, want)
-                # Zeros are nothing when deflated, and a sparse file may be larger than any disk.
+                # Zeros take almost no room when deflated, and a sparse file may be larger than any disk.
                 is_sparse = before.st_blocks * STAT_BLOCK_BYTES < before.st_size // 2
                 place = self._copy(file, operations, want.hash, is_sparse)
                 after = os.fstat(descriptor)
-        except OSError:  # gone, or unreadable: listing it again will tell
+        except OSError:  # deleted or unreadable: the next listing reports that
             return False
         if not place or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             return False
@@ -171,7 +171,7 @@ class _Writer:
         return True
 
     def finish(self) -> None:
-        """Write what is left, and the index."""
+        """Write the last members, and the index."""
         self._flush()
         with self._open(INDEX, self._compress) as member:
             member.write(json.dumps(self._index, separators=(",", ":")).encode())
@@ -179,7 +179,7 @@ class _Writer:
     def _copy(
         self, file: IO[bytes], operations: Sequence[Operation], content: str, is_sparse: bool
     ) -> tuple[str, int, int] | None:
-        """Add what is new in a file; return its place, or None if the file as a whole has another hash."""
+        """Add the new bytes of a file; return their place, or None if the whole file has another hash."""
         length = sum(length for offset, length in operations if offset == NEW)
         digest = new_hash()
 
@@ -187,11 +187,11 @@ class _Writer:
             digest.update(data)
             self._counter.add(len(data))
 
-        if length <= SMALL:
+        if length <= SMALL_FILE_BYTES:
             data = b"".join(_new(file, operations, see))
             if digest.hexdigest() != content:
                 return None
-            if len(self._bundle) + length > BUNDLE:
+            if len(self._bundle) + length > BUNDLE_BYTES:
                 self._flush()
             place = self._bundled, len(self._bundle), length
             self._bundle += data
@@ -213,16 +213,16 @@ class _Writer:
         self._bundle, self._bundled, self._is_used = bytearray(), str(self._members), False
 
     def _open(self, name: str, deflated: bool, size: int = 0) -> IO[bytes]:
-        # Given as a name and not as a ZipInfo, so that the pack's level holds.
+        # Pass a name and not a ZipInfo, so that the pack's level holds.
         self._pack.compression = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
-        return self._pack.open(name, "w", force_zip64=size > ZIP64)
+        return self._pack.open(name, "w", force_zip64=size > ZIP64_BYTES)
 
 
 def _new(file: IO[bytes], operations: Sequence[Operation], see: Callable[[bytes], None]) -> Iterator[bytes]:
-    """The new bytes of a file, in pieces; see: gets all of its bytes."""
+    """Yield the new bytes of a file, in pieces; see: gets all of its bytes."""
     file.seek(0)
     for offset, length in operations:
-        while length and (data := file.read(min(PIECE, length))):
+        while length and (data := file.read(min(PIECE_BYTES, length))):
             see(data)
             length -= len(data)
             if offset == NEW:
@@ -230,18 +230,18 @@ def _new(file: IO[bytes], operations: Sequence[Operation], see: Callable[[bytes]
 
 
 def find_operations(file: IO[bytes], size: int, want: Want) -> list[Operation]:
-    """How a file is made of pieces of the base and new bytes; [(NEW, size)] if nothing of the base is in it.
+    """Split a file into pieces of the base and new bytes; [(NEW, size)] if it shares none with the base.
 
-    Blocks that lie as they did from the start, or from the end, are found: a change in place, something appended, one
-    insertion or one deletion anywhere cost what has changed and up to two blocks.
+    Only blocks at their old distance from the start or from the end are found. A change in place, an addition at the
+    end, or one insertion or deletion anywhere then costs its own size and up to two blocks.
     """
     if not want.base:
         return [(NEW, size)]
-    matches = list(_matches(file, _head_blocks(size), want.head, lambda number: number * BLOCK))
+    matches = list(_matches(file, _head_blocks(size), want.head, lambda number: number * BLOCK_BYTES))
     for start, end in _gaps(matches, size):
         blocks = _tail_blocks(size, start, end)
         for offset, length, source in _matches(
-            file, blocks, want.tail, lambda number: max(0, want.base_size - (number + 1) * BLOCK)
+            file, blocks, want.tail, lambda number: max(0, want.base_size - (number + 1) * BLOCK_BYTES)
         ):
             cut = max(0, start - offset)
             matches.append((offset + cut, min(end, offset + length) - offset - cut, source + cut))
@@ -263,37 +263,37 @@ _Match = tuple[int, int, int]  # offset, length, offset in the base
 
 
 def _head_blocks(size: int) -> _Blocks:
-    for number, offset in enumerate(range(0, size, BLOCK)):
-        yield number, offset, min(BLOCK, size - offset)
+    for number, offset in enumerate(range(0, size, BLOCK_BYTES)):
+        yield number, offset, min(BLOCK_BYTES, size - offset)
 
 
 def _tail_blocks(size: int, start: int, end: int) -> _Blocks:
-    """Blocks counted from the end of the file, those that overlap a range."""
-    for number in range((size - end) // BLOCK, -(-(size - start) // BLOCK)):
-        offset = size - (number + 1) * BLOCK
-        yield number, max(0, offset), min(BLOCK, BLOCK + offset)
+    """Yield blocks counted from the end of the file that overlap a range."""
+    for number in range((size - end) // BLOCK_BYTES, -(-(size - start) // BLOCK_BYTES)):
+        offset = size - (number + 1) * BLOCK_BYTES
+        yield number, max(0, offset), min(BLOCK_BYTES, BLOCK_BYTES + offset)
 
 
 def _matches(file: IO[bytes], blocks: _Blocks, hashes: Sequence[str], source: Callable[[int], int]) -> Iterator[_Match]:
-    """The blocks whose hashes are known; source: where a block of this number lies in the base."""
+    """Yield the blocks whose hashes the base has; source: returns the place of a block in the base, by its number."""
     known = {content: number for number, content in enumerate(hashes)}
     for number, offset, length in blocks if known else ():
         content = hash_of(os.pread(file.fileno(), length, offset))
-        # Of equal blocks (of zeros, say) the one at the same place: pieces that lie together become one.
+        # Take the block at the same place among equal ones (for example of zeros), because adjacent pieces become one.
         same = number < len(hashes) and hashes[number] == content
         if same or content in known:
             yield offset, length, source(number if same else known[content])
 
 
 def _gaps(matches: Sequence[_Match], size: int) -> list[tuple[int, int]]:
-    """The ranges that no match covers; matches are in order."""
+    """Return the ranges that no match covers; matches are in order."""
     ends = [0, *(offset + length for offset, length, _ in matches)]
     starts = [*(offset for offset, _, _ in matches), size]
     return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
 
 
 def _samples(file: IO[bytes], operations: Sequence[Operation]) -> Iterator[bytes | bytearray]:
-    """Some of the new bytes of a file."""
+    """Yield some of the new bytes of a file."""
     position, longest = 0, (0, 0)
     for offset, length in operations:
         if offset == NEW and length > longest[1]:
@@ -303,12 +303,12 @@ def _samples(file: IO[bytes], operations: Sequence[Operation]) -> Iterator[bytes
 
 
 def _spread(length: int, take: Callable[[slice], bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Pieces from all over some bytes."""
-    for start in range(0, length, max(SAMPLE, -(-length // SAMPLES))):
-        yield take(slice(start, min(length, start + SAMPLE)))
+    """Yield pieces from all over some bytes."""
+    for start in range(0, length, max(SAMPLE_BYTES, -(-length // SAMPLES))):
+        yield take(slice(start, min(length, start + SAMPLE_BYTES)))
 
 
 def _pays(samples: Iterable[bytes | bytearray]) -> bool:
-    # Each for itself: what repeats only far away in a file does not shrink it.
+    # Compress each sample for itself, because repetitions that are far apart do not shrink a file.
     sizes = [(len(zlib.compress(sample, 1)), len(sample)) for sample in samples]
-    return sum(after for after, _ in sizes) < WORTH * sum(before for _, before in sizes)
+    return sum(after for after, _ in sizes) < WORTHWHILE_RATIO * sum(before for _, before in sizes)

@@ -1,8 +1,8 @@
 """Ignore patterns, by git's rules (gitignore(5), and git's dir.c and wildmatch.c where the page is silent).
 
-gitignore-parser reads a rule's flags: is it negated, does it want a directory, is it anchored. Its matcher differs
-from git's (``build/`` matches a file there, ``\\`` is no escape, ``[!a]`` knows characters where git knows bytes) and
-takes 20 times longer, so the expressions are our own, over bytes.
+gitignore-parser reads a rule's flags: negated, for directories only, anchored. Its matcher differs from git's
+(``build/`` matches a file there, ``\\`` is no escape, ``[!a]`` matches characters instead of bytes) and takes 20 times
+longer. So the expressions are our own, over bytes.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ NEVER = rb"(?!)"
 
 
 class Pattern(Struct, frozen=True):
-    """One rule, for paths relative to the directory that it was written for."""
+    """A rule, for paths relative to the directory of its ignore file."""
 
     text: bytes  # as it was written
     place: str  # file and line
     negated: bool
     wants_directory: bool
     expression: bytes  # matches a whole path
-    of_git: bool = False  # from a file of git's own: it excludes nothing that git tracks
+    of_git: bool = False  # from an ignore file of git: it excludes no tracked file
 
 
 def read_lines(data: bytes, place: str, *, of_git: bool = False) -> list[Pattern]:
-    """The rules of an ignore file."""
+    """Return the rules of an ignore file."""
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     found = (read(line.removesuffix(b"\r"), f"{place}:{number}", of_git) for number, line in enumerate(lines, 1))
     return [pattern for pattern in found if pattern is not None]
 
 
 def read_ours(lines: Sequence[str], places: Sequence[str] = ()) -> list[Pattern]:
-    """The rules of ``ignore:`` in mesh.yaml: a leading ``./`` anchors, a leading ``*/`` means any depth.
+    """Return the rules of ``ignore:`` in mesh.yaml: a leading ``./`` anchors, a leading ``*/`` means any depth.
 
-    places: where each was written; without them, its number in the list
+    places: file and line of each; by default its number in the list
     """
     places = places or [f"mesh.yaml: ignore[{number}]" for number in range(len(lines))]
     patterns = []
@@ -68,7 +68,7 @@ def read_ours(lines: Sequence[str], places: Sequence[str] = ()) -> list[Pattern]
 
 
 def read(line: bytes, place: str, of_git: bool = False) -> Pattern | None:
-    """One line; None if it is no rule."""
+    """Parse one line; return None if it is no rule."""
     line = _without_trailing_spaces(line)
     if not line or line.startswith(b"#"):
         return None
@@ -83,9 +83,9 @@ def read(line: bytes, place: str, of_git: bool = False) -> Pattern | None:
 
 
 def _skeleton(line: bytes) -> str:
-    """What a pattern's flags depend on: a leading ``!``, and where slashes are.
+    """Return the part of a pattern that decides its flags: a leading ``!``, and the positions of slashes.
 
-    gitignore-parser stumbles over stars, brackets and backslashes, and reads the flags right without them.
+    gitignore-parser fails on stars, brackets and backslashes, and reads the flags right without them.
 
     >>> _skeleton(b"!a/**/[b-z]\\\\/")
     '!x/xx/xxxxxx/'
@@ -111,7 +111,7 @@ def _without_trailing_spaces(line: bytes) -> bytes:
 
 
 def _translate(body: bytes) -> bytes:
-    """A pattern as a regular expression over a path, as git's wildmatch with WM_PATHNAME reads it."""
+    """Translate a pattern to a regular expression over a path, as git's wildmatch with WM_PATHNAME reads it."""
     parts = []
     position = 0
     while position < len(body):
@@ -125,7 +125,7 @@ def _translate(body: bytes) -> bytes:
                 parts.append(b".*")
             elif end - position > 1 and alone:
                 parts.append(b"(?:.*/)?")
-                end += 1  # the slash is in it
+                end += 1  # include the slash
             else:
                 parts.append(b"[^/]*")
             position = end
@@ -150,7 +150,7 @@ def _translate(body: bytes) -> bytes:
 
 
 def _bracket(body: bytes, position: int) -> tuple[bytes, int] | None:
-    """The set that begins at position, and where it ends; None if it never ends, or git knows no such class."""
+    """Return the set that begins at position, and its end; None if it never ends, or git has no such class."""
     negated = body[position : position + 1] in (b"!", b"^")
     position += negated
     members: list[bytes] = []

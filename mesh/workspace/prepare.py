@@ -1,4 +1,4 @@
-"""From a directory to its manifest: listed, hashed where the cache does not know, read again where a file changes."""
+"""The way from a directory to its manifest: list it, hash files that the cache lacks, read changing files again."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from mesh.workspace.hashes import HashCache
 from mesh.workspace.listing import Listing, entry_of, list_workspace, told, unreadable
 from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
 
-TRIES = 3  # for a file that changes while it is read
-RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may change again and show the same times
-LATEST = (1 << 63) - 1  # nanoseconds: in 2262; ext4 has times until 2446, and hosts take eight bytes
-PIECE = 1 << 18  # bytes read at a time
-LARGE = 1 << 20  # bytes; hashing such a file lets other threads work, with small ones they only wait for each other
-FEW_FILES, FEW_BYTES = 16, 1 << 20  # that are soon read
+READ_TRIES = 3  # for a file that changes while it is read
+RECENT_NS = 2_000_000_000  # a file that was changed so shortly before may change again and keep its times
+MTIME_LIMIT_NS = (1 << 63) - 1  # in 2262; ext4 has times until 2446, and hosts take eight bytes
+PIECE_BYTES = 1 << 18  # read at a time
+# Hashing a file of this size lets other threads work; with smaller ones they only wait for each other.
+LARGE_FILE_BYTES = 1 << 20
+FEW_FILES, FEW_BYTES = 16, 1 << 20  # a workspace with at most these is read quickly
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """A workspace that can be sent: what it was at one moment."""
+    """A workspace that can be sent: its state at one moment."""
 
     root: bytes
     manifest: Manifest
-    skipped: tuple[str, ...]  # what cannot be sent (sockets, FIFOs, devices), each with the reason
-    notices: tuple[str, ...]  # what else the user should know
+    skipped: tuple[str, ...]  # paths that cannot be sent (sockets, FIFOs, devices), each with the reason
+    notices: tuple[str, ...]  # other lines for the user
     cache: HashCache
 
     def pack(
@@ -49,8 +50,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
     ) -> pack.Packed:
         """Write the contents that hosts lack (see pack.make).
 
-        Raises Changed if a file is not what the manifest says any more: prepare the workspace again, at most three
-        times, and let the last error be the user's.
+        Raises Changed if a file differs from the manifest. Then prepare the workspace again, at most three times, and
+        raise the last error to the user.
         """
         contents = pack.find(self.manifest, wanted)
         try:
@@ -64,9 +65,9 @@ class Prepared(Struct, frozen=True, kw_only=True):
 def prepare(
     workspace: Path, ignore: Sequence[str], cache: HashCache, *, include_git: bool = False, tell: Tell = untold
 ) -> Prepared:
-    """List a workspace and hash what is not known; tell: hears how far that is.
+    """List a workspace and hash its files as far as the cache lacks them; tell: called with the progress.
 
-    Raises MeshError naming what cannot be read, or changes faster than it is read.
+    Raises MeshError naming files that cannot be read, or change faster than they are read.
     """
     listing = list_workspace(workspace, ignore, include_git=include_git, tell=tell)
     manifest = make_manifest(listing, cache, tell=tell)
@@ -77,7 +78,7 @@ def prepare(
 def make_manifest(
     listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None, tell: Tell = untold
 ) -> Manifest:
-    """The manifest of what was listed; a file that is gone by now is left out.
+    """Return the manifest of a listing; files that were deleted since are left out.
 
     step: called with each file's path while it is read, for tests
     Raises MeshError naming files that change faster than they are read, or cannot be read.
@@ -97,10 +98,10 @@ def make_manifest(
     manifest = manifest_of(starmap(_entry, good))
     learned = [one for one, _ in settled if one.path in hashed]
     is_whole = len(settled) == len(now)
-    # Of an edit or two there is little to know: to write down all takes longer than to read those once more.
+    # After an edit or two few hashes are new: reading those files again is faster than writing the whole cache.
     if is_whole or len(learned) > FEW_FILES or sum(one.size for one in learned) > FEW_BYTES:
         cache.keep(settled, manifest.tree if is_whole else "")
-    # One that was deleted meanwhile does not belong any more.
+    # A file that was deleted meanwhile does not belong any more.
     errors = {path: one for path, one in hashed.items() if isinstance(one, OSError)}
     troubles = [
         f"{told(path)}: {one.strerror}" for path, one in errors.items() if not isinstance(one, FileNotFoundError)
@@ -114,22 +115,22 @@ def make_manifest(
 
 
 def _entry(found: listed.Entry, content: str) -> Entry:
-    """What the manifest has of a path. content: a file's hash"""
+    """Return the manifest's entry for a path. content: a file's hash"""
     path, kind, mode, size, mtime_ns, _, _, _, _, target = found
     if kind == listed.LINK:
         return Entry(path.decode("latin-1"), kind, mode, 0, 0, target.decode("latin-1"))
-    return Entry(path.decode("latin-1"), kind, mode, max(-LATEST, min(mtime_ns, LATEST)), size, content)
+    return Entry(path.decode("latin-1"), kind, mode, max(-MTIME_LIMIT_NS, min(mtime_ns, MTIME_LIMIT_NS)), size, content)
 
 
-Hashed = tuple[listed.Entry, str] | OSError | None  # None: it changed each time that it was read
+Hashed = tuple[listed.Entry, str] | OSError | None  # None: the file changed each time that it was read
 
 
 def _hash_all(
     root: bytes, files: Sequence[listed.Entry], step: Callable[[bytes], None], counter: Counter
 ) -> dict[bytes, Hashed]:
-    """What became of each file, by its path."""
-    small = [found for found in files if found.size < LARGE]
-    large = [found for found in files if found.size >= LARGE]
+    """Hash files in several threads; return the result of each by its path."""
+    small = [found for found in files if found.size < LARGE_FILE_BYTES]
+    large = [found for found in files if found.size >= LARGE_FILE_BYTES]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         later = {found.path: pool.submit(_hash, root, found, step, counter) for found in large}
         hashed = {found.path: _hash(root, found, step, counter) for found in small}
@@ -137,10 +138,10 @@ def _hash_all(
 
 
 def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], counter: Counter) -> Hashed:
-    """A file as it is at one moment."""
+    """Hash a file in its state of one moment."""
     try:
-        for _ in range(TRIES):
-            # Not a link and not a FIFO, even if it has become one since it was listed.
+        for _ in range(READ_TRIES):
+            # Take no link and no FIFO, even if the file has become one since it was listed.
             descriptor = os.open(os.path.join(root, found.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb", buffering=0) as file:
                 before = os.fstat(descriptor)
@@ -148,7 +149,7 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], count
                     return None
                 step(found.path)
                 digest = new_hash()
-                while data := file.read(min(PIECE, before.st_size + 1)):
+                while data := file.read(min(PIECE_BYTES, before.st_size + 1)):
                     digest.update(data)
                     counter.add(len(data))
                 now = entry_of(found.path, found.kind, os.fstat(descriptor))
@@ -160,14 +161,14 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], count
 
 
 def _git_problem(listing: Listing) -> tuple[str, ...]:
-    """Name the reason for which git did not list the ignored files that it tracks: they would be sent."""
+    """Return a notice if git did not list the ignored files that it tracks, which would be sent."""
     if not listing.git_problem:
         return ()
     return (f"workspace: no file that .gitignore names is sent, tracked or not ({listing.git_problem})",)
 
 
 def _hard_links(listing: Listing) -> tuple[str, ...]:
-    """Tell of files with several names in the workspace: hosts get a file of its own for each."""
+    """Return a notice about files with several names in the workspace: hosts get a separate file for each."""
     names: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
     for entry in listing.entries:
         if entry.names > 1 and entry.kind == listed.FILE:

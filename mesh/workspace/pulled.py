@@ -1,7 +1,7 @@
-"""Where files from a host are put: one directory, and whatever the host names, nothing is written outside of it.
+"""Writing pulled files into one directory. Whatever a host names, no byte is written outside of it.
 
-No name that comes from a host is given to the system as a path: directories are opened one below the other, none of
-them through a link. A file is written in a directory for unfinished files and moved to its place when it is complete.
+The system gets no path from a host: directories are opened one below the other, none of them through a link. A file is
+written in a directory for unfinished files and moved to its path when it is complete.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mesh.core.errors import MeshError, PathRefused
 from mesh.core.pull import Offer
 from mesh.workspace.manifest import new_hash
 
-# The directory of unfinished files. It is in the one where files are put, so that they can be renamed to their place;
-# no other name is kept from the hosts.
+# The directory of unfinished files, inside the directory of the pull, so that files can be renamed to their path. No
+# other name is refused to the hosts.
 PARTS = b".mesh-parts"
-PIECE = 1 << 18  # bytes read at a time
-HOLE_BYTES = 1 << 16  # so many zeros, and more, are not written where a file is new
+PIECE_BYTES = 1 << 18  # read at a time
+HOLE_BYTES = 1 << 16  # this many zeros are left out as a hole of a new file
 ZEROS = bytes(HOLE_BYTES)
-MODES = 0o777  # no host gives us programs that run as somebody else
+MODE_BITS = 0o777  # the mode bits that are taken from a host, so that no host can give us a setuid program
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
 
 
@@ -38,38 +38,40 @@ NOTHING = Offer(size=0, hash="")
 
 
 class PulledFiles:
-    """One directory. Not for several threads; all methods may raise PathPathRefused, and OSError.
+    """The directory of one host's files. Not for several threads; all methods may raise PathRefused and OSError.
 
-    Directories get their modes and times with ``close``, when nothing is put into them any more.
+    Directories get their modes and times in ``close``, after all their files.
     """
 
     def __init__(self, place: Path, made: Callable[[Path], None] = lambda place: None) -> None:
-        """place: made with the first path that comes; its parent may be a link, itself it must be a directory.
+        """place: made for the first path; its parent may be a link, itself it must be a directory.
 
-        made: called with the parent if it has been made for this
+        made: called with the parent if it was made as well
         """
         self._place, self._made = place, made
         self._root = -1
-        self._parts = -1  # the directory of unfinished files, if it has been needed
+        self._parts = -1  # the directory of unfinished files, once it is needed
         self._entered: tuple[bytes, int] = (b"", -1)  # the last directory that was opened
-        self._directories: dict[bytes, tuple[int, int]] = {}  # mode and mtime_ns to be given at the end; -1: as it is
-        self._file = -1  # the one that is being written
+        self._directories: dict[bytes, tuple[int, int]] = {}  # mode and mtime_ns for ``close``; -1: unchanged
+        self._file = -1  # the file that is being written
         self._path = b""
         self._digest: _Hash = new_hash()
         self._offer = NOTHING
-        self._written = 0  # bytes of it
+        self._written = 0  # bytes of the file
 
     # ---- paths
 
     def directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
-        """Have a directory there; "" is the place itself."""
+        """Make or keep a directory; "" is the pull's own."""
         if path:
             self._parent_of(path)
-        self._enter(path, 0o700)  # nobody looks into it before it has its own mode
-        self._directories[path] = mode & MODES, mtime_ns
+        self._enter(path, 0o700)  # closed to others until it has its own mode
+        self._directories[path] = mode & MODE_BITS, mtime_ns
 
     def link(self, path: bytes, target: bytes, mtime_ns: int) -> bool:
-        """Have a link there, wherever it points to: nobody follows it. False if it was there already."""
+        """Make a symbolic link, wherever it points to, because mesh follows none. Return False if it was there
+        already.
+        """
         parent, name = self._parent_of(path)
         if self._kind(parent, name) == stat.S_IFLNK and os.readlink(name, dir_fd=parent) == target:
             return False
@@ -82,19 +84,19 @@ class PulledFiles:
         return True
 
     def has(self, path: bytes, mode: int, mtime_ns: int, size: int) -> bool:
-        """Whether a file of this size and time is here, as an earlier pull has left it; it gets the mode."""
+        """Return True if a file of this size and time is here from an earlier pull, and give it the mode."""
         parent, name = self._parent_of(path)
         if self._kind(parent, name) != stat.S_IFREG:
             return False
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if (status.st_size, status.st_mtime_ns) != (size, mtime_ns):
             return False
-        if stat.S_IMODE(status.st_mode) != mode & MODES:
-            os.chmod(name, mode & MODES, dir_fd=parent)
+        if stat.S_IMODE(status.st_mode) != mode & MODE_BITS:
+            os.chmod(name, mode & MODE_BITS, dir_fd=parent)
         return True
 
     def offer(self, path: bytes, size: int) -> Offer:
-        """What is here of a file of so many bytes: what is left of an earlier pull, or what is in its place."""
+        """Return the part of a file that is here: the rest of an earlier pull, or the file at its path."""
         parent, name = self._parent_of(path)
         for directory, known, complete in ((self._open_parts(), part_of(path), False), (parent, name, True)):
             file = self._open(directory, known) if directory >= 0 else -1
@@ -146,19 +148,19 @@ class PulledFiles:
         self._written += len(data)
 
     def finish(self, content: str, mode: int, mtime_ns: int) -> None:
-        """Put the file in its place. Refused (PathRefused) unless it has this hash."""
+        """Move the complete file to its path. Raises PathRefused if it has another hash."""
         if self._digest.hexdigest() != content:
             self.drop(keep=False)
             raise PathRefused("arrived damaged")
         os.ftruncate(self._file, self._written)  # it may end with a hole
         os.utime(self._file, ns=(mtime_ns, mtime_ns))
-        os.fchmod(self._file, mode & MODES)
+        os.fchmod(self._file, mode & MODE_BITS)
         parent, name = self._parent_of(self._path)
         self.drop()
         self._move(self._path, parent, name)
 
     def drop(self, *, keep: bool = True) -> None:
-        """Write no more of the file; keep: what is here of it, for the next pull."""
+        """Stop writing the file; keep: leave its part for the next pull."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -166,11 +168,11 @@ class PulledFiles:
                 os.unlink(part_of(self._path), dir_fd=self._parts)
 
     def close(self) -> None:
-        """Give directories their modes and times, and leave nothing open."""
+        """Give directories their modes and times, and close all descriptors."""
         self.drop()
         try:
             self._close_parts()
-            for path in sorted(self._directories, reverse=True):  # what is in a directory comes after it
+            for path in sorted(self._directories, reverse=True):  # entries of a directory come after it
                 mode, mtime_ns = self._directories[path]
                 descriptor = self._enter(path)
                 if mtime_ns >= 0:
@@ -186,7 +188,7 @@ class PulledFiles:
     # ---- directories
 
     def _parent_of(self, path: bytes) -> tuple[int, bytes]:
-        """The directory that a path is in, made if need be, and its name there."""
+        """Open the directory of a path, made if need be; return it with the path's name there."""
         parent, _, name = path.rpartition(b"/")
         if not name:
             raise PathRefused("is no name of a file")
@@ -196,7 +198,7 @@ class PulledFiles:
         return self._enter(parent), name
 
     def _enter(self, path: bytes, mode: int = 0o777) -> int:
-        """Open a directory, and make what is missing on the way, with this mode less the umask."""
+        """Open a directory, and make the missing ones on the way, with this mode less the umask."""
         if self._root < 0:
             self._make_root()
         if not path:
@@ -227,7 +229,7 @@ class PulledFiles:
             raise PathRefused(f"{os.fsdecode(way)} is {what} here: remove it, or pull --into another directory")
         else:
             mode = stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has made it so
+            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has removed our own permission
                 self._directories.setdefault(way, (mode, -1))
                 os.chmod(name, mode | stat.S_IRWXU, dir_fd=parent)
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -244,7 +246,7 @@ class PulledFiles:
         root = self._enter(b"")
         if self._parts < 0 and not self._kind(root, PARTS):
             mode = stat.S_IMODE(os.fstat(root).st_mode)
-            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has made it so
+            if mode & stat.S_IRWXU != stat.S_IRWXU:  # an earlier pull has removed our own permission
                 self._directories.setdefault(b"", (mode, -1))
                 os.fchmod(root, mode | stat.S_IRWXU)
             os.mkdir(PARTS, 0o700, dir_fd=root)
@@ -253,7 +255,7 @@ class PulledFiles:
         return self._parts
 
     def _close_parts(self) -> None:
-        """Leave the directory of unfinished files, and remove it unless there are some."""
+        """Close the directory of unfinished files, and remove it if it is empty."""
         if self._parts >= 0:
             os.close(self._parts)
             self._parts = -1
@@ -288,19 +290,19 @@ class PulledFiles:
         self._root = root
 
     def _kind(self, parent: int, name: bytes) -> int:
-        """What is there: one of stat.S_IFMT, or 0."""
+        """Return the type of an entry: one of stat.S_IFMT, or 0 if there is none."""
         try:
             return stat.S_IFMT(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         except FileNotFoundError:
             return 0
 
     def _is_ours(self, parent: int, part: bytes) -> bool:
-        """A regular file that has no other name, by which we would write into something else."""
+        """Return True for a regular file without another name, through which we would write into another file."""
         status = os.stat(part, dir_fd=parent, follow_symlinks=False)
         return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
     def _open(self, parent: int, name: bytes) -> int:
-        """A regular file, for reading; -1 if there is none that we may read."""
+        """Open a regular file for reading; return -1 if there is none that we may read."""
         if self._kind(parent, name) != stat.S_IFREG:
             return -1
         try:
@@ -309,7 +311,7 @@ class PulledFiles:
             return -1
 
     def _move(self, path: bytes, parent: int, name: bytes) -> None:
-        """What is complete takes its place, and that of a file or link that is there; never that of a directory."""
+        """Move a complete file to its path, in place of a file or link there; never in place of a directory."""
         try:
             os.rename(part_of(path), name, src_dir_fd=self._parts, dst_dir_fd=parent)
         except IsADirectoryError:
@@ -318,7 +320,7 @@ class PulledFiles:
 
 
 def part_of(path: bytes) -> bytes:
-    """The name under which a file is written: paths may be longer than a name can be.
+    """Return the name of an unfinished file: paths may be longer than a name can be.
 
     >>> part_of(b"models/model.pt")
     b'7ebf65e424c362c429baaf365d89f593'
@@ -332,13 +334,13 @@ def _check(name: bytes) -> None:
 
 
 def _pieces(file: int, size: int) -> Iterator[bytes]:
-    while size and (piece := os.read(file, min(PIECE, size))):
+    while size and (piece := os.read(file, min(PIECE_BYTES, size))):
         size -= len(piece)
         yield piece
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write at the end of a new file; blocks of zeros are left out as holes, which read as zeros."""
+    """Write at the end of a new file; leave out blocks of zeros as holes, which read as zeros."""
     start = 0
     for place in range(0, len(data) - HOLE_BYTES + 1, HOLE_BYTES):
         if not data[place] and data[place : place + HOLE_BYTES] == ZEROS:

@@ -1,4 +1,4 @@
-"""Asks git which ignored files it tracks: those belong to the workspace although a .gitignore names them."""
+"""The ignored files that git tracks, which belong to the workspace although a .gitignore names them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mesh.core.errors import MeshError
 LS_FILES_LIMIT_S = 60.0
 GITLINK = b"160000"  # the mode of a submodule in git's index
 NO_REPOSITORY = b"not a git repository"
-# Variables that would make git look at another repository than the one of the workspace; a git hook sets them.
+# Variables that point git at another repository than the workspace's; a git hook sets them.
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
@@ -39,10 +39,10 @@ class TrackedFiles:
         self._submodules: frozenset[bytes] = frozenset()
         self._directories: frozenset[bytes] = frozenset()
         self._problem = ""
-        self.is_refused = False  # git is there, and its answer was an error
+        self.is_refused = False  # git was found, and its answer was an error
 
     def start(self) -> None:
-        """Start git, unless that is done; it works while the caller does something else."""
+        """Start git, unless that is done; it works while the caller goes on."""
         if self._process is not None or self._paths is not None:
             return
         environ = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
@@ -64,13 +64,13 @@ class TrackedFiles:
             self._close()
 
     def holds(self, path: bytes, is_directory: bool) -> bool:
-        """Report a tracked file, or a directory in which there are some. Raises MeshError if git does not end."""
+        """Return True for a tracked file, or a directory with tracked files. Raises MeshError if git does not end."""
         paths = self.paths
         found = path in self._submodules or path in self._directories if is_directory else path in paths
         return found or (self._parent is not None and self._parent.holds(path, is_directory))
 
     def is_submodule(self, path: bytes) -> bool:
-        """Report a path that is a repository of its own, with files that it tracks itself."""
+        """Return True for a path that is a repository of its own, with files that it tracks itself."""
         return path in self.paths and path in self._submodules
 
     @property
@@ -85,19 +85,19 @@ class TrackedFiles:
 
     @property
     def has_answered(self) -> bool:
-        """True once somebody has needed git's answer and git has given one."""
+        """True once git's answer was needed and has come."""
         return self._paths is not None and not self._problem
 
     @property
     def problem(self) -> str:
-        """The reason for which git could not be asked, "" if there is none. Raises MeshError if git does not end."""
+        """The reason why git could not be asked, "" if there is none. Raises MeshError if git does not end."""
         return self._problem if self.paths is not None else ""
 
     def index_file(self) -> bytes:
         """Return the full path of git's index, b"" without a repository. git writes it when it tracks another file."""
         place = os.path.join(self._root, b".git")
         try:
-            if not os.path.isdir(place):  # of a submodule or a second work tree: a file that names the directory
+            if not os.path.isdir(place):  # a submodule or a second work tree has a file that names the directory
                 with open(place, "rb") as file:
                     place = os.path.join(self._root, file.read().removeprefix(b"gitdir:").strip())
         except OSError:
@@ -106,12 +106,12 @@ class TrackedFiles:
         return os.path.join(place, b"index") if os.path.exists(os.path.join(place, b"HEAD")) else b""
 
     def again(self) -> TrackedFiles:
-        """Return the same for a new answer of git."""
+        """Return a copy that asks git again."""
         return TrackedFiles(self._top, self._repository, self._parent)
 
     def _command(self) -> list[str]:
-        # Only ignored files are of interest: there are seldom any. The repository around a submodule may have rules
-        # that the submodule's git does not know, so all its files are.
+        # Only ignored files are asked for, because there are few. The repository around a submodule may have rules that
+        # the submodule's git lacks, so all files of a submodule are.
         ignored = ["--ignored", "--exclude-standard"] if not self._prefix else []
         options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fsdecode(self._root)]
         return ["git", *options, "ls-files", "-z", "--stage", "--cached", *ignored]

@@ -1,4 +1,4 @@
-"""Whether something in a workspace has changed, by the rules that say what belongs to it."""
+"""Watching a workspace for changes of the files that belong to it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mesh.workspace.tracked import TrackedFiles
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
 
-QUIET = 100  # milliseconds without a change after which the changes so far are told
-LATEST = 2000  # milliseconds after the first one, in any case
-POLL = 300  # milliseconds between two looks where the system cannot tell (WATCHFILES_FORCE_POLLING)
+QUIET_MS = 100  # without a change, after which the changes so far are reported
+REPORT_LIMIT_MS = 2000  # from the first change to its report at the latest
+POLL_MS = 300  # between two looks where the system reports no changes (WATCHFILES_FORCE_POLLING)
 ADDED, MODIFIED, DELETED = 1, 2, 3  # watchfiles.Change
 
 
 class Survey(Struct, frozen=True):
-    """What of a workspace is watched, as it was at one moment."""
+    """The watched parts of a workspace, in their state of one moment."""
 
     root: bytes
     directories: frozenset[bytes]  # to watch, absolute: those that belong, and those that hold rule files
@@ -34,13 +34,13 @@ class Survey(Struct, frozen=True):
     _rules: dict[bytes, Rules]  # by directory, relative
     _inside: bytes  # as Listing.inside
     _rule_files: frozenset[bytes]  # absolute; outside the workspace
-    _indexes: dict[bytes, TrackedFiles]  # what git tracks, by the absolute path of the index that it writes
+    _indexes: dict[bytes, TrackedFiles]  # git's tracked files, by the absolute path of the index that it writes
 
     def concerns(self, change: int, path: bytes) -> bool:
-        """Whether a change of an absolute path may change what is sent."""
+        """Return True if a change of an absolute path may change the files that are sent."""
         if path in self._rule_files or path == self.root:
             return True
-        if path in self._indexes:  # git writes it often, also when it goes on to track the same files
+        if path in self._indexes:  # git writes it often, also when it tracks the same files
             return self._indexes[path].again().paths != self._indexes[path].paths
         if not path.startswith(self.root + b"/"):
             return False
@@ -51,13 +51,15 @@ class Survey(Struct, frozen=True):
         if parent not in self._rules:
             return False
         rules, asked = self._rules[parent], self._inside + inside
-        if change == DELETED:  # nobody knows what it was
+        if change == DELETED:  # the kind of a deleted path is unknown
             return not (rules.excludes(asked, False) or rules.excludes(asked, True))
         return not rules.excludes(asked, os.path.isdir(path) and not os.path.islink(path))
 
 
 def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, include_git: bool) -> Survey:
-    """What to watch; settings: files outside the rules that decide as well. Raises MeshError as list_workspace does."""
+    """Return what to watch; settings: files outside the rules that decide as well. Raises MeshError like
+    list_workspace.
+    """
     listing = list_workspace(workspace, ignore, include_git=include_git)
     top = next(iter(listing.rules.values())).top
     above = [listing.root]
@@ -85,27 +87,28 @@ def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, 
 
 
 class Watch:
-    """Collects changes from its beginning on, also while nobody asks for them."""
+    """Collects changes from its beginning on, also between two calls of ``wait``."""
 
     def __init__(self, survey: Survey) -> None:
-        """Raises MeshError where that cannot be; FileNotFoundError if a directory is gone by now."""
+        """Raises MeshError where watching is not possible; FileNotFoundError if a directory is gone by now."""
         try:
             from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
         except ImportError as error:
             raise MeshError(f"--watch needs watchfiles: {error}", hint="pip install watchfiles") from error
         self._internal_error: type[Exception] = WatchfilesRustInternalError
         self.survey = survey  # whose directories are watched
-        self.is_broken = False  # it sees nothing any more
-        # One by one: ignored directories and what links lead to may be huge. macOS has trees watched only as a whole.
+        self.is_broken = False  # it sees no more changes
+        # Watch directories one by one, because ignored ones and targets of links may be huge. macOS watches only whole
+        # trees.
         whole = sys.platform == "darwin"
         paths = [
             path.decode()
             for path in ([survey.root] if whole else sorted(survey.directories))
-            if path == path.decode("utf-8", "ignore").encode()  # no other names are taken
+            if path == path.decode("utf-8", "ignore").encode()  # watchfiles takes no other names
         ]
         polling = bool(os.environ.get("WATCHFILES_FORCE_POLLING"))
         try:
-            self._notify: RustNotify = RustNotify(paths, False, polling, POLL, whole, False)
+            self._notify: RustNotify = RustNotify(paths, False, polling, POLL_MS, whole, False)
         except FileNotFoundError:
             raise
         except (OSError, WatchfilesRustInternalError) as error:
@@ -116,14 +119,14 @@ class Watch:
             ) from error
 
     def wait(self, survey: Survey) -> None:
-        """Return when something has changed that concerns the workspace, as it was at the last survey.
+        """Return when a change concerns the workspace, in its state of the last survey.
 
         Raises KeyboardInterrupt.
         """
         while True:
             try:
-                changes = self._notify.watch(LATEST, QUIET, 0, None)
-            except self._internal_error:  # a name that is not UTF-8 cannot be told, and ends it
+                changes = self._notify.watch(REPORT_LIMIT_MS, QUIET_MS, 0, None)
+            except self._internal_error:  # a name that is not UTF-8 ends it
                 self.is_broken = True
                 return
             if changes == "signal":

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.rundir.layout import marker, read_tail_name
-from mesh.rundir.logfile import SMALL, LogFile, Shelf
+from mesh.rundir.logfile import SMALL_BYTES, LogFile, Shelf
 from mesh.rundir.replay import LogFiles
 
 EFFORT = settings(max_examples=50, deadline=None)
@@ -84,9 +84,9 @@ def test_head_and_tail_are_exact_and_so_is_the_count(steps: list[tuple[int, bool
     head, tail = found[: gap.at], found[gap.at + gap.marker :]
     assert total.startswith(head)
     assert total.endswith(tail)
-    assert len(head) >= SMALL <= len(tail)
+    assert len(head) >= SMALL_BYTES <= len(tail)
     assert found[gap.at : gap.at + gap.marker] == marker(gap.count)
-    assert len(head) + len(tail) <= max(limit, 3 * SMALL)
+    assert len(head) + len(tail) <= max(limit, 3 * SMALL_BYTES)
 
 
 @EFFORT
@@ -131,8 +131,8 @@ def test_what_a_crash_leaves_while_parts_are_joined_is_read_once() -> None:
         before = read_all(directory, "x")
         log.join()  # nobody drops the tail
         assert read_all(directory, "x") == before
-        assert before.startswith(stream(SMALL) + b"\n[mesh: ")
-        assert before.endswith(stream(200_000)[-SMALL:])
+        assert before.startswith(stream(SMALL_BYTES) + b"\n[mesh: ")
+        assert before.endswith(stream(200_000)[-SMALL_BYTES:])
 
 
 @pytest.mark.root
@@ -159,7 +159,7 @@ def test_a_full_disk_keeps_the_newest_and_the_head(tiny_disk: Path) -> None:
     assert total.startswith(found[: gap.at])
     assert total.endswith(found[gap.at + gap.marker :])
     assert gap.at >= 150_000
-    assert len(found) - gap.at - gap.marker == SMALL
+    assert len(found) - gap.at - gap.marker == SMALL_BYTES
     assert gap.count == len(total) - len(found) + gap.marker
 
 

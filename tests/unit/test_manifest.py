@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from mesh.core.errors import MeshError
 from mesh.core.paths import cache_directory
 from mesh.workspace.git import asked_git
-from mesh.workspace.hashes import MOST_MANIFESTS, HashCache
+from mesh.workspace.hashes import MANIFESTS_KEPT, HashCache
 from mesh.workspace.listing import Listing, list_workspace
 from mesh.workspace.manifest import (
-    FEW,
+    FEW_CONTENTS,
     Entry,
     Manifest,
     changes,
@@ -35,7 +35,7 @@ from mesh.workspace.manifest import (
     not_in,
     read_manifest,
 )
-from mesh.workspace.pack import BLOCK, Changed, Want, find_operations, read_wants
+from mesh.workspace.pack import BLOCK_BYTES, Changed, Want, find_operations, read_wants
 from mesh.workspace.prepare import FEW_FILES, Prepared, make_manifest, prepare
 from tests.conftest import own_children
 
@@ -87,7 +87,7 @@ def test_which_contents_are_in_no_manifest(known: list[bytes], others: set[bytes
     wanted = {one.hex() for one in [*known, *others]}
     left = not_in(data, wanted)
     new = {one.hex() for one in others - set(known)}
-    assert left == new if len(wanted) > FEW else left <= new
+    assert left == new if len(wanted) > FEW_CONTENTS else left <= new
 
 
 @given(TREES)
@@ -268,7 +268,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(place: Place) -> None:
 
 def test_the_last_manifests_are_known(place: Place) -> None:
     cache, made = place.cache(), []
-    for number in range(MOST_MANIFESTS + 2):
+    for number in range(MANIFESTS_KEPT + 2):
         content = hash_of(str(number).encode())
         made.append(manifest_of([Entry("a", "f", 0o644, 0, 1, content), Entry("d", "d", 0o755, 0, 0, "")]))
         cache.remember(made[-1])
@@ -449,18 +449,18 @@ def test_what_is_not_in_the_workspace_is_not_sent(place: Place) -> None:
 
 
 def blocks(data: bytes) -> Iterator[bytes]:
-    yield from (data[start : start + BLOCK] for start in range(0, len(data), BLOCK))
+    yield from (data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES))
 
 
 def want_of(new: bytes, base: bytes) -> Want:
-    ends = range(len(base), 0, -BLOCK)
+    ends = range(len(base), 0, -BLOCK_BYTES)
     return Want(
         hash_of(new),
         len(new),
         hash_of(base),
         len(base),
         tuple(hash_of(block) for block in blocks(base)),
-        tuple(hash_of(base[max(0, end - BLOCK) : end]) for end in ends),
+        tuple(hash_of(base[max(0, end - BLOCK_BYTES) : end]) for end in ends),
     )
 
 
@@ -475,7 +475,7 @@ def sent(base: bytes, new: bytes) -> int:
     return packed.literal
 
 
-BASE = random.Random(0).randbytes(10 * BLOCK + 777)
+BASE = random.Random(0).randbytes(10 * BLOCK_BYTES + 777)
 EDITS = {
     "nothing": (BASE, 0),
     "overwritten": (BASE[:500_000] + b"x" * 100 + BASE[500_100:], 2),
@@ -488,21 +488,25 @@ EDITS = {
     "grown twofold": (BASE + BASE, 11),
     "empty": (b"", 0),
     "tiny": (b"x", 1),
-    "zeros": (bytes(5 * BLOCK), 5),
+    "zeros": (bytes(5 * BLOCK_BYTES), 5),
 }
 
 
 @pytest.mark.parametrize(("new", "most"), EDITS.values(), ids=EDITS)
 def test_a_change_of_a_large_file_costs_the_blocks_that_it_touches(new: bytes, most: int) -> None:
-    assert sent(BASE, new) <= most * BLOCK
+    assert sent(BASE, new) <= most * BLOCK_BYTES
 
 
 def test_equal_blocks_become_one_piece(tmp_path: Path) -> None:
-    base = bytes(20 * BLOCK)
-    new = base[: 10 * BLOCK] + b"x" + base[10 * BLOCK + 1 :]
+    base = bytes(20 * BLOCK_BYTES)
+    new = base[: 10 * BLOCK_BYTES] + b"x" + base[10 * BLOCK_BYTES + 1 :]
     (tmp_path / "new").write_bytes(new)
     with (tmp_path / "new").open("rb", buffering=0) as file:
-        pieces = [(0, 10 * BLOCK), (-1, BLOCK), (11 * BLOCK, 9 * BLOCK)]
+        pieces = [
+            (0, 10 * BLOCK_BYTES),
+            (-1, BLOCK_BYTES),
+            (11 * BLOCK_BYTES, 9 * BLOCK_BYTES),
+        ]
         assert find_operations(file, len(new), want_of(new, base)) == pieces
 
 
@@ -516,12 +520,12 @@ def test_random_edits_of_a_large_file(seed: int) -> None:
         end = min(len(new), start + chance.choice([1, 100, 200_000]))
         put = chance.randbytes(end - start)
         new = new[:start] + put + new[end:]
-        literal += len(put) + 2 * BLOCK
+        literal += len(put) + 2 * BLOCK_BYTES
     if seed % 2:  # one insertion or deletion besides
         start = chance.randrange(len(new))
         put = chance.randbytes(chance.choice([0, 1, 1000]))
         new = new[:start] + put + new[start + chance.choice([0, 1, 1000]) :]
-        literal = 0 if edits > 1 else literal + len(put) + 4 * BLOCK
+        literal = 0 if edits > 1 else literal + len(put) + 4 * BLOCK_BYTES
     assert sent(base, new) <= (literal or len(new))
 
 
@@ -566,7 +570,7 @@ def test_git_ends_with_who_has_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     slow.write_text("#!/bin/sh\nexec sleep 4567\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("mesh.workspace.git.LIMIT", 0.0)
+    monkeypatch.setattr("mesh.workspace.git.GIT_LIMIT_S", 0.0)
     before = own_children()
     assert git_variables(tmp_path) == {}
     assert own_children() == before

@@ -19,13 +19,12 @@ from mesh.core.events import (
     Output,
     PrepareFailed,
     Preparing,
-    Pulled,
-    Pulling,
     Sending,
     Started,
     Stream,
     Synced,
 )
+from mesh.core.pull import Pulled, Pulling
 from mesh.core.run import RunSpec
 from mesh.screen.output import Style
 from mesh.screen.progress import Progress

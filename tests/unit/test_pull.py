@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mesh.core.errors import PathRefused
-from mesh.core.events import Event, NotPulled, PrepareFailed, Pulled
-from mesh.core.pull import Offer
+from mesh.core.events import Event, PrepareFailed
+from mesh.core.pull import NotPulled, Offer, Pulled
 from mesh.engine.receiver import Receiver
 from mesh.remote.agent.frames import FrameError, encode
 from mesh.remote.agent.pull import Pull

@@ -17,7 +17,7 @@ from mesh.core.cluster import Host, Placement
 from mesh.core.events import Output, Started, Stream
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import RunSpec
-from mesh.rundir.grep import OVERLAP, LineFilter, matches
+from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
 from mesh.rundir.records import State, read_record
 from mesh.rundir.replay import Replay
@@ -278,7 +278,7 @@ def test_matches_in_pieces(text: str, cuts: list[int], pattern: str) -> None:
     places = [0, *sorted(cuts), len(text)]
     pieces = [text[begin:end_] for begin, end_ in pairwise(places)]
     assert matches(re.compile(pattern), pieces) == bool(re.search(pattern, text))
-    apart = ["a" * (OVERLAP + 1), "b", "c" * (OVERLAP + 1)]
+    apart = ["a" * (MATCH_CHARACTERS + 1), "b", "c" * (MATCH_CHARACTERS + 1)]
     assert matches(re.compile("abc"), apart)
     assert not matches(re.compile("^b|b$|c$d"), apart)
 

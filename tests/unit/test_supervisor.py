@@ -21,7 +21,6 @@ from mesh.core.events import (
     Interrupted,
     Locked,
     Lost,
-    NotPulled,
     OtherRun,
     Output,
     PrepareFailed,
@@ -35,6 +34,7 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.outcome import Cause, Outcome
+from mesh.core.pull import NotPulled
 from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock

@@ -1,4 +1,4 @@
-"""The proof that every process of a run is gone, and what is known where it is missing."""
+"""The proof that every process of a run is gone, and the doubts where it is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has the agents of a run that is left to itself meet, so that what happens on one host is known to all."""
+"""The meeting of the agents of a detached run, through which a failure on one host reaches all others."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from mesh.core.events import Introduced
 from mesh.core.run import RunSpec
 from mesh.engine.orders import Introduce, Order, Say
 
-INTRODUCTION_LIMIT_S = 10.0  # an agent gives up the first host's after 5
-MOST_NAMED = 8  # hosts
+INTRODUCTION_LIMIT_S = 10.0  # an agent stops trying to reach the first host's after 5 s
+HOSTS_NAMED = 8  # in one message
 
 
 class Introduction:
-    """First the agent of the first host listens, then all others go there."""
+    """Has the agent of the first host listen, then all others connect to it."""
 
     def __init__(self, spec: RunSpec, placement: Placement) -> None:
         self._names = [host.name for host in placement.hosts]
         self._is_wanted = len(self._names) > 1 and not spec.keep_going
-        self._met: dict[int, str] = {}  # by node: why not
+        self._met: dict[int, str] = {}  # by node: "", or why it cannot meet the others
         self._is_begun = False
         self.is_over = False  # we may leave
 
@@ -31,7 +31,7 @@ class Introduction:
         return []
 
     def take(self, event: Introduced) -> list[Order]:
-        """Take note of what came of it on one host."""
+        """Note the result on one host."""
         self._met[event.node] = event.reason
         if event.node == 0 and not event.reason:
             return [Introduce(node=node, port=event.port) for node in range(1, len(self._names))]
@@ -40,7 +40,7 @@ class Introduction:
         return self._end() if len(self._met) == len(self._names) else []
 
     def give_up(self) -> list[Order]:
-        """Time is out."""
+        """Go on without the agents that have not answered."""
         return [] if self.is_over else self._end()
 
     def _end(self) -> list[Order]:
@@ -49,7 +49,7 @@ class Introduction:
         missing = [node for node, reason in reasons.items() if reason]
         if not missing:
             return []
-        names = ", ".join(self._names[node] for node in missing[:MOST_NAMED]) + ", ..." * (len(missing) > MOST_NAMED)
+        names = ", ".join(self._names[node] for node in missing[:HOSTS_NAMED]) + ", ..." * (len(missing) > HOSTS_NAMED)
         text = (
             f"{names} cannot reach {self._names[0]} ({reasons[missing[0]]}): without a client, what fails on one side "
             "does not end the ranks on the other; the next `mesh attach` does. `mesh check` shows more"

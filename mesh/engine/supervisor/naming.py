@@ -1,4 +1,4 @@
-"""Which ranks failed first: one answer for the live line and for the verdict."""
+"""The ranks that failed first: one rule for the live line and for the verdict."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from mesh.core.events import Exited
 
-CLOCK_ERROR_S = 0.05  # that a host's corrected clock may be off, half a slow round trip
-SAME_CLOCK_ERROR_S = 0.01  # between two ranks of one host: its agent may take note of them in any order
+CLOCK_ERROR_S = 0.05  # of a host's corrected clock, half a slow round trip
+SAME_CLOCK_ERROR_S = 0.01  # between two ranks of one host, because its agent may notice their ends in any order
 NAMING_DELAY_S = 0.2  # from the first failure to its line, which also names the ranks that failed with it
 
 
 def by_time(failures: Iterable[Exited]) -> list[Exited]:
-    """Return failures in their order; the rank decides where the times are equal."""
+    """Sort failures by time, and those of equal time by rank."""
     return sorted(failures, key=lambda failure: (failure.time, failure.rank))
 
 
 def alike(first: Exited, failures: Iterable[Exited]) -> tuple[int, ...]:
-    """Return the ranks that failed as the first one did, and of which no clock can say that they came later.
+    """Return the ranks that failed like the first one, and not provably later.
 
     >>> ends = [Exited(time=1 + rank / 100, node=rank % 2, rank=rank, code=rank // 4) for rank in range(5)]
     >>> alike(ends[0], ends)

@@ -1,4 +1,4 @@
-"""How far every host of a run is, so that no question about all of them has to walk over all of them."""
+"""The phases of all hosts, counted so that no question about all of them walks over all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """How far a host is."""
+    """The progress of a host."""
 
     CONNECTING = 0
     CONNECTED = 1
@@ -19,7 +19,7 @@ class Phase(IntEnum):
     READY = 7
     RUNNING = 8
     FINISHING = 9
-    OVER = 10  # its agent has left, or never was
+    OVER = 10  # its agent has left, or never ran
 
 
 class Phases:
@@ -48,22 +48,22 @@ class Phases:
         self._nodes[phase].add(node)
 
     def put(self, nodes: Iterable[int], phase: Phase) -> None:
-        """Several are in a phase now."""
+        """Put several hosts into a phase."""
         for node in nodes:
             self[node] = phase
 
     def of(self, phase: Phase) -> list[int]:
-        """Who is in a phase, in order."""
+        """Return the hosts in a phase, in order."""
         return sorted(self._nodes[phase])
 
     def seen_in(self, phase: Phase) -> Set[int]:
-        """The same as a set, which changes with the phases."""
+        """Return the same as a set, which changes with the phases."""
         return self._nodes[phase]
 
     def have_all(self, phase: Phase) -> bool:
-        """Whether every host is in this phase or beyond it."""
+        """Return True if every host is in this phase or beyond it."""
         return not any(self._nodes[:phase])
 
     def between(self, low: Phase, high: Phase) -> list[int]:
-        """Who is beyond one phase and has not reached another, in order."""
+        """Return the hosts beyond one phase that have not reached another, in order."""
         return [node for node, phase in enumerate(self._phases) if low < phase < high]

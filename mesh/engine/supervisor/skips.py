@@ -1,4 +1,4 @@
-"""What hosts tell of prerun entries with inputs, in one line for all of them."""
+"""Decisions of hosts about prerun entries with inputs, in one line for all hosts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mesh.core.events import UNCHANGED, PrerunDecided
 from mesh.core.run import PrerunEntry
 from mesh.engine.orders import Order, Say
 
-MOST_NAMED = 8  # hosts
+HOSTS_NAMED = 8  # in one message
 
 
 class Skips:
-    """Waits until every host has told whether it skips an entry."""
+    """Collects decisions until every host has sent its own."""
 
     def __init__(self, prerun: Sequence[PrerunEntry], placement: Placement) -> None:
         self._prerun = prerun
@@ -21,7 +21,7 @@ class Skips:
         self._told: dict[int, dict[int, PrerunDecided]] = {}  # by entry and node
 
     def take(self, event: PrerunDecided) -> list[Order]:
-        """Take note of what one host has decided; the last one has it told, if any of them skips the entry."""
+        """Note the decision of one host; after the last one, return a line if any host skips the entry."""
         of_entry = self._told.setdefault(event.entry, {})
         of_entry[event.node] = event
         if len(of_entry) < len(self._names):
@@ -35,5 +35,5 @@ class Skips:
         text += f" (not there: {', '.join(missing)})" if missing else ""
         running = [self._names[node] for node, one in sorted(of_entry.items()) if one.why]
         if running:
-            text += f"; it runs on {', '.join(running[:MOST_NAMED])}" + ", ..." * (len(running) > MOST_NAMED)
+            text += f"; it runs on {', '.join(running[:HOSTS_NAMED])}" + ", ..." * (len(running) > HOSTS_NAMED)
         return [Say(text=text)]
