@@ -46,13 +46,13 @@ class EventStream:
     """The events of a run, in their order, and then its result.
 
     The run waits while the caller reads no events. It ends on all hosts when the caller leaves the ``with`` block,
-    calls ``close``, or has no reference to the stream any more, as after a ``break`` out of ``for event in stream(...)``.
+    calls ``close``, or drops the stream, as by a ``break`` out of ``for event in api.stream(...)``.
     """
 
     def __init__(self, run: Callable[[Listener], RunResult]) -> None:
         """run: runs to the end, with that listener"""
         self._feed = _Feed(run)
-        # The thread refers to the feed alone, so that a stream that nobody refers to any more ends its run.
+        # The thread refers to the feed alone, so that a stream without references ends its run.
         self._finalizer = weakref.finalize(self, self._feed.end)
         self._finalizer.atexit = False  # the end of this process ends the run as well
 
@@ -61,11 +61,7 @@ class EventStream:
 
     def __next__(self) -> Event:
         """Wait for an event. Raises whatever went wrong in mesh itself, after the last event."""
-        try:
-            event = self._feed.next()
-        except KeyboardInterrupt:
-            self.close(signal.SIGINT)
-            raise
+        event = self._next()
         if event is None:
             if self._feed.error is not None:
                 raise self._feed.error
@@ -75,7 +71,7 @@ class EventStream:
     @property
     def result(self) -> RunResult:
         """The result of the run: drops events that were not read, and waits for the end. Raises as ``run`` does."""
-        while self._feed.next() is not None:
+        while self._next() is not None:
             pass
         return self._feed.wait()
 
@@ -83,6 +79,14 @@ class EventStream:
         """End the run on all hosts, as that signal would, and wait until it has ended. May be called again."""
         self._feed.end(number)
         self._feed.join()
+
+    def _next(self) -> Event | None:
+        """Wait for an event; return None after the last one. Ctrl-C ends the run."""
+        try:
+            return self._feed.next()
+        except KeyboardInterrupt:
+            self.close(signal.SIGINT)
+            raise
 
     def __enter__(self) -> EventStream:
         return self
@@ -104,8 +108,9 @@ class _Feed:
         self._is_over = False  # the caller has read the last one
         self._result: RunResult | None = None
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="mesh-run", daemon=True)
-        self._thread.start()
+        # Not Thread.join: before Python 3.13 one that a signal interrupts may take a thread for ended.
+        self._ended = threading.Event()
+        threading.Thread(target=self._work, name="mesh-run", daemon=True).start()
 
     def next(self) -> Event | None:
         """Wait for an event; return None after the last one."""
@@ -117,7 +122,7 @@ class _Feed:
 
     def wait(self) -> RunResult:
         """Wait for the result. Raises the error that ended the run."""
-        self._thread.join()
+        self._ended.wait()
         if self.error is not None:
             raise self.error
         assert self._result is not None
@@ -125,15 +130,15 @@ class _Feed:
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """End the run, if it is on, as that signal would. Waits for nothing."""
-        if self._thread.is_alive() and not self._is_over:
+        if not self._ended.is_set():
             self._listener.end(number)
         self._is_left = True
 
     def join(self) -> None:
         """Wait until the run has ended. A KeyboardInterrupt meanwhile is a further signal for the run."""
-        while self._thread.is_alive():
+        while not self._ended.is_set():
             try:
-                self._thread.join()
+                self._ended.wait()
             except KeyboardInterrupt:
                 self._listener.end(signal.SIGINT)
 
@@ -150,4 +155,5 @@ class _Feed:
         except BaseException as error:
             self.error = error
         finally:
+            self._ended.set()
             self._put(None)
