@@ -7,39 +7,15 @@ import queue
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
-from mesh.api.commands import DEFAULTS, exec_spec, run_spec
-from mesh.api.running import Listener, run_on
-from mesh.app.screen import Showing
-from mesh.config.settings import Options
+from mesh.api.running import Listener
 from mesh.core.events import Event
 from mesh.rundir.results import RunResult
 
 QUEUED_EVENTS = 16  # that wait for the caller; beyond them output waits on the hosts
 LEFT_POLL_S = 0.1  # between two looks if the caller reads no more
-
-
-def stream(
-    command: Sequence[str],
-    *,
-    cluster: str,
-    options: Options = DEFAULTS,
-    clusters_file: str = "",
-    sync: bool = True,
-    output: str = "all",
-    quiet: bool = True,
-) -> EventStream:
-    """Start a run and return an iterator of its events, which ends with the run. Raises UsageError.
-
-    sync: False for a run like that of ``exec``, without sync, prerun and lock
-    quiet: print nothing, as the events have it all; the rest as with ``run``
-    The run is in a thread of its own, so that signals are the caller's.
-    """
-    found, spec = (run_spec if sync else exec_spec)(command, cluster, options, clusters_file)
-    showing = Showing(output=output, quiet=quiet)
-    return EventStream(lambda listener: run_on(found, spec, showing, check_first=options.check, listener=listener))
 
 
 class EventStream:

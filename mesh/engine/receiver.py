@@ -1,4 +1,4 @@
-"""Takes what one host sends of a pull, and asks for what is not here yet. In the host's own thread."""
+"""Takes the files that a host sends for a pull, and asks for those that are missing here. In the host's own thread."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from mesh.core.pull import Landing, Offer
 from mesh.remote import messages
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 
-TELL = 0.25  # seconds between two Pulling
-MOST_LISTED = 10_000  # files that were listed and have not come
-MOST_LIST = 32 << 20  # bytes that a list unpacks to
+PULLING_INTERVAL_S = 0.25  # between two Pulling
+LISTED_FILES = 10_000  # that were listed and have not come, at most
+LIST_BYTES = 32 << 20  # that a list unpacks to, at most
 SPECIAL_MODES = 0o7000  # setuid, setgid and sticky: a landing gives none of them to a file of a host
-MOST_PIECE = 1 << 20  # bytes that a piece of a file unpacks to
+PIECE_BYTES = 1 << 20  # that a piece of a file unpacks to, at most
 # No other file can be written then either.
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
 class _State(Enum):
-    """What is done with the file that comes."""
+    """The use of the bytes that come next."""
 
     BETWEEN = "none comes"
     WRITING = "it is written"
-    IGNORING = "it was refused: its bytes are for nobody"
+    IGNORING = "it was refused: its bytes are dropped"
 
 
 class _Wanted(Struct, frozen=True):
@@ -45,24 +45,24 @@ class _Wanted(Struct, frozen=True):
 
 
 class Receiver:
-    """The local end of one host's pull. remote/agent/pull.py has the other one, and what the frames are."""
+    """The local end of one host's pull. remote/agent/pull.py has the other end, and describes the frames."""
 
     def __init__(
         self, node: int, landing: Landing, reply: Callable[[bytes], None], is_near: Callable[[], bool]
     ) -> None:
-        """reply: sends bytes to the host; is_near: whether the link is faster than a compressor."""
+        """reply: sends bytes to the host; is_near: returns True if the link is faster than a compressor."""
         self._node, self._landing, self._reply, self._is_near = node, landing, reply, is_near
         self._decoder = Decoder(messages.PULL_SIZES, messages.HEADER_BYTES)
         self._wanted: deque[_Wanted] = deque()  # what the host is to send, in this order
         self._state = _State.BETWEEN
-        self._barred: tuple[bytes, ...] = ()  # a directory that was refused: what is in it is not named as well
+        self._barred: tuple[bytes, ...] = ()  # a directory that was refused: its contents are not named as well
         self._began = time.monotonic()
-        self._tell_at = self._began + TELL
+        self._tell_at = self._began + PULLING_INTERVAL_S
         self._files = self._unchanged = self._bytes = self._of = self._special_modes = 0
         self._is_over = False
 
     def take(self, data: bytes) -> Iterator[HostEvent]:
-        """Take some bytes; tell what came of them. After a PrepareFailed nothing more is taken. Raises FrameError."""
+        """Take some bytes; yield the events that result. After a PrepareFailed all is dropped. Raises FrameError."""
         if self._is_over:
             return
         try:
@@ -75,11 +75,11 @@ class Receiver:
             text = f"cannot be written here: {error.strerror}" + (f": {place}" if place else "")
             yield self._failed("here", text, "the next pull goes on where this one has ended")
         if not self._is_over and time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + TELL
+            self._tell_at = time.monotonic() + PULLING_INTERVAL_S
             yield self._how_far()
 
     def close(self) -> None:
-        """Nothing more comes. What has come stays. Raises nothing: whoever cares has been told."""
+        """End the pull; files that have come stay. Raises nothing, as a failure has been reported as an event."""
         self._is_over = True
         try:
             self._landing.close()
@@ -91,7 +91,7 @@ class Receiver:
     def _frame(self, header: dict[str, Any], data: bytes) -> Iterator[HostEvent]:
         match header["type"]:
             case "list":
-                yield from self._listed(messages.pull_rows(data, MOST_LIST))
+                yield from self._listed(messages.pull_rows(data, LIST_BYTES))
             case "problem":
                 yield self._problem(_path(header["path"]), header["why"], fails=header["fails"])
             case "file" if self._wanted:
@@ -129,13 +129,13 @@ class Receiver:
                 self._wanted.append(wanted)
                 self._of += wanted.size
                 wants.append([number, wanted.offer.size, wanted.offer.hash])
-        if len(self._wanted) > MOST_LISTED:
+        if len(self._wanted) > LISTED_FILES:
             raise FrameError("a list without end")
         told = zlib.compress(json.dumps(wants, separators=(",", ":")).encode(), 1)
         self._reply(encode({"type": "want", "compress": not self._is_near()}, told))
 
     def _place(self, path: bytes, row: Sequence[Any], found: list[_Wanted]) -> None:
-        """Have a directory or link in its place; a file is found to be wanted, or here already."""
+        """Make a directory or a link; append a file to ``found`` if it is not here already."""
         _, kind, mode, mtime_ns, size, target = row
         self._special_modes += kind != "l" and bool(mode & SPECIAL_MODES)
         if kind == "d":
@@ -162,7 +162,7 @@ class Receiver:
         self._files += 1
 
     def _guarded(self, path: bytes, work: Callable[[], None]) -> Iterator[HostEvent]:
-        """Do something that may be refused for one path only."""
+        """Call a function that may be refused for a single path; yield the refusal."""
         try:
             work()
         except PathRefused as error:
@@ -205,18 +205,18 @@ class Receiver:
 
 
 def _shown(text: str) -> str:
-    """For people: on one line of a sane length."""
+    """Return a text on one line of a sane length, for people."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:1000])
 
 
 def _path(text: str) -> bytes:
-    """A path as it travels, as bytes."""
+    """Return the bytes of a path in a message."""
     return text.encode("latin-1")
 
 
 def _unpacked(data: bytes) -> bytes:
-    """A piece of a file that was compressed. Raises FrameError."""
+    """Unpack a piece of a file. Raises FrameError."""
     try:
-        return messages.unpacked(data, MOST_PIECE)
+        return messages.unpacked(data, PIECE_BYTES)
     except ValueError as error:
         raise FrameError(f"data: {error}") from None
