@@ -1,4 +1,4 @@
-"""What mesh does, as functions. docs/python.md shows how they are used.
+"""The commands of mesh as functions. docs/python.md shows how they are used.
 
 Each name is imported when it is first asked for: ``mesh --help`` needs none of them, and each command few.
 """
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from mesh.api.clusters import list_clusters as list_clusters
     from mesh.api.clusters import ssh_argv as ssh_argv
     from mesh.api.clusters import up as up
+    from mesh.api.commands import EventStream as EventStream
     from mesh.api.commands import exec as exec  # noqa: A004
     from mesh.api.commands import plan as plan
     from mesh.api.commands import run as run
     from mesh.api.commands import setup as setup
+    from mesh.api.commands import stream as stream
     from mesh.api.commands import sync as sync
     from mesh.api.commands import watch as watch
     from mesh.api.hangs import Stacks as Stacks
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from mesh.api.records import prune as prune
     from mesh.api.replaying import logs as logs
     from mesh.api.stopping import stop as stop
-    from mesh.api.streaming import EventStream as EventStream
-    from mesh.api.streaming import stream as stream
     from mesh.api.workspaces import Explanation as Explanation
     from mesh.api.workspaces import Listed as Listed
     from mesh.api.workspaces import explain as explain
@@ -76,10 +76,12 @@ _MODULES = {
         "up",
     ),
     "mesh.api.commands": (
+        "EventStream",
         "exec",
         "plan",
         "run",
         "setup",
+        "stream",
         "sync",
         "watch",
     ),
@@ -103,7 +105,6 @@ _MODULES = {
         "prune",
     ),
     "mesh.api.stopping": ("stop",),
-    "mesh.api.streaming": ("EventStream", "stream"),
     "mesh.api.workspaces": (
         "Explanation",
         "Listed",

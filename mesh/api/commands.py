@@ -14,6 +14,7 @@ from mesh.api.choosing import (
     project_here,
 )
 from mesh.api.running import Listener, OnEvent, run_on
+from mesh.api.streaming import EventStream as EventStream
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.carriers import carrier_of
 from mesh.app.screen import Showing
@@ -58,14 +59,14 @@ def run(
     Raises UsageError for wrong arguments or files; whatever goes wrong later is in the result. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
-    found, spec = run_spec(command, cluster, options, clusters_file)
+    found, spec = _run_spec(command, cluster, options, clusters_file)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     listener = Listener(on_event) if on_event else None
     return run_on(found, spec, showing, check_first=options.check, listener=listener)
 
 
-def run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+def _run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
@@ -92,14 +93,14 @@ def exec(  # noqa: A001  (the command's name)
 
     Raises UsageError for options that are about those.
     """
-    found, spec = exec_spec(command, cluster, options, clusters_file)
+    found, spec = _exec_spec(command, cluster, options, clusters_file)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     listener = Listener(on_event) if on_event else None
     return run_on(found, spec, showing, check_first=options.check, listener=listener)
 
 
-def exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
+def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
     given["exclusive"] = options.exclusive
@@ -111,6 +112,27 @@ def exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_f
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.keep_going and not spec.detach
     return found, replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
+
+
+def stream(
+    command: Sequence[str],
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    sync: bool = True,
+    output: str = "all",
+    quiet: bool = True,
+) -> EventStream:
+    """Start a run and return an iterator of its events, which ends with the run. Raises UsageError.
+
+    sync: False for a run like that of ``exec``, without sync, prerun and lock
+    quiet: print nothing, as the events have it all; the rest as with ``run``
+    The run is in a thread of its own, so that signals are the caller's.
+    """
+    found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file)
+    showing = Showing(output=output, quiet=quiet)
+    return EventStream(lambda listener: run_on(found, spec, showing, check_first=options.check, listener=listener))
 
 
 def sync(
@@ -135,7 +157,7 @@ def watch(
     """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
 
     A busy host is waited for, unless options say how long; no sync has a run directory.
-    json: as with run; say, complain: show the user messages that are no events of a sync
+    json: as with run; say, complain: show messages that are no events of a sync
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     from mesh.api.watching import keep_synced

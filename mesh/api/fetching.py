@@ -1,4 +1,4 @@
-"""What the hosts of a detached run have that is not here: fetched into its directory, beside whoever reads that."""
+"""Fetches output of a detached run from its hosts into its directory, beside readers of that."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from mesh.core.outcome import Cause
 from mesh.core.run import RunSpec
 from mesh.rundir.records import Record
 
-LOOK = 0.05  # seconds between two looks whether the hosts have told what there is
+FETCH_POLL_S = 0.05  # between two looks if the hosts have reported the output that they have
 END_LIMIT_S = 10.0  # for the hosts of a stopped run to report how its ranks ended
-SILENT = 20.0  # seconds after which a host that says nothing is not waited for
+SILENT_HOST_LIMIT_S = 20.0  # for a host that sends nothing
 
 
 class Fetch:
-    """In a thread of its own, quietly, and without any effect on the run."""
+    """A fetch in a thread of its own, quietly, and without any effect on the run."""
 
     def __init__(self, spec: RunSpec, cluster: Cluster, place: Place | Scratch, *, lasting: bool) -> None:
-        """place: nobody else writes it; lasting: go on until the run has ended."""
+        """place: written by this fetch alone; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
-        self._spec = spec if lasting else replace(spec, host_grace=min(spec.host_grace, SILENT))
+        self._spec = spec if lasting else replace(spec, host_grace=min(spec.host_grace, SILENT_HOST_LIMIT_S))
         self._cluster, self._place, self._lasting = cluster, place, lasting
         self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
         self._error: BaseException | None = None
@@ -42,9 +42,9 @@ class Fetch:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until each host has told what there is, or is known to be out of reach."""
+        """Wait until each host has reported the output that it has, or is out of reach."""
         while self._thread.is_alive() and not (self._lasting and self._decider.has_told):
-            self._thread.join(LOOK)
+            self._thread.join(FETCH_POLL_S)
 
     def wait_for_end(self, seconds: float) -> None:
         """Wait until the run has ended and all of its hosts have reported that, at most so long."""
@@ -52,11 +52,11 @@ class Fetch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that there was has come, as far as hosts keep it. Valid after ``wait``."""
+        """True if all output has come, as far as hosts keep it. Valid after ``wait``."""
         return not self._problem and not self._decider.troubles
 
     def news(self) -> Iterator[str]:
-        """What is missing and why, a line each: once. Raises what went wrong in mesh itself."""
+        """Yield the missing parts with their reasons, a line each: once. Raises an error of mesh itself."""
         if self._error is not None:
             raise self._error
         by_trouble: dict[str, list[str]] = {}
@@ -69,7 +69,7 @@ class Fetch:
                 yield line
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """End the fetch."""
         self._decider.leave()
         self._thread.join()
 
@@ -88,7 +88,7 @@ class Fetch:
         except MeshError as error:
             self._problem = str(error)
             return
-        except BaseException as error:  # it is raised in the thread of whoever waits
+        except BaseException as error:  # ``news`` raises it in the thread that waits
             self._error = error
             return
         if store is not None and store.problem:

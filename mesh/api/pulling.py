@@ -49,10 +49,7 @@ def pull(
     Raises UsageError.
     """
     found = choose_cluster(cluster, options, clusters_file)
-    if isinstance(paths, str) or not paths:
-        raise UsageError("which paths?", hint="mesh pull CLUSTER PATH ...; `.` is the whole workspace")
-    if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
-        raise UsageError("an empty path", hint="`.` is the whole workspace")
+    _check_paths(paths)
     from mesh.engine.inquiry import Inquiry
     from mesh.screen.summary import pull_summary
     from mesh.workspace.pulled import PulledFiles
@@ -84,17 +81,15 @@ def pull(
             summary=summary,
         )
     )
-    return PullResult(
-        exit_code=outcome.exit_code,
-        directory=directory,
-        files=sum(event.files for event in collected.pulled),
-        unchanged=sum(event.unchanged for event in collected.pulled),
-        bytes=sum(event.bytes for event in collected.pulled),
-        missing=tuple(
-            f"{placement.hosts[event.node].name}: {event.path}: {event.reason}" for event in collected.missing
-        ),
-        failures=failures(outcome, placement),
-    )
+    return collected.result(outcome, placement, directory)
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Raise UsageError unless these are paths, and at least one."""
+    if isinstance(paths, str) or not paths:
+        raise UsageError("which paths?", hint="mesh pull CLUSTER PATH ...; `.` is the whole workspace")
+    if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
+        raise UsageError("an empty path", hint="`.` is the whole workspace")
 
 
 def _warned(project: Project, place: Path) -> list[str]:
@@ -133,3 +128,17 @@ class _Collected:
     def idle(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def result(self, outcome: Outcome, placement: Placement, directory: Path) -> PullResult:
+        """Sum up. directory: of the pulled files"""
+        return PullResult(
+            exit_code=outcome.exit_code,
+            directory=directory,
+            files=sum(event.files for event in self.pulled),
+            unchanged=sum(event.unchanged for event in self.pulled),
+            bytes=sum(event.bytes for event in self.pulled),
+            missing=tuple(
+                f"{placement.hosts[event.node].name}: {event.path}: {event.reason}" for event in self.missing
+            ),
+            failures=failures(outcome, placement),
+        )

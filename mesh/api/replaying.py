@@ -1,4 +1,4 @@
-"""What ranks of a run have printed: from its directory on this machine, and from its hosts what that lacks."""
+"""The output of a run: from its directory on this machine, and the missing part from its hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
@@ -26,7 +28,7 @@ from mesh.rundir.replay import Replay
 from mesh.screen.output import Style
 from mesh.screen.terminal import Streams, TerminalSink
 
-POLL = 0.2  # seconds between two looks for more
+LOGS_POLL_S = 0.2  # between two looks for more output
 _MAY_BE_ID = re.compile("[0-9][0-9a-f-]*")
 
 
@@ -46,12 +48,12 @@ def logs(
     clusters_file: str = "",
     local: bool = False,
 ) -> None:
-    """Show what the ranks of a run have printed, as ``run`` shows it: in the order in which it came here.
+    """Show the output of a run as ``run`` shows it: in the order in which it came here.
 
-    What the hosts of a detached run have more is fetched first; that changes nothing for the run.
+    Output that only the hosts of a detached run have is fetched first, without an effect on the run.
 
     run: an id, the beginning of one, "last", or a cluster for the newest run there
-    cluster: where a run is that this machine knows nothing of; "": every cluster of cluster.yaml is asked
+    cluster: where a run is that this machine has no record of; "": every cluster of cluster.yaml is asked
     local: ask no host
     ranks: only of these; None: of all. stderr: only their stderr; prerun: what prerun printed on their hosts instead
     since: only what came within so many seconds before now
@@ -67,12 +69,10 @@ def logs(
         record = _named(*run_meant(run, cluster, clusters_file), hosts)
         chosen = _chosen(record, ranks, output)
         replay = Replay(record, streams=_streams(record, stderr, prerun), ranks=chosen, since=begin)
-        # prerun has a stream and a place on the screen of its own while a run is on; here it is what was asked for.
-        clock = _Clock()
-        style = Style(mode="all" if prerun else showing.mode, label=label, exact=fold == "exact")
-        terminal = TerminalSink(record.placement, style, Streams(environ=os.environ), clock=clock)
+        # prerun has a stream and a place on the screen of its own while a run is on; here it was asked for.
+        display = _Display(record, replace(showing, output="all") if prerun else showing, pattern)
         try:
-            _show(replay, terminal, clock, record, pattern, hosts, follow=follow, has_since=since is not None)
+            _show(replay, display, record, hosts, follow=follow, has_since=since is not None)
         except OutputClosed:
             raise OutputClosed("") from None
         except FileNotFoundError:
@@ -81,37 +81,48 @@ def logs(
             raise MeshError(f"cannot read the logs of run {record.run}: {error}") from error
         finally:
             replay.close()
-    if terminal.problem:
-        raise MeshError(f"not all could be shown: {terminal.problem}", hint="is there room where stdout goes to?")
+    if problem := display.terminal.problem:
+        raise MeshError(f"not all could be shown: {problem}", hint="is there room where stdout goes to?")
 
 
-def _show(
-    replay: Replay,
-    terminal: TerminalSink,
-    clock: _Clock,
-    record: Record,
-    pattern: re.Pattern[str] | None,
-    hosts: _Hosts,
-    *,
-    follow: bool,
-    has_since: bool,
-) -> None:
-    for node in range(len(record.placement.hosts)):
-        terminal.handle(Connected(time=0.0, node=node, address="", machine=""))
-    lines = LineFilter(pattern) if pattern else None
-    is_empty = True
+class _Display:
+    """The terminal, the filter of its lines, and the time of the output that it shows."""
 
-    def show(outputs: Iterable[Output]) -> None:
-        nonlocal is_empty
-        for one in outputs:
-            is_empty = False
-            clock.reach(one.time)
-            for shown in lines.feed(one) if lines else (one,):
-                terminal.handle(_as_own(shown))
+    def __init__(self, record: Record, showing: Showing, pattern: re.Pattern[str] | None) -> None:
+        self._clock = _Clock()
+        self._lines = LineFilter(pattern) if pattern else None
+        self.is_empty = True  # no output was shown
+        style = Style(mode=showing.mode, label=showing.label, exact=showing.fold == "exact")
+        self.terminal = TerminalSink(record.placement, style, Streams(environ=os.environ), clock=self._clock)
+        for node in range(len(record.placement.hosts)):
+            self.terminal.handle(Connected(time=0.0, node=node, address="", machine=""))
 
+    def show(self, outputs: Iterable[Output]) -> None:
+        """Show the lines of some output that match."""
+        for output in outputs:
+            self.is_empty = False
+            self._clock.reach(output.time)
+            for shown in self._lines.feed(output) if self._lines else (output,):
+                self.terminal.handle(_as_own(shown))
+
+    def wait(self) -> None:
+        """Wait a little for more output."""
+        self._clock.reach(time.time())
+        self.terminal.idle()
+        time.sleep(LOGS_POLL_S)
+
+    def end(self, run: str) -> None:
+        """Show the last line, also if it has no end."""
+        for shown in self._lines.end() if self._lines else ():
+            self.terminal.handle(_as_own(shown))
+        self.terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=run))
+
+
+def _show(replay: Replay, display: _Display, record: Record, hosts: _Hosts, *, follow: bool, has_since: bool) -> None:
+    say = display.terminal.say
     while True:
-        record = read_record(record.directory)  # before we look: what it says about the end is true of what we see
-        show(replay.advance())
+        record = read_record(record.directory)  # before the output: then its end is the end of that output
+        display.show(replay.advance())
         if not replay.has_index and has_since:
             raise UsageError(f"run {record.run} has no record of what came when", hint="leave out --since")
         if follow and record.state is State.DETACHED and hosts.may_be_asked:  # its client has left it
@@ -120,22 +131,18 @@ def _show(
         if not follow or record.state is not State.ON:
             break
         for line in hosts.news():
-            terminal.say(line)
-        clock.reach(time.time())
-        terminal.idle()
-        time.sleep(POLL)
-    show(replay.rest())
-    for shown in lines.end() if lines else ():
-        terminal.handle(_as_own(shown))
-    terminal.handle(Finished(time=0.0, exit_code=0, cause="", run=record.run))
+            say(line)
+        display.wait()
+    display.show(replay.rest())
+    display.end(record.run)
     hosts.close()
     for line in (*hosts.news(), *_left_out(read_record(record.directory), replay)):
-        terminal.say(line)
-    _conclude(terminal.say, record, hosts, follow=follow, is_empty=is_empty and not has_since)
+        say(line)
+    _conclude(say, record, hosts, follow=follow, is_empty=display.is_empty and not has_since)
 
 
 class _Hosts:
-    """The hosts of a detached run, which are asked once for what they have more."""
+    """The hosts of a detached run, which are asked once for missing output."""
 
     def __init__(self, clusters_file: str, *, local: bool, lasting: bool) -> None:
         """local: do not ask them; lasting: for what comes later as well."""
@@ -145,11 +152,11 @@ class _Hosts:
         self.may_be_asked = not local
 
     def find(self, run: str, cluster: str) -> DetachedRun:
-        """A run that this machine does not know, or the last one there. Raises UsageError."""
+        """Return a run that this machine has no record of, or the last one there. Raises UsageError."""
         return find_detached(run, cluster, self._clusters_file)
 
     def bring(self, found: DetachedRun, *, is_known: bool) -> None:
-        """Have what they have more brought here; what there is now has come when this returns.
+        """Bring the missing output here; all that exists now has come when this returns.
 
         is_known: there is something here already. If not, it raises MeshError where nothing comes
         """
@@ -164,7 +171,7 @@ class _Hosts:
             self._problem = f"nothing was fetched from its hosts: {error}"
 
     def news(self) -> Iterator[str]:
-        """What keeps some of it away, each once."""
+        """Yield the reasons why some of it is missing, each once."""
         if self._problem:
             yield self._problem
             self._problem = ""
@@ -173,7 +180,7 @@ class _Hosts:
 
     @property
     def have_told(self) -> bool:
-        """Whether all of them have told what they have."""
+        """True if all of them have sent the output that they have."""
         return self._fetch is not None and self._fetch.is_complete
 
     def close(self) -> None:
@@ -213,7 +220,7 @@ def _conclude(say: Callable[[str], None], record: Record, hosts: _Hosts, *, foll
 
 
 def _left_out(record: Record, replay: Replay) -> Iterator[str]:
-    """What never came from the hosts, and has no line of its own in the logs."""
+    """Yield output that never came from the hosts, and has no line of its own in the logs."""
     items = record.about.get("left_out")
     missing: dict[int, int] = {}
     for item in items if isinstance(items, list) else ():
@@ -226,14 +233,14 @@ def _left_out(record: Record, replay: Replay) -> Iterator[str]:
 
 
 def _as_own(output: Output) -> Output:
-    """prerun as it is shown where nothing else is: of all hosts, on stdout."""
+    """Turn output of prerun into output of all hosts on stdout, as nothing else is shown."""
     if output.stream is not Stream.PRERUN:
         return output
     return Output(time=output.time, node=output.node, rank=output.rank, stream=Stream.SETUP, data=output.data)
 
 
 def _named(run: str, cluster: str, hosts: _Hosts) -> Record:
-    """The run that is meant, with what its hosts have more. Raises UsageError, and MeshError if there is nothing."""
+    """Return the named run, with the output of its hosts. Raises UsageError, and MeshError if there is none."""
     record = None if cluster and run == LAST else find_record(run, with_logs=True)
     if record is None and run == LAST and not cluster:
         raise UsageError("this machine has started no run yet", hint="`mesh run CLUSTER COMMAND` starts one")

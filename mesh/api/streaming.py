@@ -7,39 +7,15 @@ import queue
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
-from mesh.api.commands import DEFAULTS, exec_spec, run_spec
-from mesh.api.running import Listener, run_on
-from mesh.app.screen import Showing
-from mesh.config.settings import Options
+from mesh.api.running import Listener
 from mesh.core.events import Event
 from mesh.rundir.results import RunResult
 
 QUEUED_EVENTS = 16  # that wait for the caller; beyond them output waits on the hosts
 LEFT_POLL_S = 0.1  # between two looks if the caller reads no more
-
-
-def stream(
-    command: Sequence[str],
-    *,
-    cluster: str,
-    options: Options = DEFAULTS,
-    clusters_file: str = "",
-    sync: bool = True,
-    output: str = "all",
-    quiet: bool = True,
-) -> EventStream:
-    """Start a run and return an iterator of its events, which ends with the run. Raises UsageError.
-
-    sync: False for a run like that of ``exec``, without sync, prerun and lock
-    quiet: print nothing, as the events have it all; the rest as with ``run``
-    The run is in a thread of its own, so that signals are the caller's.
-    """
-    found, spec = (run_spec if sync else exec_spec)(command, cluster, options, clusters_file)
-    showing = Showing(output=output, quiet=quiet)
-    return EventStream(lambda listener: run_on(found, spec, showing, check_first=options.check, listener=listener))
 
 
 class EventStream:
@@ -52,7 +28,7 @@ class EventStream:
     def __init__(self, run: Callable[[Listener], RunResult]) -> None:
         """run: runs to the end, with that listener"""
         self._feed = _Feed(run)
-        # The thread refers to the feed alone, so that a stream that nobody refers to any more ends its run.
+        # The thread refers to the feed alone, so that a stream without references ends its run.
         self._finalizer = weakref.finalize(self, self._feed.end)
         self._finalizer.atexit = False  # the end of this process ends the run as well
 
@@ -61,11 +37,7 @@ class EventStream:
 
     def __next__(self) -> Event:
         """Wait for an event. Raises whatever went wrong in mesh itself, after the last event."""
-        try:
-            event = self._feed.next()
-        except KeyboardInterrupt:
-            self.close(signal.SIGINT)
-            raise
+        event = self._next()
         if event is None:
             if self._feed.error is not None:
                 raise self._feed.error
@@ -75,7 +47,7 @@ class EventStream:
     @property
     def result(self) -> RunResult:
         """The result of the run: drops events that were not read, and waits for the end. Raises as ``run`` does."""
-        while self._feed.next() is not None:
+        while self._next() is not None:
             pass
         return self._feed.wait()
 
@@ -83,6 +55,14 @@ class EventStream:
         """End the run on all hosts, as that signal would, and wait until it has ended. May be called again."""
         self._feed.end(number)
         self._feed.join()
+
+    def _next(self) -> Event | None:
+        """Wait for an event; return None after the last one. Ctrl-C ends the run."""
+        try:
+            return self._feed.next()
+        except KeyboardInterrupt:
+            self.close(signal.SIGINT)
+            raise
 
     def __enter__(self) -> EventStream:
         return self
@@ -104,8 +84,9 @@ class _Feed:
         self._is_over = False  # the caller has read the last one
         self._result: RunResult | None = None
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="mesh-run", daemon=True)
-        self._thread.start()
+        # Not Thread.join: before Python 3.13 one that a signal interrupts may take a thread for ended.
+        self._ended = threading.Event()
+        threading.Thread(target=self._work, name="mesh-run", daemon=True).start()
 
     def next(self) -> Event | None:
         """Wait for an event; return None after the last one."""
@@ -117,7 +98,7 @@ class _Feed:
 
     def wait(self) -> RunResult:
         """Wait for the result. Raises the error that ended the run."""
-        self._thread.join()
+        self._ended.wait()
         if self.error is not None:
             raise self.error
         assert self._result is not None
@@ -125,15 +106,15 @@ class _Feed:
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """End the run, if it is on, as that signal would. Waits for nothing."""
-        if self._thread.is_alive() and not self._is_over:
+        if not self._ended.is_set():
             self._listener.end(number)
         self._is_left = True
 
     def join(self) -> None:
         """Wait until the run has ended. A KeyboardInterrupt meanwhile is a further signal for the run."""
-        while self._thread.is_alive():
+        while not self._ended.is_set():
             try:
-                self._thread.join()
+                self._ended.wait()
             except KeyboardInterrupt:
                 self._listener.end(signal.SIGINT)
 
@@ -150,4 +131,5 @@ class _Feed:
         except BaseException as error:
             self.error = error
         finally:
+            self._ended.set()
             self._put(None)

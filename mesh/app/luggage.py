@@ -1,4 +1,4 @@
-"""The workspace as the courier takes it: listed and hashed once, told as changes, packed as hosts need it."""
+"""The workspace as the courier takes it: listed and hashed once, sent as changes, packed as hosts need it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mesh.workspace.pack import BLOCK_BYTES as CONTENT_BLOCK_BYTES
 from mesh.workspace.pack import Changed, read_wants
 from mesh.workspace.prepare import prepare
 
-LARGE = 500_000_000  # bytes of contents; before so much is sent, the user hears what it is
-NAMED = 5  # paths
-WORTH = 0.01  # of all that is sent; leaving out less helps nobody
-LACK_BYTES, BLOCK_BYTES = 160, 90  # of what a host tells of a content, and of each block of another version of it
-OFTEN = 0.2  # seconds between two Preparing
+LARGE_BYTES = 500_000_000  # of contents; before so much is sent, the user gets a list of the biggest
+NAMED_PATHS = 5
+NAMED_SHARE = 0.01  # of all that is sent; leaving out less helps nobody
+LACK_BYTES, BLOCK_BYTES = 160, 90  # of a host's answer for a content, and for each block of another version of it
+PREPARING_INTERVAL_S = 0.2  # between two Preparing
 
 
 class WorkspaceLuggage:
-    """One workspace of one run; see engine.courier.Luggage."""
+    """The workspace of a run; see engine.courier.Luggage."""
 
-    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, tell: Callable[[Event], None]) -> None:
-        """files: closes what we open; tell: called with Notice and Preparing, from any thread. Raises MeshError."""
-        self._spec, self._files, self._tell = spec, files, tell
+    def __init__(self, spec: RunSpec, files: contextlib.ExitStack, post: Callable[[Event], None]) -> None:
+        """files: closes the packs; post: called with Notice and Preparing, from any thread. Raises MeshError."""
+        self._spec, self._files, self._post = spec, files, post
         self._told_at = time.monotonic()
         self._has_told_size = False
         self._is_stopped = False
@@ -49,15 +49,15 @@ class WorkspaceLuggage:
             self._say(notice)
 
     def changes(self, base: str) -> bytes:
-        """What has changed since another tree; everything, if we do not know that one."""
+        """Return the changes since another tree; all of it, if that tree is not recorded here."""
         return self._since(base)[0]
 
     def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
-        """What a host that has that tree will lack: what we have never sent, or everything if it has none."""
+        """Return the contents that a host with that tree will lack: those never sent, or all if it has no tree."""
         return self._since(base)[1]
 
     def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
-        """The answers about a base: most hosts have the same."""
+        """Return both answers for a base, computed once, as most hosts have the same."""
         if base not in self._known:
             manifest = self._prepared.manifest
             known = manifest if base == manifest.tree else self._cache.known_manifest(base)
@@ -74,10 +74,10 @@ class WorkspaceLuggage:
         return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
 
     def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:
-        """Before very much is sent: name the biggest, once."""
+        """Name the biggest files, once, before very much is sent."""
         missing = {want["hash"]: want["size"] for want in wants if not want.get("base")}
         total = sum(missing.values())
-        if total <= LARGE or self._has_told_size:
+        if total <= LARGE_BYTES or self._has_told_size:
             return
         self._has_told_size = True
         files = [
@@ -85,13 +85,13 @@ class WorkspaceLuggage:
             for entry in self._prepared.manifest.entries
             if entry.kind == "f" and entry.content in missing
         ]
-        paths = [path for path in biggest(files, NAMED) if path.size >= WORTH * total]
+        paths = [path for path in biggest(files, NAMED_PATHS) if path.size >= NAMED_SHARE * total]
         lines = ignore_lines(paths, [told_bytes(path.size) for path in paths])
         head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
         self._say("\n    ".join([head, *lines]))
 
     def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
-        """Make a pack; returns the descriptor of its file. Raises MeshError and OSError."""
+        """Make a pack; return the descriptor of its file. Raises MeshError and OSError."""
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
         self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_packing)
@@ -99,7 +99,7 @@ class WorkspaceLuggage:
         return file.fileno()
 
     def has_changed(self, error: Exception) -> bool:
-        """Whether an error of ``pack`` says that a file is another one now. Then ``renew`` lists it anew."""
+        """Return True if ``pack`` failed because a file has changed. Then ``renew`` lists it anew."""
         return isinstance(error, Changed)
 
     def renew(self) -> None:
@@ -107,11 +107,11 @@ class WorkspaceLuggage:
         self._list()
 
     def sent(self) -> None:
-        """A host has it now: it will be known as a base."""
+        """Record the tree as a base for later syncs, as a host has it now."""
         self._cache.remember(self._prepared.manifest)
 
     def stop(self) -> None:
-        """No pack is needed any more: one that is being made fails with a MeshError. From any thread."""
+        """Have a pack that is being made fail with a MeshError, as no pack is needed any more. From any thread."""
         self._is_stopped = True
 
     def _list(self) -> None:
@@ -126,15 +126,15 @@ class WorkspaceLuggage:
         self.lacks_bytes = LACKS_BYTES + LACK_BYTES * len(manifest.entries) + 2 * BLOCK_BYTES * blocks
 
     def _say(self, text: str) -> None:
-        self._tell(Notice(time=time.time(), text=text))
+        self._post(Notice(time=time.time(), text=text))
 
     def _tell_packing(self, what: str, done: int, of: int) -> None:
         if self._is_stopped:
-            raise MeshError("nobody needs this pack any more")
+            raise MeshError("this pack is not needed any more")
         self._tell_progress(what, done, of)
 
     def _tell_progress(self, what: str, done: int, of: int) -> None:
         now = time.monotonic()
-        if now >= self._told_at + OFTEN:
+        if now >= self._told_at + PREPARING_INTERVAL_S:
             self._told_at = now
-            self._tell(Preparing(time=time.time(), what=what, done=done, of=of))
+            self._post(Preparing(time=time.time(), what=what, done=done, of=of))

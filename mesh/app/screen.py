@@ -56,7 +56,7 @@ class Showing(Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> str:
-        """One of OUTPUTS."""
+        """The output as wanted here: a member of OUTPUTS."""
         if self.output:
             return self.output
         from mesh.screen.descriptor import replaced

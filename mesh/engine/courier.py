@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from mesh.core.errors import MeshError
 from mesh.core.events import Event, Lacks, OtherTree, Serving, Synced, Unfetched
+from mesh.core.run import RunSpec
 from mesh.engine.credentials import make_credentials
 from mesh.engine.fanout import Tree
 from mesh.remote.session import Session
@@ -52,7 +53,7 @@ class Luggage(Protocol):
         """Return the changes since another tree; all of it, if that tree is not recorded here."""
 
     def foreseen(self, base: str) -> Sequence[Want]:
-        """Return the contents that a host with that tree ("": none) will probably lack; () if we cannot tell."""
+        """Return the contents that a host with that tree ("": none) will probably lack; () if that is unknown."""
 
     def asked(self, wants: Sequence[Want]) -> None:
         """Take note that a host asks for these."""
@@ -87,14 +88,12 @@ class Courier:
 
     def __init__(
         self,
+        spec: RunSpec,
+        count: int,
         luggage: Future[Luggage],
         address_of: Callable[[int], str],
         spawn: Callable[[str, Callable[[], None]], object],
         failed: Callable[[Exception], None],
-        *,
-        count: int,
-        fresh: bool,
-        fan_out: bool,
     ) -> None:
         """address_of: a node's address for the other hosts; spawn: starts a thread by name and function.
 
@@ -102,7 +101,7 @@ class Courier:
         failed: called with a MeshError or an OSError if the workspace cannot be packed
         """
         self._luggage, self._address_of, self._spawn, self._failed = luggage, address_of, spawn, failed
-        self._count, self._fresh, self._fan_out = count, fresh, fan_out
+        self._count, self._fresh, self._fan_out = count, spec.fresh, spec.fan_out
         self._happened: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._sessions: dict[int, Session] = {}

@@ -72,13 +72,12 @@ class Launcher:
         self._luggage: Future[Luggage] = Future()
         facts = Facts(run)
         self._courier = Courier(
+            spec,
+            len(run.placement.hosts),
             self._luggage,
             facts.address_of,
             self._threads.start,
             self._workspace_failed,
-            count=len(run.placement.hosts),
-            fresh=spec.fresh,
-            fan_out=spec.fan_out,
         )
         self._facts = facts
         self._dispatcher = Dispatcher(run, facts, self._channels.sessions, self._courier, self._threads)

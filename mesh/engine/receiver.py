@@ -1,6 +1,4 @@
-"""The local end of one host's pull: reads its messages, and asks for files that are not here. Runs in the host's
-thread.
-"""
+"""Reads the messages of one host's pull, and asks for files that are missing here. Runs in the host's own thread."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class _State(Enum):
 
     BETWEEN = "none comes"
     WRITING = "it is written"
-    IGNORING = "it was refused: its bytes are for nobody"
+    IGNORING = "it was refused: its bytes are dropped"
 
 
 class _Wanted(Struct, frozen=True):

@@ -18,8 +18,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
 
     rank: int  # 0 .. world size - 1
     host: str
-    code: int | None  # its exit code, 0 .. 255; None if a signal ended it, or its end is not known
-    signal: int | None  # the signal that ended it; None if none did, or its end is not known
+    code: int | None  # its exit code, 0 .. 255; None if a signal ended it, or its end is not recorded
+    signal: int | None  # the signal that ended it; None if none did, or its end is not recorded
     stdout_path: Path
     stderr_path: Path
 

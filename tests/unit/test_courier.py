@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,7 +89,8 @@ class Road:
         self.hosts = [Host(node) for node in range(count)]
         ready: Future[Luggage] = Future()
         ready.set_result(luggage)
-        self.courier = Courier(ready, str, self.spawn, self.failures.append, count=count, fresh=False, fan_out=True)
+        spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",))
+        self.courier = Courier(spec, count, ready, str, self.spawn, self.failures.append)
         self.courier.start()
         for node, host in enumerate(self.hosts):
             self.session = Session(node, node, host)
@@ -167,5 +169,5 @@ def test_a_pack_that_nobody_wants_any_more_is_broken_off(spec: RunSpec, files: c
     luggage = Unwanted(spec, files, lambda event: None)
     with Road(luggage) as road:
         assert luggage.begun.wait(10.0)
-    assert luggage.error == "nobody needs this pack any more"
+    assert luggage.error == "this pack is not needed any more"
     assert not road.failures
