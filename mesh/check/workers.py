@@ -35,7 +35,7 @@ class Numbers:
     def judge(self, told: Mapping[int, Mapping[str, Any] | None]) -> Findings:
         """Return findings by node; where the orders of a slice differ, its first host has the finding.
 
-        told: {"number": ...} where a host knows its own
+        told: {"number": ...} where a host has one of its own
         """
         own = {node: answer["number"] for node, answer in told.items() if answer and "number" in answer}
         found: dict[int, list[Finding]] = {}

@@ -166,7 +166,7 @@ CLUSTER = text(
 )
 RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, its beginning, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
-CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, if this machine does not know")
+CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
 ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
 SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
 

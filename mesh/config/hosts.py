@@ -19,7 +19,7 @@ _USER = re.compile(r"[^-\s@:/][^\s@:/]*")
 
 
 class NoHost(ValueError):
-    """Raised for a text that is no host; the message says why."""
+    """Raised with the reason for a text that is no host."""
 
 
 def expand(pattern: str) -> list[str]:

@@ -49,7 +49,7 @@ def parse(text: str, is_cluster: Callable[[str], bool]) -> tuple[Part, ...]:
             listed = (word[len(HOST_LIST) :], *words[place + 1 :])
             return (*parts, Part(hosts=listed))
         if parts and _INDICES.fullmatch(word):
-            # Without picks the part has all hosts, so that this one is named twice: `pick` says so.
+            # A part without picks has all hosts, so that this one is named twice, which `join` refuses.
             parts[-1] = replace(parts[-1], picks=(*(parts[-1].picks or ("*",)), word))
         else:
             parts.append(_part(word, is_cluster))

@@ -20,7 +20,7 @@ KEYS = ("name", "prefix", "project", "zone", "internal_ip", "iap")
 # Keys of a cluster that list hosts, and so contradict tpu:
 INSTEAD = ("hosts", "slices")
 
-# As Google Cloud has them; a project may belong to a domain.
+# Names in Google Cloud; a project may belong to a domain.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]*[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")

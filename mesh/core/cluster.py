@@ -21,17 +21,17 @@ class HostKeys(Enum):
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """One machine of a cluster."""
+    """Machine of a cluster."""
 
     name: str  # how the user calls it: unique in its cluster, used in labels and file names
     address: str  # a name, an ssh_config alias or an IP address (IPv6 without brackets); "": there is none to go by
-    port: int = 0  # 1 .. 65535; 0: what ssh_config says, else 22
-    user: str = ""  # "": what ssh_config says, else the local user
-    identity_file: str = ""  # a path, ~ expanded; "": what ssh_config says, else the agent and default keys
-    remote_dir: str = ""  # where mesh keeps what it has there; "": what the cluster says
+    port: int = 0  # 1 .. 65535; 0: ssh_config's, else 22
+    user: str = ""  # "": ssh_config's, else the local user
+    identity_file: str = ""  # a path, ~ expanded; "": ssh_config's, else the agent and default keys
+    remote_dir: str = ""  # mesh's directory there; "": the cluster's
     internal_ip: str = ""  # the address by which the other hosts reach it; "": `address`
-    proxy_command: str = ""  # what connections to it go through, as ssh_config has it; "": ssh_config decides
-    key_alias: str = ""  # what known_hosts calls it; "": its address, unless ssh_config says otherwise
+    proxy_command: str = ""  # carries connections to it, as in ssh_config; "": ssh_config's
+    key_alias: str = ""  # its name in known_hosts; "": ssh_config's, else its address
     slice_index: int = -1  # its index in its slice, where its source numbers hosts; -1: it does not
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 
@@ -49,7 +49,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()  # with backend "command": the words before the agent's, see core/prefix.py
     gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
     python: str = "python3"  # the interpreter that runs the agent on the hosts
-    remote_dir: str = DEFAULT_REMOTE_DIR  # where mesh keeps what it has on a host; ~ is the host's
+    remote_dir: str = DEFAULT_REMOTE_DIR  # mesh's directory on a host; ~ is the host's
     password_env: str = ""  # the name of the variable that holds the password; "": no password
     ask_password: bool = False  # ask for the password before anything is tried
     host_keys: HostKeys = HostKeys.ACCEPT_NEW

@@ -302,7 +302,7 @@ def test_rest_endpoint_that_does_not_answer(user: Home, tpus: Emulator) -> None:
     user.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = tpus.rest + "elsewhere"
     done = user.mesh("exec", "tpu:pod", "true")
     assert done.status == 125
-    assert "the TPU API knows no such place" in done.err
+    assert "the TPU API has no such place" in done.err
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="no gcloud")

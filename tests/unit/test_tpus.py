@@ -158,7 +158,7 @@ def test_what_is_not_ready_is_named() -> None:
     assert str(told.value).splitlines() == [
         "TPU a-1 is CREATING, not READY",
         "TPU a-2 is 99, not READY",
-        "TPU a-3 is READY, but the API does not tell the addresses of all its machines",
+        "TPU a-3 is READY, but the API lists no address for some of its machines",
     ]
     assert "wait until a-1 is READY" in told.value.hint
     cluster = Cluster(name="c", hosts=(), source=TpuName(name="a"))

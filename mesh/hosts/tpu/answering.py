@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-SSH = 22
+SSH_PORT = 22
 GREETING = b"SSH-"  # RFC 4253, 4.2: the first bytes from a server
 
 
@@ -26,7 +26,7 @@ def all_answer(addresses: Sequence[tuple[str, int]], within: float) -> bool:
             sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
             sock.setblocking(False)
             try:
-                if sock.connect_ex((address, port or SSH)) not in (0, errno.EINPROGRESS):
+                if sock.connect_ex((address, port or SSH_PORT)) not in (0, errno.EINPROGRESS):
                     return False
             except OSError:  # no IP address
                 return False

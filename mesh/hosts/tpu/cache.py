@@ -17,7 +17,7 @@ from mesh.config.tpu import TpuName
 from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.nodes import TpuNode, Worker
 
-VERSION = 1
+CACHE_VERSION = 1
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class AnswerCache:
         """Return the last answer, None if there is none."""
         try:
             told = json.loads(self._path.read_bytes())
-            if told["version"] != VERSION:
+            if told["version"] != CACHE_VERSION:
                 return None
             nodes = (TpuNode(**{**node, "workers": _workers(node["workers"])}) for node in told["nodes"])
             return Answer(time=float(told["time"]), nodes=tuple(nodes))
@@ -51,7 +51,7 @@ class AnswerCache:
         new = self._path.with_suffix(f".{os.getpid()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_text(json.dumps({"version": VERSION, **to_builtins(answer)}))
+            new.write_text(json.dumps({"version": CACHE_VERSION, **to_builtins(answer)}))
             new.replace(self._path)
         except OSError:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Asking the Cloud TPU API, by Google's own client."""
+"""Client of the Cloud TPU API, on Google's own."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from mesh.core.errors import MeshError
 from mesh.hosts.tpu.gcloud import Zone, directory, is_google
 from mesh.hosts.tpu.nodes import TpuNode, Worker, matching
 
-DEADLINE = 20.0  # seconds for everything that is asked at a time
-INSIST = 3.0  # seconds in which a service that says that it is not there is asked again
-PAGE = 500  # nodes; a zone may have more
+ASK_LIMIT_S = 20.0  # for all requests of one question
+RETRY_LIMIT_S = 3.0  # for more tries while the service answers that it is unavailable
+PAGE_NODES = 500  # a zone may have more
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOG_IN = "gcloud auth application-default login"
 
 
 class NotAsked(MeshError):
-    """The API gave no answer: which hosts there are is not known."""
+    """Raised if the API gives no answer, so that there may be hosts or none."""
 
 
-def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = DEADLINE) -> tuple[TpuNode, ...]:
-    """The nodes of that name, in order. It takes a second, and as many as deadline at most.
+def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = ASK_LIMIT_S) -> tuple[TpuNode, ...]:
+    """Return the nodes of that name, in order. Takes a second, and as many as deadline at most.
 
     Raises NotAsked if the API does not answer, or not all of it, and MeshError if there is no such TPU.
     """
@@ -74,7 +74,7 @@ def _transport(tpu_v2: Any, zone: Zone, environ: Mapping[str, str]) -> Any:
 
 
 def _credentials(environ: Mapping[str, str]) -> Any:
-    """Application default credentials; else gcloud's own, which is all that those who only use that have."""
+    """Return application default credentials; else gcloud's own, which is all that those who only use that have."""
     import google.auth
     from google.auth import compute_engine
     from google.oauth2.credentials import Credentials
@@ -100,7 +100,7 @@ def _token_of_gcloud() -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=ASK_LIMIT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -112,18 +112,18 @@ def _token_of_gcloud() -> str:
 
 
 def _all_nodes(client: Any, zone: Zone, until: float) -> list[TpuNode]:
-    """Every page of the zone's nodes. Raises NotAsked where the answer has holes."""
+    """Return the nodes of every page of the zone. Raises NotAsked where the answer has holes."""
     from google.cloud import tpu_v2
 
     parent = f"projects/{zone.project}/locations/{zone.zone}"
-    request = tpu_v2.ListNodesRequest(parent=parent, page_size=PAGE)
+    request = tpu_v2.ListNodesRequest(parent=parent, page_size=PAGE_NODES)
     found: list[TpuNode] = []
     while True:
         page = next(client.list_nodes(request, **_patience(until)).pages)
         if page.unreachable:
             told = f"the TPU API cannot see all of {zone} now: {', '.join(page.unreachable)}"
             raise NotAsked(told, hint="try again in a moment")
-        # What the older API has made is no machine that one could log in to.
+        # Nodes of the older API are no machines to log in to.
         found += [_node(node) for node in page.nodes if not _name_of(node.api_version).startswith("V1")]
         if not page.next_page_token:
             return found
@@ -131,7 +131,7 @@ def _all_nodes(client: Any, zone: Zone, until: float) -> list[TpuNode]:
 
 
 def _patience(until: float) -> dict[str, Any]:
-    """How long one call may take, and that it is tried again while the service says that it is not there."""
+    """Return the time limit of one call, and the rule for more tries while the service is unavailable."""
     from google.api_core.exceptions import DeadlineExceeded, ServiceUnavailable
     from google.api_core.retry import Retry, if_exception_type
     from requests import exceptions as rest
@@ -140,7 +140,10 @@ def _patience(until: float) -> dict[str, Any]:
     if left <= 0:
         raise DeadlineExceeded("its pages took too long")
     again = Retry(
-        if_exception_type(ServiceUnavailable, rest.ConnectionError), initial=0.2, maximum=2.0, timeout=min(left, INSIST)
+        if_exception_type(ServiceUnavailable, rest.ConnectionError),
+        initial=0.2,
+        maximum=2.0,
+        timeout=min(left, RETRY_LIMIT_S),
     )
     return {"timeout": left, "retry": again}
 
@@ -164,12 +167,12 @@ def _node(node: Any) -> TpuNode:
 
 
 def _name_of(value: Any) -> str:
-    """Of an enumeration; a number that is newer than the client stays one."""
+    """Return the name of an enumeration's value; a number that is newer than the client stays one."""
     return str(getattr(value, "name", value))
 
 
 def _with_instances(client: Any, node: TpuNode, zone: Zone, until: float) -> TpuNode:
-    """The node with its machines' own names, by which tunnels reach them. Raises NotAsked."""
+    """Return the node with its machines' own names, by which tunnels reach them. Raises NotAsked."""
     place = f"projects/{zone.project}/locations/{zone.zone}/nodes/{node.name}"
     answer = client.get_guest_attributes({"name": place}, **_patience(until))
     names = [
@@ -177,14 +180,14 @@ def _with_instances(client: Any, node: TpuNode, zone: Zone, until: float) -> Tpu
         for told in answer.guest_attributes
     ]
     if len(names) != len(node.workers) or not all(names):
-        told = f"TPU {node.name} does not tell what its machines are called, which iap: true needs"
-        raise NotAsked(told, hint="does a policy (compute.disableGuestAttributesAccess) keep it from that?")
+        told = f"TPU {node.name} lists no names of its machines, which iap: true needs"
+        raise NotAsked(told, hint="the policy compute.disableGuestAttributesAccess may forbid it")
     workers = (replace(worker, instance=name) for worker, name in zip(node.workers, names, strict=True))
     return replace(node, workers=tuple(workers))
 
 
 def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
-    """What went wrong, in words, and what to try."""
+    """Return the error for a failed request, with a hint."""
     from google.api_core import exceptions as api
     from google.auth.exceptions import GoogleAuthError
     from requests import exceptions as rest
@@ -193,12 +196,12 @@ def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
         error = error.cause
     said = " ".join(str(getattr(error, "message", "") or error).split())[:300]
     listing = f"gcloud compute tpus locations list --project {zone.project}"
-    again = "try again in a moment; https://status.cloud.google.com tells of outages"
+    again = "try again in a moment; https://status.cloud.google.com lists outages"
     for kinds, what, hint in (
         ((GoogleAuthError, api.Unauthenticated), "does not take our credentials", LOG_IN),
         (api.Forbidden, "refuses", "it takes roles/tpu.viewer, and `gcloud services enable tpu.googleapis.com`"),
         (api.TooManyRequests, "has had enough of this project's requests (quota)", "try again in a minute"),
-        ((api.NotFound, api.BadRequest), "knows no such place", f"is it right? {listing}"),
+        ((api.NotFound, api.BadRequest), "has no such place", f"is it right? {listing}"),
         ((api.GatewayTimeout, rest.Timeout), f"did not answer within {deadline:g} s", again),
         ((api.ServiceUnavailable, rest.ConnectionError), "cannot be reached", again),
     ):

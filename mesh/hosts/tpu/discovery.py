@@ -17,7 +17,7 @@ from mesh.hosts.tpu import gcloud
 from mesh.hosts.tpu.answering import all_answer
 from mesh.hosts.tpu.cache import Answer, AnswerCache
 from mesh.hosts.tpu.client import NotAsked, ask
-from mesh.hosts.tpu.nodes import MOST_NAMED, gaps, tpu_of, with_nodes
+from mesh.hosts.tpu.nodes import SHOWN_NAMES, gaps, tpu_of, with_nodes
 
 FRESH_ANSWER_S = 60.0  # an answer of the API is taken without a look at its hosts
 OLD_ANSWER_S = 3600.0  # the API is asked again after that, as there may be more slices by now
@@ -103,7 +103,7 @@ def _noted(cluster: Cluster, answer: Answer, zone: gcloud.Zone, told: str) -> Cl
     counted = f"{slices} slice{'s' * (slices != 1)}, {hosts} host{'s' * (hosts != 1)}"
     missing = gaps(answer.nodes)
     if missing:
-        counted += f"; there is no {', '.join(missing[:MOST_NAMED])}{' ...' if missing[MOST_NAMED:] else ''}"
+        counted += f"; there is no {', '.join(missing[:SHOWN_NAMES])}{' ...' if missing[SHOWN_NAMES:] else ''}"
     note = f"TPU {tpu_of(cluster).name} in {zone.zone}: {counted}{f' ({told})' if told else ''}"
     return replace(cluster, note=note)
 

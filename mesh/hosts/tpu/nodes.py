@@ -17,7 +17,7 @@ from mesh.core.errors import MeshError
 from mesh.hosts.tpu.gcloud import Zone
 
 READY = "READY"
-MOST_NAMED = 8
+SHOWN_NAMES = 8
 # Advice about a node, by its state (google.cloud.tpu_v2.Node.State).
 _LATER = "wait until {name} is READY: `gcloud compute tpus tpu-vm list --zone {zone} --project {project}` shows it"
 _GONE = "{name} does not come back by itself: delete it and create it anew, or have its queued resource do so"
@@ -77,12 +77,12 @@ def matching(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> tuple[TpuNod
 
 def _others(nodes: Sequence[TpuNode], tpu: TpuName, zone: Zone) -> str:
     names = sorted(node.name for node in nodes)
-    near = difflib.get_close_matches(tpu.name, names, n=MOST_NAMED, cutoff=0.6) or names
+    near = difflib.get_close_matches(tpu.name, names, n=SHOWN_NAMES, cutoff=0.6) or names
     if not near:
         listing = shlex.join(["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone", "-", "--project", zone.project])
         return f"it has no TPU at all; all zones: {listing}"
-    more = f" and {len(names) - MOST_NAMED} more" if len(near) == len(names) > MOST_NAMED else ""
-    return f"there are {', '.join(near[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(near) == len(names) > SHOWN_NAMES else ""
+    return f"there are {', '.join(near[:SHOWN_NAMES])}{more}"
 
 
 def gaps(nodes: Sequence[TpuNode]) -> list[str]:
@@ -96,7 +96,7 @@ def gaps(nodes: Sequence[TpuNode]) -> list[str]:
     prefix = nodes[0].name.rpartition("-")[0] if nodes else ""
     numbers = [int(node.name.rpartition("-")[2]) for node in nodes] if len(nodes) > 1 else []
     missing = (number for low, high in itertools.pairwise(numbers) for number in range(low + 1, high))
-    return [f"{prefix}-{number}" for number in itertools.islice(missing, MOST_NAMED + 1)]
+    return [f"{prefix}-{number}" for number in itertools.islice(missing, SHOWN_NAMES + 1)]
 
 
 def with_nodes(
@@ -123,7 +123,7 @@ def with_nodes(
 def _complaint(node: TpuNode) -> str:
     if node.state != READY:
         return f"TPU {node.name} is {node.state}, not {READY}"
-    return f"TPU {node.name} is {READY}, but the API does not tell the addresses of all its machines"
+    return f"TPU {node.name} is {READY}, but the API lists no address for some of its machines"
 
 
 def _advice(node: TpuNode, zone: Zone) -> str:
@@ -171,13 +171,13 @@ def _about_way(tpu: TpuName, worker: Worker) -> dict[str, str]:
 
 
 def _about_keys(node: TpuNode, user: str, key: str, zone: Zone) -> str:
-    """Return the commands that make the key known there. The user runs them, as the key then opens the host."""
+    """Return the commands that put the key there. The user runs them, as the key then opens the host."""
     if node.os_login:
         key = key or "KEY"
         add = shlex.join(["gcloud", "compute", "os-login", "ssh-keys", "add", f"--key-file={key}.pub"])
-        return f"if OS Login does not know the key: {add}\nyour name there: gcloud compute os-login describe-profile"
+        return f"if OS Login has no such key: {add}\nyour name there: gcloud compute os-login describe-profile"
     target = f"{user}@{node.name}" if user else node.name
     words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", target, f"--zone={zone.zone}", f"--project={zone.project}"]
     words += [f"--ssh-key-file={key}"] if key else []
     command = shlex.join([*words, "--command=true"])
-    return f"if its project does not know the key, this puts it into the TPU's metadata:\n{command}"
+    return f"if its project has no such key, this puts it into the TPU's metadata:\n{command}"
