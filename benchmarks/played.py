@@ -19,9 +19,9 @@ from pathlib import Path
 
 from mesh.app import assemble
 from mesh.core.cluster import Cluster, Host
-from mesh.core.run import RunSpec
 from tests.lab import peak_memory
 from tests.scripted import ScriptedBackend, prints
+from tests.specs import spec_of
 
 
 class _Watch:
@@ -56,7 +56,7 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     backend = ScriptedBackend(prints(lines, lambda rank, line: b"rank %d step %d\n" % (0 if equal else rank, line)))
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
-        spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
+        spec = spec_of(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
         assemble.BACKENDS = {"played": lambda *given: backend}
         begin = time.monotonic()
         with _Watch() as watch:

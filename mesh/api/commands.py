@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mesh.api.choosing import (
 from mesh.api.running import run_on
 from mesh.app.assemble import Showing, launch, placed
 from mesh.config.project import FILE, check_workspace
-from mesh.config.settings import Options
+from mesh.config.settings import Options, assign_roles
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Synced
@@ -43,7 +42,7 @@ def run(
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
-    command: the words for execve, the program first; no shell reads them
+    command: the words for execve, the program first; no shell reads them; (): options have roles instead
     cluster: a name from cluster.yaml, or "local", or "local:N"; clusters_file: another file than the usual one
     output: "all", "fold", "rank0" or "none" of what ranks print, "": "fold" on a terminal, else "all"
     label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
@@ -55,7 +54,7 @@ def run(
     """
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    spec = make_spec(project, options, _words(command))
+    spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     with_lock = found.backend != "local"
     spec = replace(spec, lock=with_lock and not spec.share, claim=with_lock)
     notice = options.stdin_notice
@@ -81,15 +80,16 @@ def exec(  # noqa: A001  (the command's name)
     Raises UsageError for options that are about those.
     """
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
-    given["exclusive"] = options.exclusive
+    given |= {"exclusive": options.exclusive, "role": bool(options.roles)}
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
-    spec = make_spec(project_here(), options, _words(command))
+    spec = make_spec(project_here(), options, _words(command, options))
     # A detached run needs all its hosts, as their agents end it together.
-    skips = spec.keep_going and not spec.detach
-    spec = replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
+    skips = spec.rules.keep_going and not spec.detach
+    rules = replace(spec.rules, skip_unreachable=skips)
+    spec = replace(spec, sync=False, lock=False, prerun=(), rules=rules)
     notice = options.stdin_notice
     showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
     return run_on(found, spec, showing, check_first=options.check)
@@ -169,12 +169,13 @@ def setup(
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
+    spec = make_spec(project, options, ())
     spec = replace(
-        make_spec(project, options, ()),
+        spec,
         kind=Kind.SETUP,
         commands=project.commands,
         force=force,
-        keep_going=True,
+        rules=replace(spec.rules, keep_going=True),
         sync=False,
         lock=found.backend != "local",
         prerun=(),
@@ -188,7 +189,7 @@ def plan(
     """What ``run`` would do, in lines for people; does nothing. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    return _plan(make_spec(project, options, _words(command)), found)
+    return _plan(*_with_roles(make_spec(project, options, _words(command, options)), found, options))
 
 
 class _Synced:
@@ -206,29 +207,39 @@ class _Synced:
     def close(self) -> None: ...
 
 
-def _words(command: Sequence[str]) -> Sequence[str]:
+def _words(command: Sequence[str], options: Options) -> Sequence[str]:
+    if options.roles:
+        if command:
+            raise UsageError("roles have their own commands", hint="leave out --role, or the command after CLUSTER")
+        return ()
     if isinstance(command, str) or not command:
         raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
     return command
 
 
+def _with_roles(spec: RunSpec, cluster: Cluster, options: Options) -> tuple[RunSpec, Cluster]:
+    return assign_roles(spec, cluster, options.roles) if options.roles else (spec, cluster)
+
+
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
-    """What --dry-run tells."""
+    """List the lines of --dry-run."""
     from mesh.workspace import listing
 
     yield f"cluster    {cluster.name} ({cluster.backend})"
     placement = placed(spec, cluster)
+    is_counted = spec.groups[0].nproc != AUTO
     for node, host in enumerate(cluster.hosts):
-        ranks = placement.ranks(node)
+        ranks = placement.ranks(node) if is_counted else ()
         login = f"{host.user}@{host.address}" if host.user else host.address
         where = "" if cluster.backend == "local" else f" ({login}{f':{host.port}' if host.port else ''})"
         number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
         of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
-        yield f"{number} {host.name}{where}{of_slice}"
-    if spec.nproc == AUTO:
+        label = spec.groups[placement.group(node)].label
+        yield f"{number} {host.name}{where}{of_slice}{f' {label}' if label else ''}"
+    if not is_counted:
         yield "nproc      as many as each host has GPUs: the hosts will be asked"
     if spec.launcher is not Launch.NONE:
-        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.nproc or 'so many'} processes"
+        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.groups[0].nproc or 'so many'} processes"
     found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
     files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
     yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
@@ -238,6 +249,7 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     for entry in spec.prerun:
         unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
         yield f"prerun     {entry.run}{unless if not spec.force else ''}"
-    if spec.env:
-        yield f"env        {', '.join(sorted(spec.env))}"
-    yield f"command    {shlex.join(spec.command)}"
+    if env := spec.groups[0].env:
+        yield f"env        {', '.join(sorted(env))}"
+    for group in spec.groups:
+        yield f"command    {group.told}"

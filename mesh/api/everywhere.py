@@ -16,7 +16,7 @@ from mesh.api.choosing import make_spec
 from mesh.app.assemble import BACKENDS, SEVERAL, Showing, launch
 from mesh.config.project import Project
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
 from mesh.core.interfaces import Backend, Channel, Opened
@@ -49,7 +49,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
     most = max((len(part.hosts) for part in parts), default=0)
     prompts = Prompts()
     inquiry = Inquiry(
-        Placement(hosts=hosts),
+        place_ranks(hosts),
         question,
         PATIENCE,
         limit=HOST_LIMIT_S * math.ceil(most / PARALLEL_HOSTS),

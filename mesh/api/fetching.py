@@ -31,7 +31,7 @@ class Fetch:
         """place: nobody else writes it; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
-        self._spec = spec if lasting else replace(spec, host_grace=min(spec.host_grace, SILENT))
+        self._spec = spec if lasting else replace(spec, host_grace=min(spec.rules.host_grace, SILENT))
         self._cluster, self._place, self._lasting = cluster, place, lasting
         self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
         self._error: BaseException | None = None
@@ -117,7 +117,8 @@ def fetch_end(record: Record, clusters_file: str) -> None:
 
     Its output stays on the hosts until ``mesh logs`` or ``mesh attach`` fetches it. Raises UsageError.
     """
-    from mesh.rundir.writer import open_events, write_end
+    from mesh.rundir.about import write_end
+    from mesh.rundir.writer import open_events
 
     found = known(record)
     spec, cluster = prepared(found, clusters_file)

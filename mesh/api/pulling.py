@@ -15,7 +15,7 @@ from mesh.api.choosing import choose_cluster, here, make_spec, project_here
 from mesh.app.assemble import Showing, launch
 from mesh.config.project import Project
 from mesh.config.settings import Options
-from mesh.core.cluster import Placement
+from mesh.core.cluster import Placement, place_ranks
 from mesh.core.errors import UsageError
 from mesh.core.events import Event, NotPulled, Pulled
 from mesh.core.outcome import Outcome
@@ -69,7 +69,7 @@ def pull(
         done, failed = pull_summary(outcome, placement, collected.pulled, collected.missing, took, str(directory))
         return [*done, *_warned(project, place)] if done else [], failed
 
-    inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
+    inquiry = Inquiry(place_ranks(found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
     showing = Showing(json=json, quiet=quiet, kept=False)
     outcome, placement, _ = launch(
         spec, found, showing, collected, supervisor=inquiry, landing=landing, summary=summary

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from mesh.api.checking import numbered, vetted
 from mesh.app.assemble import Showing, launch
 from mesh.core.cluster import Cluster
@@ -17,10 +15,10 @@ def run_on(cluster: Cluster, spec: RunSpec, showing: Showing, *, check_first: bo
 
     check_first: see before whether every host is fit for it
     """
-    if spec.nproc == AUTO:
+    if any(group.nproc == AUTO for group in spec.groups):
         from mesh.api.inquiries import count_gpus
 
-        spec = replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
+        spec = spec.with_nproc(count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
     outcome, placement, store = launch(spec, cluster, showing, supervisor=decider, keeps=not check_first)
     assert store is not None  # runs are kept

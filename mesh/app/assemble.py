@@ -7,7 +7,6 @@ import math
 import os
 import resource
 import select
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mesh.app.owner import Owners, owner_of, plan_of
+from mesh.app.owner import Owners, owner_of
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
@@ -103,8 +102,8 @@ def new_run_id() -> str:
 
 
 def placed(spec: RunSpec, cluster: Cluster) -> Placement:
-    """Which ranks run where."""
-    return Placement(hosts=cluster.hosts, nproc=spec.ranks_per_host, slices=cluster.slices)
+    """Number the ranks of a run on the hosts of a cluster."""
+    return spec.placed(cluster.hosts, cluster.slices)
 
 
 def launch(
@@ -137,6 +136,7 @@ def launch(
         begun = files.enter_context(_begun(cluster)) if stock is None else {}
         from mesh.backends.ssh.passwords import Passwords
         from mesh.engine.launcher import Launcher, Local
+        from mesh.rundir.about import describe
         from mesh.screen.gate import Gate
         from mesh.screen.jsonl import JsonSink
         from mesh.screen.pause import Pause
@@ -164,7 +164,7 @@ def launch(
             luggage=lambda tell: _luggage(spec, files, tell),
             landing=landing,
             choose=lambda is_over: _choose(spec, terminal, pause, is_over),
-            plan=plan_of(spec, cluster),
+            plan=describe(spec, cluster.name, placement),
             have=attaching.fetch if attaching else None,
             only_reads=attaching.only_reads if attaching else False,
             only_end=attaching.only_end if attaching else False,
@@ -209,15 +209,15 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         mode="none" if showing.json else showing.mode,
         label=showing.label,
         exact=showing.fold == "exact",
-        stdin_fd=0 if spec.stdin == "none" else -1,
+        stdin_fd=0 if spec.rules.stdin == "none" else -1,
         unsent=_unsent_notice(spec) if showing.stdin_notice else "",
-        typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+        typed_for_ranks=spec.rules.stdin != "none" and _is_terminal(0),
         noun="host" if spec.kind is Kind.SETUP else "rank",
         run=spec.run if spec.kind is Kind.RUN else "",
         environ=os.environ,
         progress=not showing.json,
         stacks=spec.stacks_on_timeout,
-        title=shlex.join(spec.command),
+        title=spec.told,
         typed=showing.typed,
     )
 

@@ -205,7 +205,7 @@ class Launcher:
                 self._show(Finished(time=end, exit_code=code, cause=cause, run=self._spec.run))
                 self._settle_down()
                 # Whoever reads our standard input must be seen to have stopped.
-                if not (self._interrupted or outcome.goes_on or self._spec.stdin != "none"):
+                if not (self._interrupted or outcome.goes_on or self._spec.rules.stdin != "none"):
                     hang_up = partial(self._afterwards, self._hang_up)
             finally:
                 hang_up()
@@ -299,7 +299,7 @@ class Launcher:
                 self._spawn("mesh-ask", self._ask_user)
         # Not before the last host has its order to start: what came earlier would be for nobody.
         started = [order.node for order in ordered if isinstance(order, orders.Start)]
-        if self._spec.stdin != "none" and started:
+        if self._spec.rules.stdin != "none" and started:
             self._spawn("mesh-stdin", lambda: self._feed_stdin(started))
         for order in ordered:  # the hosts come first, as showing may take its time
             if isinstance(order, orders.Say):
@@ -319,12 +319,12 @@ class Launcher:
                 locked = self._locked[node]
                 self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
             case orders.Prepare(node=node):
-                session.prepare(self._preparation(), self._finds(node))
+                session.prepare(self._preparation(node), self._finds(node))
             case orders.Start(node=node) if self._spec.commands:
                 session.setup(self._placement.ranks(node)[0], self._spec.commands, self._spec.force)
             case orders.Start(node=node):
-                hosts, env = len(self._placement.hosts), {**self._environment(node), **self._interfaces[node]}
-                command = host_command(self._spec, hosts, node, env)
+                env = {**self._environment(node), **self._interfaces[node]}
+                command = host_command(self._spec, self._placement, node, env)
                 finds = self._finds(node) if self._connected[node].is_preparing else None
                 session.start(command, self._ranks(node), finds=finds, detach=self._spec.detach)
             case orders.Ask(question=question, enclosed=enclosed) if enclosed:
@@ -345,7 +345,7 @@ class Launcher:
     def _introduce(self, session: Session, port: int) -> None:
         self._credentials = self._credentials or make_credentials(OLDEST_RUN)
         place = (self._address_of(0), port) if port else ()
-        session.introduce(self._spec.host_grace, self._credentials, *place)
+        session.introduce(self._spec.rules.host_grace, self._credentials, *place)
 
     def _show(self, event: Event) -> None:
         """Hand an event to every sink. Behind a reader that is slow or paused, time and signals go on."""
@@ -362,26 +362,26 @@ class Launcher:
             if not shower.is_behind:
                 shower.offer(event, 0.0)
 
-    def _preparation(self) -> Preparation:
+    def _preparation(self, node: int) -> Preparation:
         spec = self._spec
-        brought = library() if spec.command else b""
+        brought = library() if spec.has_command else b""
         return Preparation(
             prerun=spec.prerun,
             force=spec.force,
             claim=spec.claim,
             evict=spec.evict,
             library=brought,
-            program=host_program(spec),
+            program=host_program(spec, self._placement, node),
         )
 
-    def _finds_alone(self) -> Finds:
+    def _finds_alone(self, node: int) -> Finds:
         """Return the part of it that is known before: enough to find a named interface and the command on PATH."""
-        return Finds(env=self._spec.env, interface=self._cluster.interface)
+        return Finds(env=self._spec.groups[self._placement.group(node)].env, interface=self._cluster.interface)
 
     def _finds(self, node: int) -> Finds:
         """What the first rank of a host does, once all hosts have answered."""
         env = self._environment(node)
-        if not self._spec.command:
+        if not self._spec.has_command:
             return Finds(env=env)
         # On the first host itself its own name may say little; then the way to another one tells the interface.
         targets = [env["MASTER_ADDR"], *([self._address_of(1)] if not node and len(self._placement.hosts) > 1 else [])]
@@ -405,7 +405,7 @@ class Launcher:
         ranks = []
         for rank in self._placement.ranks(node):
             env = rank_environment(self._spec, self._placement, rank)
-            stdin = self._spec.stdin == "all" or (self._spec.stdin == "rank0" and rank == 0)
+            stdin = self._spec.rules.stdin == "all" or (self._spec.rules.stdin == "rank0" and rank == 0)
             ranks.append(Rank(rank=rank, env=env, stdin=stdin))
         return ranks
 
@@ -519,14 +519,14 @@ class Launcher:
             needs_home=self._spec.needs_home,
             devices=self._cluster.devices,
             device_patience=DEVICES_FREE,
-            spool=self._spec.spool,
-            lease=self._spec.lease,
-            grace=self._spec.grace,
+            spool=self._spec.rules.spool,
+            lease=self._spec.rules.lease,
+            grace=self._spec.rules.grace,
             ports=() if node else ports_wanted(self._spec, self._placement),
             stacks=self._spec.stacks,
-            drain=self._spec.drain,
-            timeout=self._spec.timeout,
-            keep_going=self._spec.keep_going,
+            drain=self._spec.rules.drain,
+            timeout=self._spec.rules.timeout,
+            keep_going=self._spec.rules.keep_going,
             plan=self._local.plan,
         )
 
@@ -541,7 +541,7 @@ class Launcher:
                     only_end=self._local.only_end,
                 )
             elif self._supervisor.prepares_at_once:
-                session.begin(begin, self._preparation(), self._finds_alone())
+                session.begin(begin, self._preparation(node), self._finds_alone(node))
             else:
                 session.begin(begin)
             try:
@@ -565,7 +565,7 @@ class Launcher:
 
     def _reopen(self, node: int, session: Session) -> Channel | None:
         """Another channel to a host whose agent goes on; None once the host is lost."""
-        while time.monotonic() < session.heard + self._spec.host_grace:
+        while time.monotonic() < session.heard + self._spec.rules.host_grace:
             if self._over.wait(AGAIN if session.opened > session.heard else 0.0):
                 return None
             try:
@@ -612,7 +612,7 @@ class Launcher:
         """Renew the leases; tell who is silent; hang up when the main thread is no more."""
         silent: set[int] = set()
         # Several beats fit into what silence may cost, on either side.
-        beat = min(BEAT, self._spec.host_grace / 4, self._spec.lease / 4)
+        beat = min(BEAT, self._spec.rules.host_grace / 4, self._spec.rules.lease / 4)
         beat_at = time.monotonic() + beat
         beats = Beats(partial(self._spawn, "mesh-beat"))
         while not self._over.wait(min(1.0, beat / 2)):
@@ -629,8 +629,8 @@ class Launcher:
                 if session.awaits_login and now - session.opened > limit:
                     session.end_login(limit)
                 quiet = now - session.heard if session.waiting else 0.0
-                if quiet > self._spec.host_grace:
-                    session.give_up(f"silent for {self._spec.host_grace:g} s")
+                if quiet > self._spec.rules.host_grace:
+                    session.give_up(f"silent for {self._spec.rules.host_grace:g} s")
                 if quiet > SILENT and now - session.opened > SILENT:
                     session.try_another(f"silent for {quiet:.0f} s")
                 if (quiet > SILENT) != (node in silent):

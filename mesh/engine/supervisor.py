@@ -93,7 +93,7 @@ class Supervisor:
         self._cause: Cause | None = None  # what decided that the run ends; the first one holds
         self._signal = 0  # that asked for it
         self._ending = Ending.NOT
-        self._grace = spec.grace
+        self._grace = spec.rules.grace
         self._started = 0.0  # seconds since the epoch
         self._deadlines: dict[str, float] = {}  # monotonic
         self._last_output = 0.0
@@ -108,7 +108,7 @@ class Supervisor:
         self._skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
         self._no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
         # How many ranks of each host have not ended; a host that is not in it has none, or they will never end.
-        self._running = dict.fromkeys(range(len(placement.hosts)), placement.nproc)
+        self._running = {node: len(placement.ranks(node)) for node in range(len(placement.hosts))}
         self._homeless = False  # the first host has no place for a lock
         self._unverified: list[str] = []
         self._not_seen: dict[int, str] = {}  # hosts that have not told that all is gone there, and why
@@ -122,7 +122,7 @@ class Supervisor:
         self._pause = AGAIN * (1 + zlib.crc32(spec.run.encode()) % 100 / 100)
         self._beside: dict[tuple[str, str], list[tuple[float, int]]] = {}  # runs of other users: since when, and where
         self._is_setup = spec.kind is Kind.SETUP
-        self._has_ranks = bool(spec.command or spec.commands)
+        self._has_ranks = bool(spec.has_command or spec.commands)
         self._skips = Skips(spec.prerun, placement)
         self._not_started = set(range(placement.world_size)) if spec.detach else set()
         self._detached: set[int] | None = None  # hosts that keep the run without us; None: nobody has asked for it
@@ -476,8 +476,8 @@ class Supervisor:
         if self._all(Phase.READY):  # gang start: all ranks or none
             self._started = self._time
             self._last_output = self._now
-            if self._spec.timeout:
-                self._deadlines["timeout"] = self._now + self._spec.timeout
+            if self._spec.rules.timeout:
+                self._deadlines["timeout"] = self._now + self._spec.rules.timeout
             nodes = self._phase.of(Phase.READY)
             self._phase.put(nodes, Phase.RUNNING)
             return [*self._name_unreached(), *(Start(node=node) for node in nodes)]
@@ -503,7 +503,7 @@ class Supervisor:
         return [Say(text=f"not reached: {names}; the ranks start on {count - len(self._skipped)} of {count} hosts")]
 
     def _lacking(self, event: Ready) -> NoCommand:
-        program = host_program(self._spec)
+        program = host_program(self._spec, self._placement, event.node)
         what = "no such command" if event.status == EXIT_NOT_FOUND else "not executable"
         hint = f"the nearest name there is {event.nearest}" if event.nearest else ""
         return NoCommand(
@@ -531,7 +531,7 @@ class Supervisor:
 
     def _fail(self, failure: PrepareFailed, cause: Cause) -> list[Order]:
         """A host cannot take part. The others may still say what is wrong with them: all failures are told."""
-        if self._spec.skip_unreachable and self._cause is None and failure.step in CONNECTING:
+        if self._spec.rules.skip_unreachable and self._cause is None and failure.step in CONNECTING:
             return self._skip(failure)
         self._failures.append(failure)
         if failure.step in CONNECTING:
@@ -541,7 +541,7 @@ class Supervisor:
             self._running.pop(failure.node, None)
         if self._cause is None:
             self._cause = cause
-            self._deadlines["drain"] = self._now + self._spec.drain
+            self._deadlines["drain"] = self._now + self._spec.rules.drain
         return [*self._lock(), *self._settle()]
 
     # ---- towards the end
@@ -577,7 +577,7 @@ class Supervisor:
         if phase is not Phase.FINISHING and not self._started:
             if phase is Phase.PREPARING and self._spec.prerun and not event.is_clear:
                 self._not_seen[node] = not_seen
-            step = CONNECTING[0] if self._spec.skip_unreachable else phase.name.lower()
+            step = CONNECTING[0] if self._spec.rules.skip_unreachable else phase.name.lower()
             by = event.killed_by
             failed = PrepareFailed(time=event.time, node=node, step=step, message=event.reason, killed_by=by)
             return self._fail(failed, Cause.PREPARE)
@@ -599,9 +599,9 @@ class Supervisor:
 
         what, ends: subject and verb of the sentence
         """
-        lease = self._spec.lease
+        lease = self._spec.rules.lease
         told = f"{lease / 60:g} min" if lease >= 60 and lease % 60 == 0 else f"{lease:g} s"
-        ends_by = clock_time(self._time + lease + self._spec.grace)
+        ends_by = clock_time(self._time + lease + self._spec.rules.grace)
         return f"{what} {ends} by {ends_by} (lease {told}); to end them sooner: mesh stop {self._spec.run}"
 
     def _suspect(self, event: Exited | Lost) -> list[Order]:
@@ -610,9 +610,9 @@ class Supervisor:
         follows = False
         if self._is_leaving and isinstance(event, Exited):
             follows = len(self._suspects) > 1
-        elif self._cause is None and not self._spec.keep_going:
+        elif self._cause is None and not self._spec.rules.keep_going:
             self._blame(event)
-        elif not self._spec.keep_going:
+        elif not self._spec.rules.keep_going:
             follows = True
         if isinstance(event, Lost):
             return []  # that is told as it comes
@@ -633,7 +633,7 @@ class Supervisor:
         while failures:
             first = failures[0]
             ranks = alike(first, failures)
-            failures = [failure for failure in failures if failure.rank not in ranks and self._spec.keep_going]
+            failures = [failure for failure in failures if failure.rank not in ranks and self._spec.rules.keep_going]
             if len(ranks) > 1:
                 said.append(Say(text=f"{told_ranks(ranks)} failed alike: {first.told()}"))
             else:
@@ -642,10 +642,10 @@ class Supervisor:
 
     def _blame(self, event: Exited | Lost) -> None:
         """It is why the run ends, unless that is to go on."""
-        if not self._spec.keep_going:
+        if not self._spec.rules.keep_going:
             self._cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
             self._last_output = self._now
-            self._deadlines["drain"] = self._now + self._spec.drain
+            self._deadlines["drain"] = self._now + self._spec.rules.drain
 
     def _interrupt(self, number: int) -> list[Order]:
         self._signal = self._signal or number
@@ -738,7 +738,7 @@ class Supervisor:
         if self._passed("sync"):
             orders += self._give_up_syncing()
         if self._passed("timeout"):
-            orders += [Say(text=f"the time is out after {self._spec.timeout:g} s")]
+            orders += [Say(text=f"the time is out after {self._spec.rules.timeout:g} s")]
             orders += self._take_stacks() if self._spec.stacks_on_timeout else self._end(Cause.TIMEOUT, signal.SIGTERM)
         if self._passed("leaving"):
             orders += self._finish(self._answering())

@@ -1,4 +1,4 @@
-"""What a run has left in its directory, for programs."""
+"""Results of runs, syncs and pulls, for programs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from mesh.rundir.writer import StoreSink
 
 
 class RankResult(Struct, frozen=True, kw_only=True):
-    """How one rank ended, and what it printed."""
+    """The end and the output of one rank."""
 
     rank: int  # 0 .. world size - 1
     host: str
+    label: str  # of its group; "": the run has no roles
     code: int | None  # its exit code, 0 .. 255; None if a signal ended it, or its end is not known
     signal: int | None  # the signal that ended it; None if none did, or its end is not known
     stdout_path: Path
@@ -81,7 +82,7 @@ class PullResult(Struct, frozen=True, kw_only=True):
 
 
 def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs: tuple[Stream, Stream]) -> RunResult:
-    """What an outcome means for each rank.
+    """Return the result of a run with the end of each rank.
 
     outputs: the streams that its stdout and its stderr went to; a setup has one for both
     """
@@ -93,6 +94,7 @@ def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs
             RankResult(
                 rank=rank,
                 host=placement.hosts[placement.node(rank)].name,
+                label=placement.label(rank),
                 code=exited.code if exited and not exited.signal else None,
                 signal=exited.signal if exited and exited.signal else None,
                 stdout_path=store.log(rank, outputs[0]),
@@ -110,5 +112,5 @@ def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs
 
 
 def failures(outcome: Outcome, placement: Placement) -> tuple[str, ...]:
-    """Why hosts could not take part, a line each."""
+    """Return a line for each host that could not take part, with the cause."""
     return tuple(f"{placement.hosts[failure.node].name}: {failure.message}" for failure in outcome.failures)

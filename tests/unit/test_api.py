@@ -20,9 +20,9 @@ from mesh.app.owner import user_name
 from mesh.config.project import Project, project_directory_name
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.run import RunSpec
 from tests.conftest import Home
 from tests.scripted import ScriptedBackend, prints
+from tests.specs import spec_of
 
 
 def ended(home: Home, program: str) -> subprocess.CompletedProcess[str]:
@@ -223,7 +223,7 @@ def test_a_run_is_told_before_its_channels_are_closed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(assemble, "BACKENDS", {"played": lambda *given: backend})
     monkeypatch.setattr(assemble, "AFTERWARDS", [])
     cluster = Cluster(name="played", hosts=(Host(name="a", address="a"), Host(name="b", address="b")), backend="played")
-    spec = RunSpec(run="played", project="p", workspace=tmp_path, command=("true",), sync=False)
+    spec = spec_of(run="played", project="p", workspace=tmp_path, command=("true",), sync=False)
     outcome, _, _ = assemble.launch(spec, cluster, assemble.Showing(output="none"))
     assert outcome.exit_code == 0
     assert [channel._is_closed for channel in backend.channels] == [False, False]

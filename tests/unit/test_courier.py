@@ -21,6 +21,7 @@ from mesh.remote.session import Session
 from tests.conftest import Home
 from tests.lab import eventually
 from tests.scripted import ScriptedChannel, silent
+from tests.specs import spec_of
 
 
 class Restless(WorkspaceLuggage):
@@ -114,7 +115,7 @@ def spec(home: Home, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     for name, value in home.environ.items():
         monkeypatch.setenv(name, value)
     home.files(a="as it was")
-    return RunSpec(run="r", project="p", workspace=home.project, command=())
+    return spec_of(run="r", project="p", workspace=home.project, command=())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.app.luggage import WorkspaceLuggage
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     Connected,
     Event,
@@ -26,14 +26,14 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
-from mesh.core.run import RunSpec
 from mesh.screen.progress import Progress
 from mesh.screen.terminal import TerminalSink
 from mesh.workspace.manifest import hash_of
 from tests.conftest import Home
+from tests.specs import spec_of
 from tests.unit.test_live import Terminal
 
-PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(8)))
+PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(8)))
 MB = 1_000_000
 
 
@@ -222,7 +222,7 @@ def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage
         (home.project / name).write_bytes(name.encode() * 7_500)
     told: list[Event] = []
     files = contextlib.ExitStack()
-    spec = RunSpec(run="r", project="p", workspace=home.project, command=())
+    spec = spec_of(run="r", project="p", workspace=home.project, command=())
     return WorkspaceLuggage(spec, files, told.append), files, told
 
 
@@ -236,7 +236,7 @@ def test_git_is_asked_for_ranks_only(home: Home, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mesh.app.luggage.asked_git", ask)
     monkeypatch.setenv("HOME", str(home.project.parent))
     for command, known in (((), {}), (("true",), {"MESH_GIT_DIRTY": "0"})):
-        spec = RunSpec(run="r", project="p", workspace=home.project, command=command)
+        spec = spec_of(run="r", project="p", workspace=home.project, command=command)
         with contextlib.ExitStack() as files:
             assert WorkspaceLuggage(spec, files, lambda event: None).env == known
     assert asked == [home.project]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mesh.check.workers import Numbers
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import read_flag
-from mesh.core.cluster import Cluster, Host, Placement, TpuName
+from mesh.core.cluster import Cluster, Host, TpuName, place_ranks
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.findings import Verdict
 from mesh.hosts.tpu.answering import all_answer
@@ -243,7 +243,7 @@ def test_hosts_that_are_there() -> None:
 
 def judged(told: Mapping[int, Mapping[str, Any]], *, picked: tuple[int, ...] = (0, 1, 2)) -> dict[int, Verdict]:
     every = [Host(name=f"w{number}", address=f"10.0.0.{number}", worker=number) for number in range(3)]
-    placement = Placement(hosts=tuple(every[number] for number in picked), slices=(len(picked),))
+    placement = place_ranks(tuple(every[number] for number in picked), slices=(len(picked),))
     return {host: findings[0].verdict for host, findings in Numbers(placement).judge(told).items()}
 
 
