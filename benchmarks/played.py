@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 from mesh.app.assemble import Parts, launch
-from mesh.app.backends import Carrier
+from mesh.app.carriers import Carrier
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Host
-from mesh.core.run import RunSpec
 from tests.lab import peak_memory
 from tests.scripted import ScriptedBackend, prints
+from tests.specs import spec_of
 
 
 class _Watch:
@@ -58,7 +58,7 @@ def played(hosts: int, lines: int, mode: str, *, equal: bool) -> dict[str, float
     backend = ScriptedBackend(prints(lines, lambda rank, line: b"rank %d step %d\n" % (0 if equal else rank, line)))
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch}
-        spec = RunSpec(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
+        spec = spec_of(run="played", project="p", workspace=Path(scratch), command=("true",), sync=False)
         carrier = Carrier(open=lambda cluster, reaching: backend, descriptors=0)
         parts = Parts(spec=spec, cluster=cluster, showing=Showing(output=mode), carrier=carrier)
         begin = time.monotonic()

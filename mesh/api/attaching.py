@@ -20,7 +20,7 @@ from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
-from mesh.core.ranks import told_ranks
+from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.rundir.layout import LOGS
 from mesh.rundir.records import Record, State
 from mesh.rundir.results import RankResult, RunResult, run_result
@@ -84,19 +84,22 @@ def signal(
     run: str,
     name: str,
     *,
-    ranks: Iterable[int] | None = None,
+    ranks: Iterable[int] | str | None = None,
     cluster: str = "",
     clusters_file: str = "",
 ) -> Mapping[int, int]:
     """Signal the ranks of a run; return to how many processes of each rank it went.
 
     name: as kill(1) has it: "USR1", "SIGUSR1" or "10"
-    ranks: None: all
+    ranks: their numbers, or text as --rank takes it; None: all
     Signals that ask for an end or a pause go to every process of a rank, all others only to those that have a handler
     for them: they would end the others, as the shell around a program.
     run, cluster: as with ``attach``. Raises UsageError, and MeshError if a host cannot be asked.
     """
     number = _number(name)
+    if isinstance(ranks, str):
+        record = find_record(run, alive=True)
+        ranks = choose_ranks("--rank", ranks, record.placement if record else None)
     wanted = None if ranks is None else sorted(set(ranks))
     question = {"question": "pass", "signal": number, "ranks": wanted, "id": secrets.token_hex(8)}
     _, told = _tell(run, question, cluster, clusters_file)
@@ -194,6 +197,7 @@ def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
             RankResult(
                 rank=rank,
                 host=placement.hosts[placement.node(rank)].name,
+                label=placement.label(rank),
                 code=about.get("code"),
                 signal=about.get("signal"),
                 stdout_path=place / log_name(placement, rank, Stream.STDOUT),

@@ -14,7 +14,7 @@ from mesh.app.assemble import placed
 from mesh.app.carriers import carrier_of
 from mesh.app.owner import Owners
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Placement
+from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
@@ -65,7 +65,7 @@ def check(
     spec, is_shared = make_spec(project, options, ()), carrier_of(found).locks
     wanted = Wanted(
         project=spec.project,
-        env=spec.env,
+        env=spec.groups[0].env,
         venv=activated(project.prerun),
         devices=found.devices if is_shared else (),
         lock=is_shared,
@@ -148,7 +148,7 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.api.inquiries import ask
     from mesh.check.checkup import Checkup
 
-    checkup = Checkup(Placement(hosts=cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
+    checkup = Checkup(place_ranks(cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
     inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
     return [
         HostReport(host=host.name, findings=(*findings, *carrier_of(cluster).findings(host)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from mesh.app.assemble import Parts, launch, placed
 from mesh.app.carriers import carrier_of
 from mesh.app.screen import Showing
 from mesh.config.project import FILE, check_workspace
+from mesh.config.selectors import assign_roles
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -70,7 +70,7 @@ def _run_spec(command: Sequence[str], cluster: str, options: Options, clusters_f
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    spec = make_spec(project, options, _words(command))
+    spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     with_lock = carrier_of(found).locks
     return found, replace(spec, lock=with_lock and not spec.share, claim=with_lock)
 
@@ -103,15 +103,16 @@ def exec(  # noqa: A001  (the command's name)
 def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``exec`` and what it runs there. Raises UsageError."""
     given = {"fresh": options.fresh, "no-fanout": not options.fan_out, "prerun": options.prerun, "share": options.share}
-    given["exclusive"] = options.exclusive
+    given |= {"exclusive": options.exclusive, "role": bool(options.roles)}
     if any(given.values()):
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
-    spec = make_spec(project_here(), options, _words(command))
+    spec = make_spec(project_here(), options, _words(command, options))
     # A detached run needs all its hosts, as their agents end it together.
-    skips = spec.keep_going and not spec.detach
-    return found, replace(spec, sync=False, lock=False, prerun=(), skip_unreachable=skips)
+    skips = spec.rules.keep_going and not spec.detach
+    rules = replace(spec.rules, skip_unreachable=skips)
+    return found, replace(spec, sync=False, lock=False, prerun=(), rules=rules)
 
 
 def stream(
@@ -210,12 +211,13 @@ def setup(
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
+    spec = make_spec(project, options, ())
     spec = replace(
-        make_spec(project, options, ()),
+        spec,
         kind=Kind.SETUP,
         commands=project.commands,
         force=force,
-        keep_going=True,
+        rules=replace(spec.rules, keep_going=True),
         sync=False,
         lock=carrier_of(found).locks,
         prerun=(),
@@ -229,7 +231,7 @@ def plan(
     """Describe a ``run`` in lines for people, and start nothing. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    return _plan(make_spec(project, options, _words(command)), found)
+    return _plan(*_with_roles(make_spec(project, options, _words(command, options)), found, options))
 
 
 class _Synced:
@@ -247,10 +249,18 @@ class _Synced:
     def close(self) -> None: ...
 
 
-def _words(command: Sequence[str]) -> Sequence[str]:
+def _words(command: Sequence[str], options: Options) -> Sequence[str]:
+    if options.roles:
+        if command:
+            raise UsageError("roles have their own commands", hint="leave out --role, or the command after CLUSTER")
+        return ()
     if isinstance(command, str) or not command:
         raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
     return command
+
+
+def _with_roles(spec: RunSpec, cluster: Cluster, options: Options) -> tuple[RunSpec, Cluster]:
+    return assign_roles(spec, cluster, options.roles) if options.roles else (spec, cluster)
 
 
 def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
@@ -259,17 +269,19 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
 
     yield f"cluster    {cluster.name} ({cluster.backend})"
     placement = placed(spec, cluster)
+    is_counted = spec.groups[0].nproc != AUTO
     for node, host in enumerate(cluster.hosts):
         ranks = placement.ranks(node)
         described = carrier_of(cluster).describe(cluster, host)
         where = f" ({described})" if described else ""
         number = f"rank {f'{ranks[0]}-{ranks[-1]}' if len(ranks) > 1 else ranks[0]!s:<5}" if ranks else "host      "
         of_slice = " slice {}".format(*placement.worker(ranks[0])) if ranks and cluster.slices else ""
-        yield f"{number} {host.name}{where}{of_slice}"
-    if spec.nproc == AUTO:
+        label = spec.groups[placement.group(node)].label
+        yield f"{number} {host.name}{where}{of_slice}{f' {label}' if label else ''}"
+    if not is_counted:
         yield "nproc      as many as each host has GPUs: the hosts will be asked"
     if spec.launcher is not Launch.NONE:
-        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.nproc or 'so many'} processes"
+        yield f"launcher   {spec.launcher.value}, one on each host, for {spec.groups[0].nproc or 'so many'} processes"
     found = listing.list_workspace(spec.workspace, spec.ignore, include_git=spec.include_git)
     files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
     yield f"workspace  {spec.workspace}: {len(files)} file(s), {sum(entry.size for entry in files)} bytes"
@@ -279,6 +291,7 @@ def _plan(spec: RunSpec, cluster: Cluster) -> Iterator[str]:
     for entry in spec.prerun:
         unless = f"  (skipped where it succeeded with the same {', '.join(entry.inputs)})" if entry.inputs else ""
         yield f"prerun     {entry.run}{unless if not spec.force else ''}"
-    if spec.env:
-        yield f"env        {', '.join(sorted(spec.env))}"
-    yield f"command    {shlex.join(spec.command)}"
+    if env := spec.groups[0].env:
+        yield f"env        {', '.join(sorted(env))}"
+    for group in spec.groups:
+        yield f"command    {group.told}"

@@ -22,10 +22,10 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import runs_directory
-from mesh.core.run import DEFAULT_DRAIN, DEFAULT_GRACE, DEFAULT_HOST_GRACE, DEFAULT_LOGS, RunSpec
+from mesh.core.run import RunSpec, followed
 from mesh.hosts.interfaces import Purpose
 from mesh.rundir.layout import LOGS, SUFFIX
-from mesh.rundir.records import RUN_ID, Record, read_record
+from mesh.rundir.records import RUN_ID, Record, read_record, read_spec
 from mesh.rundir.results import RunResult
 from mesh.rundir.resuming import read_left
 
@@ -38,7 +38,7 @@ class DetachedRun(Struct, frozen=True, kw_only=True):
 
     run: str  # its id
     cluster: str
-    about: Mapping[str, Any]  # as run.json has it: hosts, nproc, command, workspace, rules
+    about: Mapping[str, Any]  # as run.json has it: hosts, slices, spec
 
 
 def known(record: Record, cluster: str = "") -> DetachedRun:
@@ -98,25 +98,10 @@ def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = (
 
 
 def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
-    """What there is to be said of a run in order to follow it, and where it is. Raises UsageError."""
-    about = found.about
+    """Return the spec for a client that follows a run, and the cluster of its hosts. Raises UsageError."""
     cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
-    rules = about.get("rules") or {}
-    spec = RunSpec(
-        run=found.run,
-        project="",
-        workspace=Path(str(about.get("workspace", "/"))),
-        command=tuple(about["command"]),
-        nproc=int(about.get("nproc", 1)),
-        grace=float(rules.get("grace", DEFAULT_GRACE)),
-        drain=float(rules.get("drain", DEFAULT_DRAIN)),
-        host_grace=float(rules.get("host_grace", DEFAULT_HOST_GRACE)),
-        keep_going=bool(rules.get("keep_going", False)),
-        logs=int(rules.get("logs", DEFAULT_LOGS)),
-        sync=False,
-        lock=False,
-    )
-    return spec, with_hosts(cluster, [str(name) for name in about["hosts"]], about.get("slices") or ())
+    spec = followed(read_spec(found.about, found.run))
+    return spec, with_hosts(cluster, found.about["hosts"], found.about.get("slices") or ())
 
 
 class Scratch:
@@ -129,8 +114,10 @@ class Scratch:
         self._temporary = tempfile.mkdtemp(prefix="mesh-end-")
         self.directory = Path(self._temporary) / found.run
         self.directory.mkdir(mode=0o700)
-        ranks = range(len(found.about["hosts"]) * int(found.about.get("nproc", 1)))
-        have = {(rank, stream): ALL_OUTPUT_BYTES for rank in ranks for stream in SUFFIX}
+        placement = read_spec(found.about, found.run).placed(
+            [Host(name=name, address="") for name in found.about["hosts"]]
+        )
+        have = {(rank, stream): ALL_OUTPUT_BYTES for rank in range(placement.world_size) for stream in SUFFIX}
         self.attaching = Attaching(
             directory=self.directory,
             left=read_left(read_record(self.directory), open_events(self.directory)),

@@ -18,7 +18,7 @@ from mesh.app.carriers import Carrier, Means, carrier_of
 from mesh.app.screen import Showing
 from mesh.config.project import Project
 from mesh.config.settings import Options
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Backend, Channel, NoAgent, Opened
@@ -51,7 +51,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
     most = max((len(part.hosts) for part in parts), default=0)
     prompts = Prompts()
     inquiry = Inquiry(
-        Placement(hosts=hosts),
+        place_ranks(hosts),
         question,
         PATIENCE,
         limit=HOST_LIMIT_S * math.ceil(most / PARALLEL_HOSTS),

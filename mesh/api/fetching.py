@@ -32,7 +32,8 @@ class Fetch:
         """place: written by this fetch alone; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
-        self._spec = spec if lasting else replace(spec, host_grace=min(spec.host_grace, SILENT_HOST_LIMIT_S))
+        rules = replace(spec.rules, host_grace=min(spec.rules.host_grace, SILENT_HOST_LIMIT_S))
+        self._spec = spec if lasting else replace(spec, rules=rules)
         self._cluster, self._place, self._lasting = cluster, place, lasting
         self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
         self._error: BaseException | None = None
@@ -119,7 +120,8 @@ def fetch_end(record: Record, clusters_file: str) -> None:
 
     Its output stays on the hosts until ``mesh logs`` or ``mesh attach`` fetches it. Raises UsageError.
     """
-    from mesh.rundir.writer import open_events, write_end
+    from mesh.rundir.about import write_end
+    from mesh.rundir.writer import open_events
 
     found = known(record)
     spec, cluster = prepared(found, clusters_file)

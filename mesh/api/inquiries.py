@@ -21,7 +21,7 @@ from mesh.config.clusters import LOCAL
 from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
 from mesh.config.settings import Options, patient
-from mesh.core.cluster import Cluster, Placement
+from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
 from mesh.hosts.interfaces import Purpose
@@ -197,7 +197,7 @@ def ask(
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = replace(spec, sync=False, lock=False)
-    placement = Placement(hosts=cluster.hosts)
+    placement = place_ranks(cluster.hosts)
     inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
     showing = Showing(kept=False, quiet=quiet)
     outcome, _, _ = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=inquiry, reach_limit_s=reach))

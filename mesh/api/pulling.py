@@ -16,7 +16,7 @@ from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.config.project import Project
 from mesh.config.settings import Options
-from mesh.core.cluster import Placement
+from mesh.core.cluster import Placement, place_ranks
 from mesh.core.errors import UsageError
 from mesh.core.events import Event
 from mesh.core.outcome import Outcome
@@ -68,7 +68,7 @@ def pull(
         done, failed = pull_summary(outcome, placement, collected.pulled, collected.missing, took, str(directory))
         return [*done, *_warned(project, place)] if done else [], failed
 
-    inquiry = Inquiry(Placement(hosts=found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
+    inquiry = Inquiry(place_ranks(found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
     showing = Showing(json=json, quiet=quiet, kept=False)
     outcome, placement, _ = launch(
         Parts(

@@ -19,7 +19,7 @@ from mesh.app.screen import Showing
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
-from mesh.core.ranks import told_ranks
+from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.core.run import Kind
 from mesh.rundir.grep import LineFilter
 from mesh.rundir.layout import LOGS
@@ -35,7 +35,7 @@ _MAY_BE_ID = re.compile("[0-9][0-9a-f-]*")
 def logs(
     run: str = LAST,
     *,
-    ranks: Iterable[int] | None = None,
+    ranks: Iterable[int] | str | None = None,
     stderr: bool = False,
     prerun: bool = False,
     since: float | None = None,
@@ -55,7 +55,8 @@ def logs(
     run: an id, the beginning of one, "last", or a cluster for the newest run there
     cluster: where a run is that this machine has no record of; "": every cluster of cluster.yaml is asked
     local: ask no host
-    ranks: only of these; None: of all. stderr: only their stderr; prerun: what prerun printed on their hosts instead
+    ranks: only of these, numbers or text as --rank takes it; None: of all
+    stderr: only their stderr; prerun: what prerun printed on their hosts instead
     since: only what came within so many seconds before now
     grep: only lines in which this regular expression matches
     follow: go on until the run has ended, or its client is gone and it is not detached
@@ -272,10 +273,11 @@ def _streams(record: Record, stderr: bool, prerun: bool) -> tuple[Stream, ...]:
     return (Stream.STDERR,) if stderr else (Stream.STDOUT, Stream.STDERR)
 
 
-def _chosen(record: Record, ranks: Iterable[int] | None, output: str) -> set[int] | None:
+def _chosen(record: Record, ranks: Iterable[int] | str | None, output: str) -> set[int] | None:
     if ranks is None:
         return None
-    chosen, last = set(ranks), record.placement.world_size - 1
+    last = record.placement.world_size - 1
+    chosen = choose_ranks("--rank", ranks, record.placement) if isinstance(ranks, str) else set(ranks)
     if beyond := {rank for rank in chosen if not 0 <= rank <= last}:
         raise UsageError(f"--rank: no {told_ranks(beyond)} in run {record.run}: its ranks are 0-{last}")
     if output == "rank0" and chosen != {0}:

@@ -71,10 +71,10 @@ def run_on(
     check_first: see before if every host is fit for it
     listener: gets all events; an error of its function is raised once the run has ended
     """
-    if spec.nproc == AUTO:
+    if any(group.nproc == AUTO for group in spec.groups):
         from mesh.api.inquiries import count_gpus
 
-        spec = replace(spec, nproc=count_gpus(cluster, quiet=showing.quiet))
+        spec = spec.with_nproc(count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
     if listener is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mesh.app.carriers import Carrier, Means, allow_descriptors, carrier_of, connections_ahead
-from mesh.app.owner import Owners, owner_of, plan_of
+from mesh.app.owner import Owners, owner_of
 from mesh.app.screen import Conclusion, Screen, Showing, Summary
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
@@ -77,7 +77,7 @@ def new_run_id() -> str:
 
 def placed(spec: RunSpec, cluster: Cluster) -> Placement:
     """Return which ranks run where."""
-    return Placement(hosts=cluster.hosts, nproc=spec.ranks_per_host, slices=cluster.slices)
+    return spec.placed(cluster.hosts, cluster.slices)
 
 
 def launch(parts: Parts) -> tuple[Outcome, Placement, StoreSink | None]:
@@ -176,6 +176,7 @@ class Assembled:
 
 def _local(parts: Parts, screen: Screen, passwords: Passwords, files: contextlib.ExitStack) -> Local:
     from mesh.engine.run import Local
+    from mesh.rundir.about import describe
 
     def luggage(post: Callable[[Event], None]) -> Luggage:
         from mesh.app.luggage import WorkspaceLuggage
@@ -190,7 +191,7 @@ def _local(parts: Parts, screen: Screen, passwords: Passwords, files: contextlib
         luggage=luggage,
         landing=parts.landing,
         choose=screen.choose,
-        plan=plan_of(parts.spec, parts.cluster),
+        plan=describe(parts.spec, parts.cluster.name, placed(parts.spec, parts.cluster)),
         have=attaching.fetch if attaching else None,
         only_reads=attaching.only_reads if attaching else False,
         only_end=attaching.only_end if attaching else False,

@@ -40,7 +40,7 @@ class WorkspaceLuggage:
         self._has_told_size = False
         self._is_stopped = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
-        with asked_git(spec.workspace) if spec.command else contextlib.nullcontext(dict) as variables:
+        with asked_git(spec.workspace) if spec.has_command else contextlib.nullcontext(dict) as variables:
             self._list()
             self.env: Mapping[str, str] = variables()  # for the ranks
         for skipped in self._prepared.skipped:

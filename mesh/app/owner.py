@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 import socket
 import time
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from mesh.core.cluster import Cluster
 from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec
 from mesh.rundir.records import RUN_ID, State, read_record
-from mesh.rundir.resuming import rules_of
 
 
 def user_name() -> str:
@@ -27,7 +25,7 @@ def user_name() -> str:
 
 
 def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
-    """What the lock on the hosts tells those who find it."""
+    """Return the text of the lock on the hosts, for clients that find it."""
     return {
         "run": spec.run,
         "watch": spec.watch,
@@ -39,21 +37,7 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "pid": os.getpid(),
         "start": _start_of(os.getpid()),
         "since": time.time(),
-        "command": shlex.join(spec.command or ("mesh", spec.kind.value))[:200],
-    }
-
-
-def plan_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
-    """What a client must know that attaches to the run from elsewhere: a part of run.json."""
-    return {
-        "cluster": cluster.name,
-        "hosts": [host.name for host in cluster.hosts],
-        "nproc": spec.ranks_per_host,
-        "slices": list(cluster.slices),
-        "command": list(spec.command),
-        "workspace": str(spec.workspace),
-        "created": time.time(),
-        "rules": rules_of(spec),
+        "command": (spec.told or f"mesh {spec.kind.value}")[:200],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shlex
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -184,16 +183,16 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
     mode = "none" if showing.json else showing.mode
     streams = Streams(
         environ=os.environ,
-        stdin_fd=0 if spec.stdin == "none" else -1,
+        stdin_fd=0 if spec.rules.stdin == "none" else -1,
         unsent=_unsent_notice(spec) if showing.stdin_notice else "",
-        typed_for_ranks=spec.stdin != "none" and _is_terminal(0),
+        typed_for_ranks=spec.rules.stdin != "none" and _is_terminal(0),
     )
     about = About(
         progress=not showing.json,
         noun="host" if spec.kind is Kind.SETUP else "rank",
         run=spec.run if spec.kind is Kind.RUN else "",
         stacks=spec.stacks_on_timeout,
-        title=shlex.join(spec.command),
+        title=spec.told,
         typed=showing.typed,
     )
     style = Style(mode=mode, label=showing.label, exact=showing.fold == "exact")

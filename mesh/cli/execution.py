@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from json import dumps
 
 from msgspec.structs import asdict
@@ -22,7 +22,7 @@ GROUP = "Run"
 @command(
     "run",
     GROUP,
-    "CLUSTER COMMAND [ARG ...]",
+    "CLUSTER COMMAND [ARG ...] | --role ROLE ... CLUSTER",
     takes=Takes.COMMAND,
     examples=(
         ("mesh run local python train.py", "two ranks here"),
@@ -53,7 +53,9 @@ def execute(given: Given) -> int:
 
 def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
     options = given.options()
-    words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
+    words: Sequence[str] = given.words
+    if not options.roles:
+        words = given_command(given.words, COMMANDS[given.command].usage, launcher=options.launcher)
     if given[o.DRY_RUN]:
         show(api.plan(words, cluster=given[o.CLUSTER], options=options, clusters_file=given[o.CLUSTERS]))
         return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import add, or_
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
+from mesh.config.roles import Role, read_role
 from mesh.config.settings import (
     Options,
     read_environment,
@@ -19,7 +20,6 @@ from mesh.config.settings import (
     read_nproc,
     read_number,
     read_port,
-    read_ranks,
     read_seconds,
 )
 from mesh.core.run import Launch
@@ -178,6 +178,9 @@ CONNECT_TIMEOUT = seconds(
     "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
 )
 
+ROLES: Option[tuple[Role, ...]] = value(
+    "role", ("run",), RANKS, "ROLE", "LABEL@HOSTS: shell text; repeatable", read_role, (), joined=add, field="roles"
+)
 NPROC = value(
     "nproc",
     STARTS,
@@ -319,7 +322,7 @@ FROM = text(
     default="here",
     choices=BEGINS,
 )
-SOME_RANKS = value("rank", ("logs", "signal"), WHICH_RUN, "RANKS", "only these, as 3,5-7", read_ranks, None)
+SOME_RANKS = text("rank", ("logs", "signal"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
 STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = value("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -64,6 +63,6 @@ def _status(record: Record) -> str:
 
 
 def _command(record: Record) -> str:
-    words = record.command or (("mesh", "push" if record.kind == "sync" else record.kind) if record.kind else ("-",))
-    text = shlex.join(words).encode("utf-8", "backslashreplace").decode()
+    otherwise = f"mesh {'push' if record.kind == 'sync' else record.kind}" if record.kind else "-"
+    text = (record.spec.told or otherwise).encode("utf-8", "backslashreplace").decode()
     return plain(text.replace("\n", " "))[:MOST_COMMAND]

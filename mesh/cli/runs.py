@@ -55,7 +55,7 @@ def signal(given: Given) -> None:
     from mesh.core.ranks import told_ranks
 
     where = {"cluster": given[o.CLUSTER_OF_RUN], "clusters_file": given[o.CLUSTERS]}
-    sent = api.signal(run, name, ranks=given[o.SOME_RANKS], **where)
+    sent = api.signal(run, name, ranks=given[o.SOME_RANKS] or None, **where)
     if reached := [rank for rank, count in sent.items() if count]:
         show([f"signalled {told_ranks(reached)}"])
     if missed := [rank for rank, count in sent.items() if not count]:
@@ -101,7 +101,7 @@ def logs(given: Given) -> None:
     """Show what the ranks of a run have printed."""
     api.logs(
         given[o.RUN] or LAST,
-        ranks=given[o.SOME_RANKS],
+        ranks=given[o.SOME_RANKS] or None,
         stderr=given[o.STDERR],
         prerun=given[o.PRERUN_LOGS],
         since=given[o.SINCE],

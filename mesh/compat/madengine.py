@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mesh.api.checking import vetted
 from mesh.api.choosing import make_spec, project_here
-from mesh.app.assemble import Parts, launch
+from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.config.mad import MadJob
 from mesh.config.project import check_workspace
@@ -56,8 +56,9 @@ def plan_mad(job: MadJob) -> Iterator[str]:
     spec = _spec(job, 0.0)
     first = job.nodes[0].internal_ip or job.nodes[0].address
     known = {"MASTER_ADDR": first, "NCCL_SOCKET_IFNAME": BY_THE_ROUTE, "GLOO_SOCKET_IFNAME": BY_THE_ROUTE}
+    placement = placed(spec, job.cluster)
     for node, host in enumerate(job.nodes):
-        command = host_command(spec, len(job.nodes), node, {**known, **spec.env})
+        command = host_command(spec, placement, node, {**known, **spec.groups[0].env})
         yield f"{host.name}: {' '.join(map(_quoted, command))}"
 
 

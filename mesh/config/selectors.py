@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from mesh.config.hosts import NoHost, expand, named_once, numbers, split
+from mesh.config.roles import Role
 from mesh.config.settings import Options
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
+from mesh.core.run import SHELL, Group, Launch, RunSpec
 
 HOST_LIST = "@"  # begins hosts that are in no file; all words after it belong to them
 SHOWN_HOSTS = 8  # in one message
@@ -155,6 +157,31 @@ def select_hosts(cluster: Cluster, options: Options) -> Cluster:
     if not picked:
         names = ", ".join(host.name for host in cluster.hosts[:SHOWN_HOSTS])
         raise UsageError(f"no host of {cluster.name} is left", hint=f"it has {names}")
+    return _with_nodes(cluster, picked)
+
+
+def assign_roles(spec: RunSpec, cluster: Cluster, roles: Sequence[Role]) -> tuple[RunSpec, Cluster]:
+    """Return the spec with a group for each role, and the cluster with the hosts of all roles. Raises UsageError.
+
+    spec: its only group has what all roles share
+    """
+    if spec.launcher is not Launch.NONE:
+        raise UsageError("--launcher starts one program on all hosts", hint="leave it out, or --role")
+    of_node: dict[int, str] = {}
+    groups: list[Group] = []
+    for role in roles:
+        if role.label in [group.label for group in groups]:
+            raise UsageError(f"--role: two roles are called {role.label}")
+        nodes = sorted(set(_nodes(cluster, f"--role {role.label}", role.hosts)))
+        for node in nodes:
+            if (other := of_node.setdefault(node, role.label)) != role.label:
+                raise UsageError(f"--role: host {cluster.hosts[node].name} has two roles, {other} and {role.label}")
+        hosts, command = tuple(cluster.hosts[node].name for node in nodes), (*SHELL, role.text)
+        groups.append(replace(spec.groups[0], label=role.label, command=command, hosts=hosts))
+    return replace(spec, groups=tuple(groups)), _with_nodes(cluster, of_node)
+
+
+def _with_nodes(cluster: Cluster, picked: Collection[int]) -> Cluster:
     nodes = sorted(picked)
     hosts = tuple(cluster.hosts[node] for node in nodes)
     return replace(cluster, hosts=hosts, slices=_slices(cluster, nodes, cluster.name))

@@ -1,4 +1,4 @@
-"""One run, from what was typed, the environment and the project."""
+"""One run, from the options, the environment and the project."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from mesh.config.hosts import NoHost, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
+from mesh.config.roles import Role
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import (
@@ -20,15 +21,17 @@ from mesh.core.run import (
     DEFAULT_DRAIN,
     DEFAULT_HOST_GRACE,
     DEFAULT_LEASE,
+    RANKS_PER_HOST_MAX,
     VISIBLE_DEVICES,
+    Group,
     Launch,
+    Rules,
     RunSpec,
     command_words,
     visible_devices,
 )
 
-MOST_RANKS = 1024  # on one host
-NPROC = f"a number from 1 to {MOST_RANKS}, or auto"
+NPROC = f"a number from 1 to {RANKS_PER_HOST_MAX}, or auto"
 LAUNCHERS = ", ".join(launch.value for launch in Launch if launch.value)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  # absl.flags.BooleanParser, and yes, no
@@ -42,6 +45,7 @@ class Options(Struct, frozen=True, kw_only=True):
     hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
     exclude: str = ""  # not these: names, ranges or numbers
+    roles: tuple[Role, ...] = ()  # commands by hosts, in place of one command for all
     nproc: int = 1  # ranks on each host, 1 .. 1024; AUTO: as many as it has GPUs
     launcher: str = ""  # "torchrun", "accelerate" or "deepspeed": what starts them; "": mesh itself
     bind: bool = False  # each rank sees one GPU of its host: that with the number of its LOCAL_RANK
@@ -177,7 +181,7 @@ def run_spec(
     machine: str,
     lease: float = DEFAULT_LEASE,
 ) -> RunSpec:
-    """Everything about a run but its hosts: option > environment > project file > default. Raises UsageError.
+    """Return the spec of a run without its hosts: option > environment > project file > default. Raises UsageError.
 
     command: the words for execve
     run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
@@ -187,26 +191,13 @@ def run_spec(
         raise UsageError("the words of a command are texts without zero bytes")
     if options.stdin not in ("none", "rank0", "all"):
         raise UsageError(f"--stdin: expected none, rank0 or all, found {options.stdin!r}")
-    if options.nproc != AUTO and not 1 <= options.nproc <= MOST_RANKS:
+    if options.nproc != AUTO and not 1 <= options.nproc <= RANKS_PER_HOST_MAX:
         raise UsageError(f"--nproc: expected {NPROC}, found {options.nproc}")
     if not 0 <= options.master_port <= 65535:
         raise UsageError(f"--master-port: expected a port (1 to 65535), found {options.master_port}")
     env = _environment(project, options.env, environ)
     launcher = _launcher(options)
-    return RunSpec(
-        run=run,
-        project=project_directory_name(project.workspace, user, machine),
-        workspace=project.workspace,
-        command=tuple(command),
-        ignore=project.ignore,
-        include_git=project.include_git,
-        prerun=project.prerun,
-        force=options.prerun,
-        env=env,
-        nproc=_nproc(options, env),
-        launcher=launcher,
-        bind=options.bind,
-        master_port=options.master_port,
+    rules = Rules(
         grace=_seconds("grace", options.grace, environ, project.grace),
         drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
@@ -214,6 +205,22 @@ def run_spec(
         lease=_seconds("lease", options.lease, environ, lease, least=1.0),
         keep_going=options.keep_going,
         stdin=options.stdin,
+        spool=project.spool,
+        logs=project.logs,
+    )
+    return RunSpec(
+        run=run,
+        project=project_directory_name(project.workspace, user, machine),
+        workspace=project.workspace,
+        groups=(Group(command=tuple(command), env=env, nproc=_nproc(options, env)),),
+        rules=rules,
+        ignore=project.ignore,
+        include_git=project.include_git,
+        prerun=project.prerun,
+        force=options.prerun,
+        launcher=launcher,
+        bind=options.bind,
+        master_port=options.master_port,
         wait=options.wait,
         share=options.share,
         exclusive=options.exclusive,
@@ -221,8 +228,6 @@ def run_spec(
         fresh=options.fresh,
         fan_out=options.fan_out,
         detach=options.detach,
-        spool=project.spool,
-        logs=project.logs,
         stacks=options.stacks,
         stacks_on_timeout=options.stacks_on_timeout,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -65,41 +66,98 @@ class Cluster(Struct, frozen=True, kw_only=True):
     keep: float = 0.0  # seconds, at most LONGEST_KEEP, that connections may outlive a command; 0: none does
 
 
-class Placement(Struct, frozen=True, kw_only=True):
-    """Which ranks run where: host i runs ranks i * nproc .. i * nproc + nproc - 1.
+class Rank(Struct, frozen=True):
+    """Where one rank of a run is."""
+
+    node: int  # index of its host
+    local: int = 0  # index among the ranks of its host
+    group: int = 0  # index of its group
+    index: int = 0  # among the ranks of its group
+
+
+class Placement(Struct, frozen=True, kw_only=True, dict=True):
+    """Which ranks of a run are where; the ranks of one host follow each other.
 
     >>> hosts = tuple(Host(name=name, address=name) for name in ("a", "b"))
-    >>> placement = Placement(hosts=hosts, nproc=2)
-    >>> placement.world_size, list(placement.ranks(1)), placement.node(2)
-    (4, [2, 3], 1)
+    >>> placement = place_ranks(hosts, nprocs=(2, 1))
+    >>> placement.world_size, list(placement.ranks(1)), placement.node(1)
+    (3, [2], 0)
     """
 
     hosts: tuple[Host, ...]
-    nproc: int = field(default=1)  # ranks on each host, at least 1
+    table: tuple[Rank, ...]  # by rank
     slices: tuple[int, ...] = ()  # as in Cluster
+    labels: tuple[str, ...] = ("",)  # of the groups; ("",): there are no roles
 
     @property
     def world_size(self) -> int:
-        return len(self.hosts) * self.nproc
+        return len(self.table)
+
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """The first rank of each host, and the world size."""
+        firsts = [rank for rank, place in enumerate(self.table) if place.local == 0]
+        return (*firsts, len(self.table))
 
     def ranks(self, node: int) -> range:
         """The ranks of the node-th host."""
-        return range(node * self.nproc, (node + 1) * self.nproc)
+        return range(self._firsts[node], self._firsts[node + 1])
 
     def node(self, rank: int) -> int:
         """The index of the host that runs this rank."""
-        return rank // self.nproc
+        return self.table[rank].node
+
+    def group(self, node: int) -> int:
+        """Return the index of the group that a host's ranks belong to."""
+        return self.table[self._firsts[node]].group
+
+    def label(self, rank: int) -> str:
+        """Return the label of a rank's group; "" in a run without roles."""
+        return self.labels[self.table[rank].group]
+
+    def role(self, rank: int) -> str:
+        """Return the name of a rank within its group, as "actor/1"; "" in a run without roles."""
+        place = self.table[rank]
+        return f"{label}/{place.index}" if (label := self.labels[place.group]) else ""
 
     def worker(self, rank: int) -> tuple[int, int]:
         """The slice of a rank, and its index among the ranks of that slice; slice 0 where there are none.
 
         >>> hosts = tuple(Host(name=name, address=name) for name in "abc")
-        >>> [Placement(hosts=hosts, slices=(2, 1)).worker(rank) for rank in range(3)]
+        >>> [place_ranks(hosts, slices=(2, 1)).worker(rank) for rank in range(3)]
         [(0, 0), (0, 1), (1, 0)]
         """
-        worker = rank
+        end = 0
         for number, size in enumerate(self.slices):
-            if worker < size * self.nproc:
-                return number, worker
-            worker -= size * self.nproc
-        return 0, worker
+            begin, end = end, end + size
+            if self.node(rank) < end:
+                return number, rank - self._firsts[begin]
+        return 0, rank - self._firsts[end]
+
+
+def place_ranks(
+    hosts: Sequence[Host],
+    nprocs: Sequence[int] = (),
+    *,
+    groups: Sequence[int] = (),
+    labels: Sequence[str] = ("",),
+    slices: Sequence[int] = (),
+) -> Placement:
+    """Number the ranks of a run, host after host.
+
+    nprocs: of each host how many ranks it has, at least 1; (): one each
+    groups: of each host the index of its ranks' group; (): there is one. labels: of the groups
+
+    >>> hosts = tuple(Host(name=name, address=name) for name in "abc")
+    >>> placement = place_ranks(hosts, (1, 2, 1), groups=(1, 0, 1), labels=("actor", "learner"))
+    >>> [placement.role(rank) for rank in range(4)]
+    ['learner/0', 'actor/0', 'actor/1', 'learner/1']
+    """
+    table: list[Rank] = []
+    sizes = [0] * len(labels)  # of the groups so far
+    for node in range(len(hosts)):
+        group = groups[node] if groups else 0
+        for local in range(nprocs[node] if nprocs else 1):
+            table.append(Rank(node, local, group, sizes[group]))
+            sizes[group] += 1
+    return Placement(hosts=tuple(hosts), table=tuple(table), slices=tuple(slices), labels=tuple(labels))

@@ -36,7 +36,7 @@ from mesh.core.pull import NotPulled, Pulled
 
 
 def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
-    """The JSON objects that tell an event: one as a rule, none for what concerns mesh alone or is output."""
+    """Return the JSON objects of an event: usually one; none for output and for events of mesh alone."""
     match event:
         case Connected():
             yield _host("connected", event, placement)
@@ -91,11 +91,18 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
 
 
 def rank(name: str, event: RankEvent, placement: Placement) -> dict[str, Any]:
-    """The fields that every event of a rank has."""
+    """Return the fields that every event of a rank has."""
     host = placement.hosts[event.node].name
-    return {"event": name, "time": event.time, "rank": event.rank, "host": host}
+    return {"event": name, "time": event.time, "rank": event.rank, "host": host, **label(event.rank, placement)}
+
+
+def label(rank: int, placement: Placement) -> dict[str, str]:
+    """Return the field with the label of a rank's group, in a run with roles."""
+    found = placement.label(rank)
+    return {"label": found} if found else {}
 
 
 def _host(name: str, event: HostEvent, placement: Placement) -> dict[str, Any]:
     host = placement.hosts[event.node].name
-    return {"event": name, "time": event.time, "rank": placement.ranks(event.node)[0], "host": host}
+    first = placement.ranks(event.node)[0]
+    return {"event": name, "time": event.time, "rank": first, "host": host, **label(first, placement)}

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
-MOST_NAMED = 8  # hosts in one message
+from mesh.core.cluster import Placement
+from mesh.core.errors import UsageError
+
+HOSTS_NAMED = 8  # in one message
+RANKS_MAX = 10_000_000  # of one range
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def told(ranks: Iterable[int], width: int = 0) -> str:
-    """A set of ranks in short; width: of a number, with leading zeros.
+    """Return a set of ranks in short; width: of a number, with leading zeros.
 
     >>> told([0, 1, 2, 8, 10, 9]), told([5]), told([]), told([9, 10], 2)
     ('0-2,8-10', '5', '', '09-10')
@@ -41,6 +48,44 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def choose_ranks(option: str, text: str, placement: Placement | None) -> set[int]:
+    """Return the ranks of a list by commas: numbers, ranges, labels, names such as actor/1, patterns such as act*.
+
+    option: for messages. placement: None: labels are not known
+    Raises UsageError for a part that names no rank.
+    """
+    chosen: set[int] = set()
+    for part in text.split(","):
+        found = _ranks_of(part.strip(), placement)
+        if not found:
+            labels = [label for label in placement.labels if label] if placement else []
+            hint = f"its labels are {', '.join(labels)}" if labels else "ranks are numbers or ranges, as 3,5-7"
+            raise UsageError(f"{option}: {part!r} names no rank", hint=hint)
+        chosen |= found
+    return chosen
+
+
+def _ranks_of(part: str, placement: Placement | None) -> set[int]:
+    if found := _RANGE.fullmatch(part):
+        return _numbers(found)
+    if placement is None:
+        return set()
+    label, slash, indices = part.partition("/")
+    wanted = _numbers(found) if (found := _RANGE.fullmatch(indices)) else None
+    if slash and wanted is None:
+        return {rank for rank in range(placement.world_size) if fnmatchcase(placement.role(rank), part)}
+    return {
+        rank
+        for rank, place in enumerate(placement.table)
+        if fnmatchcase(placement.labels[place.group], label) and (wanted is None or place.index in wanted)
+    }
+
+
+def _numbers(found: re.Match[str]) -> set[int]:
+    first, last = int(found[1]), int(found[2] or found[1])
+    return set(range(first, min(last, first + RANKS_MAX) + 1))
+
+
 def members(bits: int) -> list[int]:
     """The ranks of a set that is written as bits.
 
@@ -56,4 +101,4 @@ def few(names: Sequence[str]) -> str:
     >>> few(["a", "b"]), few([str(number) for number in range(10)])
     ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, ...')
     """
-    return ", ".join(names[:MOST_NAMED]) + ", ..." * (len(names) > MOST_NAMED)
+    return ", ".join(names[:HOSTS_NAMED]) + ", ..." * (len(names) > HOSTS_NAMED)

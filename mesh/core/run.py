@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import shlex
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, convert, field, to_builtins
+from msgspec.structs import replace
+
+from mesh.core.cluster import Host, Placement, place_ranks
+
+RANKS_PER_HOST_MAX = 1024
+# Specs are read from files and hosts as well: these limits hold there.
+Seconds = Annotated[float, Meta(ge=0.0, le=1e18)]
+Bytes = Annotated[int, Meta(ge=0)]
+Label = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_.-]*)?\Z")]
 
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
@@ -15,6 +27,7 @@ DEFAULT_LEASE = 60.0
 DEFAULT_SPOOL = 10_000_000_000
 DEFAULT_LOGS = 10_000_000_000
 MULTI_NODE_ARGS = "{multi_node_args}"  # as a word of a command; see RunSpec.multi_node
+SHELL = ("bash", "-c")
 MOST_TOLD = 60  # characters of a prerun entry in a message
 
 
@@ -67,38 +80,65 @@ class PrerunEntry(Struct, frozen=True, kw_only=True):
         return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
 
 
-class RunSpec(Struct, frozen=True, kw_only=True):
-    """What one run does, on whatever hosts. Times are in seconds.
+class Rules(Struct, frozen=True, kw_only=True):
+    """How a run may go and end. Times are in seconds, sizes in bytes."""
 
-    A setup is a run as well: its ``commands`` take the place of the command, one rank to a host.
+    grace: Seconds = DEFAULT_GRACE  # from SIGTERM to SIGKILL
+    drain: Seconds = DEFAULT_DRAIN  # of output of the other ranks after the first failure
+    timeout: Seconds = 0.0  # wall clock from the start of the ranks; 0: none
+    host_grace: Seconds = DEFAULT_HOST_GRACE  # a host that is silent for longer is lost
+    lease: Seconds = DEFAULT_LEASE  # hosts keep the run for so long without a sign of life from the client
+    keep_going: bool = False  # a failed rank does not stop the others
+    skip_unreachable: bool = False  # hosts that cannot be reached have no ranks; the ranks of the others start
+    stdin: str = "none"  # ranks that get the client's standard input: "none", "rank0" or "all"
+    spool: Bytes = DEFAULT_SPOOL  # of output that may wait on a host's disk
+    logs: Bytes = DEFAULT_LOGS  # of the client's disk for all logs of the run together
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Ranks that run the same command."""
+
+    label: Label = ""  # "": the only group of a run without roles
+    command: tuple[str, ...] = ()  # the words for execve; undecodable bytes as surrogates (os.fsdecode); (): none
+    env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets; never written down
+    nproc: Annotated[int, Meta(ge=0, le=RANKS_PER_HOST_MAX)] = (
+        1  # processes on each host, at least 1; AUTO until its GPUs have been counted
+    )
+    hosts: tuple[str, ...] = ()  # their names; (): all hosts of the cluster
+
+    @property
+    def told(self) -> str:
+        """The command in one line, for people.
+
+        >>> Group(label="actor", command=("bash", "-c", "make run")).told, Group(command=("echo", "a b")).told
+        ('actor: make run', "echo 'a b'")
+        """
+        words = self.command[2:] if self.label and self.command[:2] == SHELL else ()
+        text = words[0] if len(words) == 1 else shlex.join(self.command)
+        return f"{self.label}: {text}" if self.label else text
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """The work of one run, on whatever hosts. Times are in seconds.
+
+    A setup is a run as well: its ``commands`` take the place of the groups' commands, one rank to a host.
     """
 
     run: str  # the run's id, unique for this user
     project: str  # the name of the directory on the hosts: the project's name and a hash of who and where
     workspace: Path  # the local directory that every host gets a copy of
-    command: tuple[str, ...]  # the words for execve; undecodable bytes as surrogates (os.fsdecode); (): none
+    groups: tuple[Group, ...] = (Group(),)  # at least one; no host is in two of them
+    rules: Rules = Rules()
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
     force: bool = False  # run also what ``unless`` or ``inputs`` would skip
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
-    env: Mapping[str, str] = field(default_factory=dict)  # the user's own; wins over what mesh sets
-    nproc: int = 1  # processes on each host, at least 1; AUTO until its GPUs have been counted
-    launcher: Launch = Launch.NONE  # starts them; it is then the only rank of its host
-    multi_node: bool = False  # the word MULTI_NODE_ARGS becomes what madengine is told of the hosts, on each of them
+    launcher: Launch = Launch.NONE  # starts the processes; it is then the only rank of its host
+    multi_node: bool = False  # madengine gets the hosts in place of the word MULTI_NODE_ARGS
     bind: bool = False  # each rank sees one GPU of its host
     master_port: int = 0  # 1 .. 65535, where the ranks meet on the first host; 0: one that is free
-    grace: float = DEFAULT_GRACE  # from SIGTERM to SIGKILL
-    drain: float = DEFAULT_DRAIN  # what the others may still say after the first failure
-    timeout: float = 0.0  # wall clock from the start of the ranks; 0: none
-    host_grace: float = DEFAULT_HOST_GRACE  # how long a host may be silent before it is lost
-    lease: float = DEFAULT_LEASE  # how long the hosts keep the run without a sign of life from us
-    spool: int = DEFAULT_SPOOL  # bytes of output that may wait on a host's disk
-    logs: int = DEFAULT_LOGS  # bytes that the logs of the run may have on our disk, all together
-    keep_going: bool = False  # a failed rank does not stop the others
-    skip_unreachable: bool = False  # hosts that cannot be reached have no ranks; the ranks of the others start
-    stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     watch: bool = False  # a sync that is repeated as files change: others wait for its end
     sync: bool = True  # send the workspace before the start
     sync_timeout: float = 0.0  # from the first host's sync to the end of the last one's; 0: none
@@ -106,29 +146,81 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     fresh: bool = False  # remove from the workspaces on hosts what was made there
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     lock: bool = True  # take the lock of every host
-    wait: float = 0.0  # how long to wait for hosts that are busy with another run; 0: not at all
+    wait: float = 0.0  # for hosts that are busy with another run; 0: not at all; math.inf: without an end
     share: bool = False  # work in a copy of the workspace that is removed afterwards
     exclusive: bool = False  # refuse hosts where another Unix user's run is
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
     claim: bool = False  # see that nobody holds a device before the start, and that they are free afterwards
     evict: bool = False  # end other processes of our user that hold one
-    stacks: bool = False  # prepare every Python of the ranks to tell its stacks
+    stacks: bool = False  # prepare every Python of the ranks to send its stacks
     stacks_on_timeout: bool = False  # show all stacks before a timeout ends the run
+
+    @property
+    def has_command(self) -> bool:
+        """True if ranks run a command: not so in a setup, a sync or a pull."""
+        return any(group.command for group in self.groups)
+
+    @property
+    def told(self) -> str:
+        """The commands of all groups in one line, for people."""
+        return "; ".join(group.told for group in self.groups)
 
     @property
     def needs_home(self) -> bool:
         """True unless the ranks find nothing on a host and leave nothing there, as with ``mesh exec``."""
-        return not self.command or self.sync or self.lock or self.existing or self.share
+        return not self.has_command or self.sync or self.lock or self.existing or self.share
 
     @property
     def is_announced(self) -> bool:
         """Return True if other Unix users of a host are to know of this run there."""
         return self.kind in (Kind.RUN, Kind.SETUP) and (self.lock or self.share)
 
-    @property
-    def ranks_per_host(self) -> int:
-        """How many processes mesh starts on each host."""
-        return self.nproc if self.launcher is Launch.NONE else 1
+    def with_nproc(self, nproc: int) -> RunSpec:
+        """Return the spec with another number of processes on each host of every group."""
+        return replace(self, groups=tuple(replace(group, nproc=nproc) for group in self.groups))
+
+    def placed(self, hosts: Sequence[Host], slices: Sequence[int] = ()) -> Placement:
+        """Number the ranks on hosts, a framework's launcher as one rank; AUTO counts as 1.
+
+        slices: as in Cluster
+        """
+        of_host = {name: number for number, group in enumerate(self.groups) for name in group.hosts}
+        groups = [of_host.get(host.name, 0) for host in hosts]
+        is_alone = self.launcher is not Launch.NONE
+        nprocs = [1 if is_alone else max(1, self.groups[number].nproc) for number in groups]
+        labels = [group.label for group in self.groups]
+        return place_ranks(hosts, nprocs, groups=groups, labels=labels, slices=slices)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the spec as JSON has it, without the values of variables, which may be secrets."""
+        written: dict[str, object] = to_builtins(self, enc_hook=str)
+        written["groups"] = [{**to_builtins(group), "env": sorted(group.env)} for group in self.groups]
+        written["wait"] = None if math.isinf(self.wait) else self.wait  # JSON has no infinity
+        return written
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, object], env: Mapping[str, str] | None = None) -> RunSpec:
+        """Return the spec of which ``to_json`` was written, by this version of mesh or another one.
+
+        env: the values of the variables; those that it lacks are left out
+        Raises ValueError if it is none.
+        """
+        values = env or {}
+        groups = convert(written.get("groups"), Annotated[list[dict[str, object]], Meta(min_length=1)])
+        with_env = [
+            {**group, "env": {name: values[name] for name in convert(group.get("env"), list[str]) if name in values}}
+            for group in groups
+        ]
+        wait = math.inf if written.get("wait") is None else written["wait"]
+        return convert({**written, "groups": with_env, "wait": wait}, cls, dec_hook=lambda kind, value: kind(value))
+
+
+def followed(spec: RunSpec) -> RunSpec:
+    """Return the spec for a client that follows a run which goes on by itself: it brings, locks and starts nothing."""
+    rules = replace(spec.rules, stdin="none")
+    return replace(
+        spec, project="", rules=rules, sync=False, lock=False, detach=False, prerun=(), stacks_on_timeout=False
+    )
 
 
 def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -139,9 +231,6 @@ def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
     """
     listed = next((env[name] for name in VISIBLE_DEVICES if env.get(name)), "")
     return tuple(device.strip() for device in listed.split(",") if device.strip())
-
-
-SHELL = ("bash", "-c")
 
 
 def command_words(words: list[str]) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ class Channels:
             ranks = run.placement.ranks(session.node)
             session.follow(begin, ranks, local.have or {}, only_reads=local.only_reads, only_end=local.only_end)
         elif run.decider.prepares_at_once:
-            session.begin(begin, preparation(run), early_finds(run))
+            session.begin(begin, preparation(run, session.node), early_finds(run, session.node))
         else:
             session.begin(begin)
         try:
@@ -138,7 +138,7 @@ class Channels:
 
         Raises HostUnreachable if that is final.
         """
-        while time.monotonic() < session.heard + self._run.spec.host_grace:
+        while time.monotonic() < session.heard + self._run.spec.rules.host_grace:
             if self._over.wait(RECONNECT_INTERVAL_S if session.opened > session.heard else 0.0):
                 return None
             try:

@@ -70,7 +70,7 @@ class Dispatcher:
                 locked = self._facts.locked[node]
                 self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
             case orders.Prepare(node=node):
-                session.prepare(preparation(self._run), self._finds(node))
+                session.prepare(preparation(self._run, node), self._finds(node))
             case orders.Start(node=node) if spec.commands:
                 session.setup(self._run.placement.ranks(node)[0], spec.commands, spec.force)
             case orders.Start(node=node):
@@ -95,26 +95,26 @@ class Dispatcher:
         spec, ranks = self._run.spec, []
         for rank in self._run.placement.ranks(node):
             env = rank_environment(spec, self._run.placement, rank)
-            stdin = spec.stdin == "all" or (spec.stdin == "rank0" and rank == 0)
+            stdin = spec.rules.stdin == "all" or (spec.rules.stdin == "rank0" and rank == 0)
             ranks.append(Rank(rank=rank, env=env, stdin=stdin))
         return ranks
 
     def _start(self, node: int, session: Session) -> None:
         spec, facts = self._run.spec, self._facts
-        hosts, env = len(self._run.placement.hosts), {**self._environment(node), **facts.interfaces[node]}
-        command = host_command(spec, hosts, node, env)
+        env = {**self._environment(node), **facts.interfaces[node]}
+        command = host_command(spec, self._run.placement, node, env)
         finds = self._finds(node) if facts.connected[node].is_preparing else None
         session.start(command, self.ranks(node), finds=finds, detach=spec.detach)
 
     def _introduce(self, session: Session, port: int) -> None:
         self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)
         place = (self._facts.address_of(0), port) if port else ()
-        session.introduce(self._run.spec.host_grace, self._credentials, *place)
+        session.introduce(self._run.spec.rules.host_grace, self._credentials, *place)
 
     def _finds(self, node: int) -> Finds:
         """Return what the first rank of a host does, once all hosts have answered."""
         env = self._environment(node)
-        if not self._run.spec.command:
+        if not self._run.spec.has_command:
             return Finds(env=env)
         # The first host's own name may mean loopback there; then the way to another host shows the interface.
         second = [self._facts.address_of(1)] if not node and len(self._run.placement.hosts) > 1 else []

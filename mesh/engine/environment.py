@@ -1,4 +1,4 @@
-"""What mesh tells the ranks through their environment (README, "What every rank knows")."""
+"""The variables that mesh sets for the ranks (README, "What every rank knows")."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mesh.core.run import VISIBLE_DEVICES, RunSpec, visible_devices
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
-    """Where the ranks meet."""
+    """Addresses and ports at which the ranks meet."""
 
     addresses: Sequence[str]  # of every host, as the others reach it, in order
     ports: Sequence[int]  # TCP ports that are kept for the ranks on the first host, as ``ports_wanted`` has them
 
 
 def ports_wanted(spec: RunSpec, placement: Placement) -> tuple[int, ...]:
-    """The ports that the ranks need on the first host; 0: any that is free."""
+    """Return the ports that the ranks need on the first host; 0: any that is free."""
     return (spec.master_port, 0) if len(placement.slices) > 1 else (spec.master_port,)
 
 
 def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:
-    """The variables of a host's first rank; the user's own win over what mesh sets."""
+    """Return the variables of a host's first rank; the user's own win over what mesh sets."""
     first, port = rendezvous.addresses[0], rendezvous.ports[0]
     return {
         "WORLD_SIZE": str(placement.world_size),
-        "LOCAL_WORLD_SIZE": str(placement.nproc),
+        "LOCAL_WORLD_SIZE": str(len(placement.ranks(node))),
         "NODE_RANK": str(node),
         "NNODES": str(len(placement.hosts)),
         "MASTER_ADDR": first,
@@ -39,22 +39,31 @@ def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous
         "MESH_HOSTS": ",".join(rendezvous.addresses),
         "PYTHONUNBUFFERED": "1",
         **_slice_environment(placement, rendezvous, node),
-        **spec.env,
+        **_label_environment(placement, node),
+        **spec.groups[placement.group(node)].env,
         **rank_environment(spec, placement, placement.ranks(node)[0]),
     }
 
 
 def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str, str]:
-    """The variables in which the ranks of one host differ, less what the user has set."""
-    local = rank % placement.nproc
+    """Return the variables in which the ranks of one host differ, less what the user has set."""
+    place = placement.table[rank]
+    local, env = place.local, spec.groups[place.group].env
     own = {"RANK": str(rank), "LOCAL_RANK": str(local), "JAX_PROCESS_ID": str(rank)}
+    if placement.label(rank):
+        own["MESH_GROUP_RANK"] = str(place.index)
     if placement.slices:
         own["WORKER_ID"] = str(placement.worker(rank)[1])
-    own = {name: value for name, value in own.items() if name not in spec.env}
+    own = {name: value for name, value in own.items() if name not in env}
     if spec.bind:  # the user's own list says which devices there are to bind to
-        devices = visible_devices(spec.env)
+        devices = visible_devices(env)
         own |= dict.fromkeys(VISIBLE_DEVICES, devices[local] if devices else str(local))
     return own
+
+
+def _label_environment(placement: Placement, node: int) -> dict[str, str]:
+    label = placement.labels[placement.group(node)]
+    return {"MESH_LABEL": label} if label else {}
 
 
 def _slice_environment(placement: Placement, rendezvous: Rendezvous, node: int) -> dict[str, str]:

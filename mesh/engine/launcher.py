@@ -190,7 +190,7 @@ class Launcher:
             elif isinstance(order, orders.AskUser):
                 self._threads.start("mesh-ask", self._ask_user)
         started = [order.node for order in ordered if isinstance(order, orders.Start)]
-        if self._spec.stdin != "none" and started:
+        if self._spec.rules.stdin != "none" and started:
             self._feed_stdin(started)
         for order in ordered:
             if isinstance(order, orders.Say):

@@ -30,32 +30,32 @@ def begin_request(run: Run, node: int) -> Begin:
         needs_home=spec.needs_home,
         devices=cluster.devices,
         device_patience=DEVICES_FREE_LIMIT_S,
-        spool=spec.spool,
-        lease=spec.lease,
+        spool=spec.rules.spool,
+        lease=spec.rules.lease,
         return_within=run.backend.client_return,
-        grace=spec.grace,
+        grace=spec.rules.grace,
         ports=() if node else ports_wanted(spec, run.placement),
         stacks=spec.stacks,
-        drain=spec.drain,
-        timeout=spec.timeout,
-        keep_going=spec.keep_going,
+        drain=spec.rules.drain,
+        timeout=spec.rules.timeout,
+        keep_going=spec.rules.keep_going,
         plan=run.local.plan,
     )
 
 
-def preparation(run: Run) -> Preparation:
-    """Return what every host does before its ranks can start."""
+def preparation(run: Run, node: int) -> Preparation:
+    """Return the work of a host before its ranks can start."""
     spec = run.spec
     return Preparation(
         prerun=spec.prerun,
         force=spec.force,
         claim=spec.claim,
         evict=spec.evict,
-        library=library() if spec.command else b"",
-        program=host_program(spec),
+        library=library() if spec.has_command else b"",
+        program=host_program(spec, run.placement, node),
     )
 
 
-def early_finds(run: Run) -> Finds:
+def early_finds(run: Run, node: int) -> Finds:
     """Return enough to find a named interface and the command on PATH, before all hosts have answered."""
-    return Finds(env=run.spec.env, interface=run.cluster.interface)
+    return Finds(env=run.spec.groups[run.placement.group(node)].env, interface=run.cluster.interface)

@@ -37,7 +37,7 @@ class Watchdog:
     def _watch(self) -> None:
         spec = self._run.spec
         # Several beats fit into the silence that either side allows.
-        interval = min(BEAT_INTERVAL_S, spec.host_grace / 4, spec.lease / 4)
+        interval = min(BEAT_INTERVAL_S, spec.rules.host_grace / 4, spec.rules.lease / 4)
         beat_at = time.monotonic() + interval
         beats = Beats(partial(self._threads.start, "mesh-beat"))
         while not self._over.wait(min(1.0, interval / 2)):
@@ -62,8 +62,8 @@ class Watchdog:
         if session.awaits_login and now - session.opened > limit:
             session.end_login(limit)
         quiet = now - session.heard if session.waiting else 0.0
-        if quiet > self._run.spec.host_grace:
-            session.give_up(f"silent for {self._run.spec.host_grace:g} s")
+        if quiet > self._run.spec.rules.host_grace:
+            session.give_up(f"silent for {self._run.spec.rules.host_grace:g} s")
         if quiet > SILENCE_S and now - session.opened > SILENCE_S:
             session.try_another(f"silent for {quiet:.0f} s")
         if (quiet > SILENCE_S) != (node in self._silent):

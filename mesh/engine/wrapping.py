@@ -8,50 +8,51 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from mesh.core.cluster import Placement
 from mesh.core.run import MULTI_NODE_ARGS, Launch, RunSpec, visible_devices
 
 
-class _Place(Struct, frozen=True, kw_only=True):
-    """What a launcher must know."""
+class _Job(Struct, frozen=True, kw_only=True):
+    """The hosts and processes that a framework's launcher gets by its options."""
 
-    hosts: int
     node: int  # 0 .. hosts - 1
-    nproc: int  # processes that it starts
+    nprocs: tuple[int, ...]  # processes that it starts on each host
     address: str  # of the first host
     port: str
     devices: tuple[str, ...]  # the GPUs that the user has named; (): all
 
 
-def host_program(spec: RunSpec) -> str:
-    """Return the first word of ``host_command``, the same on every host; "" if the run has no command."""
+def host_program(spec: RunSpec, placement: Placement, node: int) -> str:
+    """Return the first word of ``host_command``; "" if the run has no command."""
     if spec.launcher is not Launch.NONE:
         return _PROGRAMS[spec.launcher]
-    return spec.command[0] if spec.command else ""
+    command = spec.groups[placement.group(node)].command
+    return command[0] if command else ""
 
 
-def host_command(spec: RunSpec, hosts: int, node: int, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The words for execve on one host; the same for all its ranks.
+def host_command(spec: RunSpec, placement: Placement, node: int, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words for execve on one host, the same for all its ranks.
 
-    env: what its first rank gets
+    env: of its first rank
     """
+    hosts, group = len(placement.hosts), spec.groups[placement.group(node)]
     if spec.multi_node:
         context = multi_node_context(hosts, node, env)
-        return tuple(context if word == MULTI_NODE_ARGS else word for word in spec.command)
+        return tuple(context if word == MULTI_NODE_ARGS else word for word in group.command)
     if spec.launcher is Launch.NONE:
-        return spec.command
-    place = _Place(
-        hosts=hosts,
+        return group.command
+    job = _Job(
         node=node,
-        nproc=spec.nproc,
+        nprocs=tuple(spec.groups[placement.group(other)].nproc for other in range(hosts)),
         address=env["MASTER_ADDR"],
         port=env["MASTER_PORT"],
-        devices=visible_devices(spec.env),
+        devices=visible_devices(group.env),
     )
-    return (_PROGRAMS[spec.launcher], *_ARGUMENTS[spec.launcher](place), *spec.command)
+    return (_PROGRAMS[spec.launcher], *_ARGUMENTS[spec.launcher](job), *group.command)
 
 
 def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
-    """What madengine's ``--additional-context`` says of the hosts: a Python literal, as it reads it.
+    """Return the hosts for madengine's ``--additional-context``, as a Python literal.
 
     env: as in host_command
     """
@@ -68,40 +69,39 @@ def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
     return repr({"multi_node_args": told})
 
 
-def _torchrun(place: _Place) -> list[str]:
+def _torchrun(job: _Job) -> list[str]:
     # With underscores every version takes them.
     return [
-        f"--nnodes={place.hosts}",
-        f"--node_rank={place.node}",
-        f"--nproc_per_node={place.nproc}",
-        f"--master_addr={place.address}",
-        f"--master_port={place.port}",
+        f"--nnodes={len(job.nprocs)}",
+        f"--node_rank={job.node}",
+        f"--nproc_per_node={job.nprocs[job.node]}",
+        f"--master_addr={job.address}",
+        f"--master_port={job.port}",
     ]
 
 
-def _accelerate(place: _Place) -> list[str]:
+def _accelerate(job: _Job) -> list[str]:
     return [
         "launch",
-        f"--num_machines={place.hosts}",
-        f"--machine_rank={place.node}",
-        f"--num_processes={place.hosts * place.nproc}",  # of all machines
-        f"--main_process_ip={place.address}",
-        f"--main_process_port={place.port}",
+        f"--num_machines={len(job.nprocs)}",
+        f"--machine_rank={job.node}",
+        f"--num_processes={sum(job.nprocs)}",  # of all machines
+        f"--main_process_ip={job.address}",
+        f"--main_process_port={job.port}",
     ]
 
 
-def _deepspeed(place: _Place) -> list[str]:
-    # What `deepspeed` itself starts on each host; that one would go over ssh from the first host to the others.
+def _deepspeed(job: _Job) -> list[str]:
+    # `deepspeed` itself would go over ssh from the first host to the others, and starts this on each host.
     # It sets CUDA_VISIBLE_DEVICES to these numbers.
-    numbers = place.devices[: place.nproc] or range(place.nproc)
-    slots = {f"node-{node}": list(numbers) for node in range(place.hosts)}
+    slots = {f"node-{node}": list(job.devices[:nproc] or range(nproc)) for node, nproc in enumerate(job.nprocs)}
     return [
         "-m",
         "deepspeed.launcher.launch",
         f"--world_info={base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()}",
-        f"--node_rank={place.node}",
-        f"--master_addr={place.address}",
-        f"--master_port={place.port}",
+        f"--node_rank={job.node}",
+        f"--master_addr={job.address}",
+        f"--master_port={job.port}",
     ]
 
 
@@ -110,7 +110,7 @@ _PROGRAMS: Mapping[Launch, str] = {
     Launch.ACCELERATE: "accelerate",
     Launch.DEEPSPEED: "python3",
 }
-_ARGUMENTS: Mapping[Launch, Callable[[_Place], list[str]]] = {
+_ARGUMENTS: Mapping[Launch, Callable[[_Job], list[str]]] = {
     Launch.TORCHRUN: _torchrun,
     Launch.ACCELERATE: _accelerate,
     Launch.DEEPSPEED: _deepspeed,

@@ -10,6 +10,7 @@ from mesh.remote.agent.messages import (
     PLACE_MAX,
     RANK_MAX,
     Wrong,
+    anything,
     described,
     integer,
     listed,
@@ -113,16 +114,17 @@ _STACKS = record(
         "notes": listed(row(shown, shown)),
     }
 )
-# What a client must know of a detached run; app/owner.py writes it.
+# A detached run, as a client needs it to follow it; rundir/about.py writes it.
 _PLAN = record(
     {
         "cluster": shown,
         "hosts": listed(shown, least=1),
-        "command": listed(text(), least=1),
+        "command": listed(text()),
         "nproc": integer(1, RANK_MAX),
     },
     {
         "workspace": text(),
+        "spec": mapping(anything),
         "created": TIME,
         "slices": listed(INDEX),
         "rules": mapping(either(truth, COUNT, number(0.0, 1e18)), 64),

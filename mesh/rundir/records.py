@@ -10,12 +10,14 @@ import re
 import time
 from collections.abc import Mapping
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from mesh.core.cluster import Host, Placement
+from mesh.core.run import Group, Rules, RunSpec
 from mesh.rundir.layout import EVENTS, LOGS, RUN
 
 UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
@@ -33,7 +35,7 @@ class State(Enum):
     DIED = "died"  # its client is gone, and has not written how it ended
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True, dict=True):
     """A run that this machine has started. What its directory does not tell is empty, 0 or None."""
 
     run: str  # its id
@@ -41,9 +43,8 @@ class Record(Struct, frozen=True, kw_only=True):
     state: State
     cluster: str
     kind: str  # "run", "setup" or "sync"
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # (): the run has roles
     hosts: tuple[str, ...]  # their names
-    nproc: int  # ranks on each host, at least 1
     created: float  # seconds since the epoch: when mesh began with it
     started: float | None  # when its ranks started
     ended: float | None
@@ -56,11 +57,18 @@ class Record(Struct, frozen=True, kw_only=True):
         """True if the hosts may have output that is not here."""
         return self.state is State.DETACHED or (self.state is State.ENDED and self.about.get(UNFETCHED) is True)
 
-    @property
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The spec of the run, as far as its directory has it."""
+        return read_spec(self.about, self.run)
+
+    @cached_property
     def placement(self) -> Placement:
-        """Which ranks were where, as far as labels and names of logs need it."""
-        hosts = tuple(Host(name=name, address="") for name in self.hosts or ("?",))
-        return Placement(hosts=hosts, nproc=self.nproc)
+        """The ranks by their hosts, as far as labels and names of logs need it."""
+        hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
+        if "spec" in self.about or "nproc" in self.about:
+            return self.spec.placed(hosts)
+        return self.spec.with_nproc(_ranks_with_logs(self.directory) // len(hosts)).placed(hosts)
 
 
 def read_record(directory: Path) -> Record:
@@ -78,7 +86,6 @@ def read_record(directory: Path) -> Record:
         kind=_text(about, "kind"),
         command=_texts(about, "command"),
         hosts=hosts,
-        nproc=int(_number(about, "nproc") or _ranks_with_logs(directory) // max(1, len(hosts)) or 1),
         created=_number(about, "created") or _number(about, "started") or _time_of(directory.name),
         started=_number(about, "started"),
         ended=ended,
@@ -86,6 +93,22 @@ def read_record(directory: Path) -> Record:
         cause=_text(about, "cause"),
         about=about,
     )
+
+
+def read_spec(about: Mapping[str, Any], run: str) -> RunSpec:
+    """Return the spec of a run from its run.json, or from one of its hosts.
+
+    The version before wrote no spec, but the fields that a client needs to follow the run.
+    """
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return RunSpec.from_json({**about["spec"], "run": run})
+    rules, group = Rules(), Group(command=_texts(about, "command"))
+    with contextlib.suppress(ValueError):
+        rules = convert(about.get("rules") or {}, Rules)
+    with contextlib.suppress(ValueError):
+        group = convert({"command": group.command, "nproc": about.get("nproc", 1)}, Group)
+    workspace = Path(_text(about, "workspace") or "/")
+    return RunSpec(run=run, project="", workspace=workspace, groups=(group,), rules=rules)
 
 
 def _state(about: Mapping[str, Any], is_there: bool) -> State:

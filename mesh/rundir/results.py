@@ -14,10 +14,11 @@ from mesh.rundir.writer import StoreSink
 
 
 class RankResult(Struct, frozen=True, kw_only=True):
-    """How one rank ended, and what it printed."""
+    """The end and the output of one rank."""
 
     rank: int  # 0 .. world size - 1
     host: str
+    label: str  # of its group; "": the run has no roles
     code: int | None  # its exit code, 0 .. 255; None if a signal ended it, or its end is not recorded
     signal: int | None  # the signal that ended it; None if none did, or its end is not recorded
     stdout_path: Path
@@ -117,6 +118,7 @@ def run_result(outcome: Outcome, placement: Placement, store: StoreSink, outputs
             RankResult(
                 rank=rank,
                 host=placement.hosts[placement.node(rank)].name,
+                label=placement.label(rank),
                 code=exited.code if exited and not exited.signal else None,
                 signal=exited.signal if exited and exited.signal else None,
                 stdout_path=store.log(rank, outputs[0]),

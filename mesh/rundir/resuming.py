@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import Struct
 
 from mesh.core.events import Stream
-from mesh.core.run import RunSpec
 from mesh.rundir.layout import EVENTS, SUFFIX, log_name, read_tail_name
 from mesh.rundir.records import Record
 from mesh.rundir.replay import LogFiles
@@ -60,17 +59,6 @@ def read_left(record: Record, lock: int) -> Left:
         left_out=[*by_hosts, *by_us],
         told=frozenset(told),
     )
-
-
-def rules_of(spec: RunSpec) -> dict[str, Any]:
-    """What holds for the run's end, in seconds; for run.json and for the hosts."""
-    return {
-        "grace": spec.grace,
-        "drain": spec.drain,
-        "keep_going": spec.keep_going,
-        "host_grace": spec.host_grace,
-        "logs": spec.logs,
-    }
 
 
 def _have(record: Record, names: Mapping[str, tuple[int, Stream]]) -> dict[tuple[int, Stream], int]:

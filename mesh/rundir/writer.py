@@ -31,10 +31,11 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.rundir.about import describe, describe_end, describe_groups, kept, write_over
 from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
 from mesh.rundir.logfile import Gap, LogFile, Shelf
-from mesh.rundir.records import UNFETCHED, read_about
-from mesh.rundir.resuming import Left, rules_of
+from mesh.rundir.records import UNFETCHED
+from mesh.rundir.resuming import Left
 from mesh.verdict.verdict import Verdict, make_verdict
 
 GATHERED = 1 << 20  # bytes of output that wait in memory
@@ -42,21 +43,6 @@ DELAY = 0.2  # seconds that they wait while more comes; a crash loses no more th
 NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL = 1 << 16  # bytes of a log that are read for its last lines
-KEPT = ("cluster", "workspace", "env", "created", "started", "detached")  # of a run.json that is gone on with
-# The fields of run.json that are known only at the end.
-END = (
-    "started",
-    "ended",
-    "exit_code",
-    "cause",
-    "ranks",
-    "first",
-    "stopped",
-    "lost",
-    "failures",
-    "unverified",
-    "verdict",
-)
 
 
 class StoreSink:
@@ -91,7 +77,7 @@ class StoreSink:
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         count = 2 * placement.world_size + len(placement.hosts)
         self._index_shares = max(1, count // 4)
-        self._shelf = Shelf(spec.logs, count + self._index_shares, self._failed)
+        self._shelf = Shelf(spec.rules.logs, count + self._index_shares, self._failed)
         self._logs: dict[int, LogFile] = {}  # by their number
         self._changed: dict[int, LogFile] = {}  # those with output that waits
         self._waiting, self._flush_at = 0, 0.0
@@ -103,27 +89,20 @@ class StoreSink:
         self._about: dict[str, Any] = {
             "version": VERSION,
             "run": spec.run,
-            "cluster": cluster_name,
             "kind": spec.kind.value,
-            "command": list(spec.command),
             "commands": [command.run for command in spec.commands],
-            "workspace": str(spec.workspace),
-            "hosts": [host.name for host in placement.hosts],
-            "nproc": placement.nproc,
-            "env": sorted(spec.env),  # names only: values may be secrets
-            "created": time.time(),
+            **describe(spec, cluster_name, placement),
+            "groups": describe_groups(spec, placement),
+            "env": sorted({name for group in spec.groups for name in group.env}),  # values may be secrets
             "started": None,
             "ended": None,
             "exit_code": None,
             "cause": None,
             "ranks": [],
             "left_out": self._left_out,
-            # What whoever attaches to the run must know.
-            "rules": rules_of(spec),
         }
         if left:
-            kept = (*KEPT, *END, UNFETCHED) if left.about.get(UNFETCHED) else KEPT
-            self._about |= {name: left.about[name] for name in kept if name in left.about}
+            self._about |= kept(left.about)
         try:
             self.logs.mkdir(parents=True, mode=0o700, exist_ok=left is not None)
             self.directory.chmod(0o700)
@@ -196,22 +175,11 @@ class StoreSink:
     def finish(self, outcome: Outcome) -> Verdict | None:
         """Complete run.json, and let go of the directory; returns the verdict on the run."""
         verdict = make_verdict(outcome, self._placement, self.said if Stream.STDOUT in self._streams else self.set_up)
-        exits = {exited.rank: exited for exited in outcome.exits}
-        ranks = []
-        for node, host in enumerate(self._placement.hosts):
-            for rank in self._placement.ranks(node):
-                about: dict[str, Any] = {"rank": rank, "host": host.name}
-                if rank in exits:
-                    exited = exits[rank]
-                    about |= {"signal": exited.signal} if exited.signal else {"code": exited.code}
-                    about |= {"oom": True} if exited.oom else {}
-                    about["ended"] = exited.time
-                ranks.append(about)
         if outcome.goes_on:
             self._about |= {"started": outcome.started or self._about["started"]}
             self._about |= {"detached": True} if outcome.cause is not Cause.PREPARE else {}
         else:
-            self._about |= self._end(outcome, ranks, verdict)
+            self._about |= describe_end(outcome, self._placement, verdict)
             self._about.pop(UNFETCHED, None)
         self._write_events()
         try:
@@ -223,23 +191,6 @@ class StoreSink:
                 os.close(self._events_file)
                 self._events_file = -1
         return verdict
-
-    def _end(self, outcome: Outcome, ranks: Sequence[Mapping[str, Any]], verdict: Verdict | None) -> dict[str, Any]:
-        """What run.json tells of the end."""
-        first = outcome.first
-        return {
-            "started": outcome.started or None,
-            "ended": outcome.ended,
-            "exit_code": outcome.exit_code,
-            "cause": outcome.cause.value,
-            "ranks": ranks,
-            "first": None if first is None else next(encoding.objects(first, self._placement)),
-            "stopped": list(outcome.stopped),
-            "lost": [item for lost in outcome.lost for item in encoding.objects(lost, self._placement)],
-            "failures": [item for one in outcome.failures for item in encoding.objects(one, self._placement)],
-            "unverified": list(outcome.unverified),
-            "verdict": verdict.to_json(self._placement) if verdict else None,
-        }
 
     @property
     def left_out(self) -> Mapping[int, int]:
@@ -379,11 +330,11 @@ class StoreSink:
         """Put run.json in place in one step, so that nobody reads half of it. Raises OSError."""
         path, text = self.directory / f"{RUN}.new", json.dumps(self._about, indent=1).encode() + b"\n"
         with self._writing:
-            _write_over(path, text)
+            write_over(path, text)
             path.replace(self.directory / RUN)
             if not is_end:  # what the end needs is taken now, as the disk may be full by then
                 more = BYTES_OF_END + BYTES_OF_RANK * self._placement.world_size
-                _write_over(path, b"\n" * (len(text) + more))
+                write_over(path, b"\n" * (len(text) + more))
 
     def _failed(self, error: OSError) -> None:
         if not self.problem:
@@ -405,25 +356,3 @@ def open_events(directory: Path) -> int:
     except OSError:  # a file system without locks
         pass
     return descriptor
-
-
-def write_end(directory: Path, source: Path) -> bool:
-    """Copy the end of a run from the run.json of another directory; False if the run has not ended there.
-
-    The output that only the hosts have stays to be fetched. Raises OSError.
-    """
-    about, end = read_about(directory), read_about(source)
-    if end.get("ended") is None:
-        return False
-    about = {**about, **{name: end.get(name) for name in END}, UNFETCHED: True}
-    new = directory / f"{RUN}.new"
-    _write_over(new, json.dumps(about, indent=1).encode() + b"\n")
-    new.replace(directory / RUN)
-    return True
-
-
-def _write_over(path: Path, data: bytes) -> None:
-    """Write a file anew, in the room that it has already."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.write(data)
-        file.truncate()

@@ -1,16 +1,16 @@
-"""What leads a line: whose it is."""
+"""Labels in front of lines: the ranks or hosts that wrote them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mesh.core.cluster import Placement
 from mesh.core.ranks import counted, members, told
 
-WIDEST = 60  # characters of host names in a label; what would be longer is a number of hosts
-WIDEST_SET = 30  # characters of a set of ranks on a terminal
-KNOWN = 4096  # labels that are remembered
+HOSTS_WIDTH = 60  # characters of host names in a label; longer ones become a number of hosts
+SET_WIDTH = 30  # characters of a set of ranks on a terminal
+LABELS_KEPT = 4096
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
@@ -21,41 +21,58 @@ class Labels:
     def __init__(self, placement: Placement, *, with_hosts: bool) -> None:
         self._placement, self._with_hosts = placement, with_hosts
         self._known: dict[tuple[int, bool], bytes] = {}
-        self._width = len(str(placement.world_size - 1))
+        self._digits = len(str(placement.world_size - 1))
+        # Of the longest name of a rank in its group; 0: the run has no roles.
+        self._role_width = max(map(len, placement.labels)) and max(
+            len(placement.role(rank)) for rank in range(placement.world_size)
+        )
 
     def of_rank(self, rank: int) -> bytes:
-        """``[03] ``, as wide as that of every other rank; ``[tpu-3:03] ``."""
-        number = f"{rank:0{self._width}d}"
-        return f"[{self._host(rank)}:{number}] ".encode() if self._with_hosts else f"[{number}] ".encode()
+        """``[03] ``, as wide as that of every other rank; ``[tpu-3:03] ``. In a run with roles ``[actor/1] ``."""
+        place = self._placement.role(rank) or f"{rank:0{self._digits}d}"
+        padding = " " * max(0, self._role_width - len(place))
+        return (
+            f"[{self._host(rank)}:{place}]{padding} ".encode() if self._with_hosts else f"[{place}]{padding} ".encode()
+        )
 
     def of_host(self, rank: int) -> bytes:
-        """``[tpu-3] ``, for what a host writes that is no rank's."""
+        """``[tpu-3] ``, for output of a host that is no rank's."""
         return f"[{self._host(rank)}] ".encode()
 
     def of_set(self, bits: int, *, is_short: bool) -> bytes:
         """``[0-6,8-31] ``, for ranks that are written as bits; ``[tpu-[0-6,8-31]:0-6,8-31] ``.
 
-        is_short: a long set is told by its beginning and its size, ``[0,2,4,..: 128 ranks] ``
+        In a run with roles ``[actor/0-2,learner/0] ``.
+        is_short: shorten a long set to its beginning and its size, ``[0,2,4,..: 128 ranks] ``
         """
         label = self._known.get((bits, is_short))
         if label is None:
-            if len(self._known) >= KNOWN:
+            if len(self._known) >= LABELS_KEPT:
                 self._known.clear()
             ranks = members(bits)
             hosts = f"{told_hosts(map(self._host, ranks))}:" if self._with_hosts else ""
-            text = told(ranks)
-            if is_short and len(text) > WIDEST_SET:
-                begin = text[: text.rindex(",", 0, WIDEST_SET - 12) + 1]
+            text = self._set(ranks)
+            if is_short and len(text) > SET_WIDTH:
+                begin = text[: text.rfind(",", 0, SET_WIDTH - 12) + 1]
                 text = f"{begin}..: {counted(len(ranks), 'rank')}"
             label = self._known[bits, is_short] = f"[{hosts}{text}] ".encode()
         return label
+
+    def _set(self, ranks: Sequence[int]) -> str:
+        if not self._role_width:
+            return told(ranks)
+        by_group: dict[int, list[int]] = {}
+        for place in map(self._placement.table.__getitem__, ranks):
+            by_group.setdefault(place.group, []).append(place.index)
+        parts = [(self._placement.labels[group], told(indices).split(",")) for group, indices in by_group.items()]
+        return ",".join(f"{label}/{part}" for label, listed in parts for part in listed)
 
     def _host(self, rank: int) -> str:
         return self._placement.hosts[self._placement.node(rank)].name
 
 
 def told_hosts(names: Iterable[str]) -> str:
-    """Names of hosts in short, as ``--hosts`` takes them.
+    """Return names of hosts in short, as ``--hosts`` takes them.
 
     >>> told_hosts(["tpu-0", "tpu-1", "tpu-3", "login"]), told_hosts(["n08", "n09", "n10"])
     ('tpu-[0-1,3],login', 'n[08-10]')
@@ -74,4 +91,4 @@ def told_hosts(names: Iterable[str]) -> str:
             width = len(numbers[0]) if is_padded else 0
             parts.append(f"{before}[{told(map(int, numbers), width)}]{after}")
     text = ",".join(parts)
-    return text if len(text) <= WIDEST else counted(len(unique), "host")
+    return text if len(text) <= HOSTS_WIDTH else counted(len(unique), "host")

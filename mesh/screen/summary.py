@@ -175,7 +175,7 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
         after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
         lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
     else:
-        who = f"rank {first.event.rank} on {first.host}"
+        who = first.who
         what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
         lines = [f"{what}: {_how(first)}, {first.after:.1f} s after the start"]
         lines += [f"last lines of {who}:"] if len(verdict.alike) > 1 and first.said else []
@@ -259,8 +259,8 @@ def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> 
 
 def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
     """
-    >>> from mesh.core.cluster import Host
-    >>> placement = Placement(hosts=tuple(Host(name=f"h{n}", address="") for n in range(3)))
+    >>> from mesh.core.cluster import Host, place_ranks
+    >>> placement = place_ranks([Host(name=f"h{n}", address="") for n in range(3)])
     >>> _of_all(placement, [0, 1, 2]), _of_all(placement, [1])
     ('any of 3 hosts', '1 of 3 hosts (h1)')
     """

@@ -28,10 +28,16 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     event: Exited
     host: str
+    role: str  # its name in its group, as "actor/1"; "": the run has no roles
     after: float  # seconds from the start of the ranks
     said: tuple[str, ...]  # its last lines, or the end of its Python traceback; at most LAST_LINES
     exception: Raised | None
     fact: Fact | None  # if its cause is one that has a name
+
+    @property
+    def who(self) -> str:
+        """The rank for people: "rank 3 (actor/1) on tpu-2"."""
+        return f"rank {self.event.rank}{f' ({self.role})' if self.role else ''} on {self.host}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of run.json."""
@@ -39,6 +45,7 @@ class Failure(Struct, frozen=True, kw_only=True):
         return {
             "rank": self.event.rank,
             "host": self.host,
+            **({"label": self.role.partition("/")[0]} if self.role else {}),
             **how,
             "after": round(self.after, 3),
             "said": list(self.said),
@@ -139,6 +146,7 @@ def _examine(placement: Placement, started: float, said: Tail, event: Exited) ->
     return Failure(
         event=event,
         host=placement.hosts[event.node].name,
+        role=placement.role(event.rank),
         after=max(0.0, event.time - started),
         said=tuple(shown[-LAST_LINES:]),
         exception=exception,

@@ -14,17 +14,17 @@ from benchmarks.figures import Sample, ratios
 from benchmarks.relays import Costs, start
 from benchmarks.rows import Chosen, told
 from benchmarks.stage import Variant
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Connected, Event, Exited, Gone, Locked, PrepareFailed, Ready, Tick
-from mesh.core.run import RunSpec
 from mesh.engine.supervisor import Supervisor
 from tests.conftest import REPOSITORY, Home
+from tests.specs import spec_of
 
 
 def calls_of(hosts: int, *, fail: bool) -> int:
     """How many functions a Supervisor's run takes, from the first event to the last."""
-    placement = Placement(hosts=tuple(Host(name=f"h{node}", address="x") for node in range(hosts)))
-    spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",), sync=False)
+    placement = place_ranks(tuple(Host(name=f"h{node}", address="x") for node in range(hosts)))
+    spec = spec_of(run="r", project="p", workspace=Path("/"), command=("true",), sync=False)
     supervisor = Supervisor(spec, placement)
     nodes = range(hosts)
     history: list[Event] = [Connected(time=1.0, node=node, address="", machine="") for node in nodes]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     CaughtUp,
     Chosen,
@@ -26,12 +26,12 @@ from mesh.core.events import (
     Tick,
 )
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import RunSpec
 from mesh.engine.attachment import Attachment
 from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
 from mesh.engine.supervisor.introduction import Introduction
 from mesh.engine.supervisor.naming import NAMING_DELAY_S
 from mesh.remote.agent.alone import QUIET, Alone
+from tests.specs import spec_of
 from tests.unit.test_supervisor import Replay, exited, finish, gone, stop
 
 DRAIN = 2.0
@@ -236,9 +236,9 @@ class Looking:
     """A client that has attached, whose clock is moved by hand."""
 
     def __init__(self, hosts: int = 2, can_ask: bool = True) -> None:
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",))
+        spec = spec_of(run="r", project="p", workspace=Path("/w"), command=("true",))
         names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
-        self.decider = Attachment(spec, Placement(hosts=names), can_ask=can_ask)
+        self.decider = Attachment(spec, place_ranks(names), can_ask=can_ask)
         self.hosts = hosts
         self.said: list[str] = []
         self.tick(100.0)
@@ -524,8 +524,8 @@ def test_a_run_that_keeps_going_is_not_ended_from_elsewhere() -> None:
 
 def introduction(hosts: int, **changes: object) -> Introduction:
     names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
-    spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), **changes)
-    return Introduction(spec, Placement(hosts=names))  # type: ignore[arg-type]
+    spec = spec_of(run="r", project="p", workspace=Path("/w"), command=("true",), **changes)
+    return Introduction(spec, place_ranks(names))  # type: ignore[arg-type]
 
 
 def test_all_go_to_the_first_hosts_agent() -> None:

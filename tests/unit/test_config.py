@@ -336,13 +336,13 @@ def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | N
 def test_precedence(tmp_path: Path) -> None:
     made = spec({"env": ["B=flag", "C=x=y"]}, ["true"], {"WANDB_KEY": "k", "A": "environment", "HOME": "/"})
     assert made.env == {"WANDB_KEY": "k", "A": "file", "B": "flag", "C": "x=y"}
-    assert spec({}, ["true"]).grace == 7.0
-    assert spec({}, ["true"], {"MESH_GRACE": "3"}).grace == 3.0
-    assert spec({"grace": "2m"}, ["true"], {"MESH_GRACE": "3"}).grace == 120.0
-    assert spec({"grace": "0"}, ["true"], {"MESH_GRACE": "3"}).grace == 0.0
-    assert spec({}, ["true"]).lease == 60.0
-    assert spec({"lease": "15m"}, ["true"], {"MESH_LEASE": "3"}).lease == 900.0
-    assert spec({}, ["true"], {"MESH_LEASE": "3"}).lease == 3.0
+    assert spec({}, ["true"]).rules.grace == 7.0
+    assert spec({}, ["true"], {"MESH_GRACE": "3"}).rules.grace == 3.0
+    assert spec({"grace": "2m"}, ["true"], {"MESH_GRACE": "3"}).rules.grace == 120.0
+    assert spec({"grace": "0"}, ["true"], {"MESH_GRACE": "3"}).rules.grace == 0.0
+    assert spec({}, ["true"]).rules.lease == 60.0
+    assert spec({"lease": "15m"}, ["true"], {"MESH_LEASE": "3"}).rules.lease == 900.0
+    assert spec({}, ["true"], {"MESH_LEASE": "3"}).rules.lease == 3.0
 
 
 @pytest.mark.parametrize(
@@ -586,8 +586,8 @@ def test_wrong_options_of_the_rendezvous(typed: dict[str, object], message: str)
 
 
 def test_gpus_that_the_user_has_named_are_all_there_are() -> None:
-    assert spec({"nproc": "auto", "env": ["CUDA_VISIBLE_DEVICES=4,5"]}, ["true"]).nproc == 2
-    assert spec({"nproc": "auto"}, ["true"]).nproc == AUTO
+    assert spec({"nproc": "auto", "env": ["CUDA_VISIBLE_DEVICES=4,5"]}, ["true"]).groups[0].nproc == 2
+    assert spec({"nproc": "auto"}, ["true"]).groups[0].nproc == AUTO
 
 
 def test_the_words_for_a_launcher_are_no_shell_text() -> None:

@@ -22,6 +22,7 @@ from mesh.remote.session import Session
 from tests.conftest import Home
 from tests.lab import eventually
 from tests.scripted import ScriptedChannel, silent
+from tests.specs import spec_of
 
 
 class Restless(WorkspaceLuggage):
@@ -89,7 +90,7 @@ class Road:
         self.hosts = [Host(node) for node in range(count)]
         ready: Future[Luggage] = Future()
         ready.set_result(luggage)
-        spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",))
+        spec = spec_of(workspace=Path("/"), command=("true",))
         self.courier = Courier(spec, count, ready, str, self.spawn, self.failures.append)
         self.courier.start()
         for node, host in enumerate(self.hosts):
@@ -116,7 +117,7 @@ def spec(home: Home, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     for name, value in home.environ.items():
         monkeypatch.setenv(name, value)
     home.files(a="as it was")
-    return RunSpec(run="r", project="p", workspace=home.project, command=())
+    return spec_of(run="r", project="p", workspace=home.project, command=())
 
 
 @pytest.fixture

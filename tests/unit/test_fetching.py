@@ -9,14 +9,14 @@ import pytest
 from mesh.api.detached import with_hosts
 from mesh.backends.ssh.backend import SshBackend
 from mesh.backends.ssh.passwords import Passwords
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import CaughtUp, Connected, Event, Exited, Gone, Lost, PrepareFailed, Started, Tick
 from mesh.core.outcome import Cause
-from mesh.core.run import RunSpec
 from mesh.engine.fetching import Fetching
 from mesh.engine.orders import Say
 from mesh.remote import answers
+from tests.specs import spec_of
 from tests.unit.test_attachment import anew, ordered, started
 from tests.unit.test_supervisor import exited
 
@@ -27,8 +27,8 @@ class Taking:
     """Somebody who fetches, with a look that nothing is ever ordered."""
 
     def __init__(self, *, lasting: bool) -> None:
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",))
-        self.decider = Fetching(spec, Placement(hosts=HOSTS), lasting=lasting)
+        spec = spec_of(run="r", project="p", workspace=Path("/w"), command=("true",))
+        self.decider = Fetching(spec, place_ranks(HOSTS), lasting=lasting)
 
     def handle(self, *events: Event) -> None:
         for event in (*events, Tick(time=10.0, monotonic=10.0), Tick(time=500.0, monotonic=500.0)):

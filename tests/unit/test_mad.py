@@ -230,7 +230,8 @@ def test_the_context_is_a_literal_whatever_it_holds() -> None:
 def test_the_table() -> None:
     def rank(number: int, code: int | None, signal: int | None) -> RankResult:
         path = Path("/no")
-        return RankResult(rank=number, host=f"h{number}", code=code, signal=signal, stdout_path=path, stderr_path=path)
+        how = {"code": code, "signal": signal}
+        return RankResult(rank=number, host=f"h{number}", label="", **how, stdout_path=path, stderr_path=path)  # type: ignore[arg-type]
 
     ranks = (rank(0, 0, None), rank(1, 3, None), rank(2, None, 15), rank(3, None, None))
     result = RunResult(run="r", exit_code=3, cause=Cause.RANK, ranks=ranks, failures=(), directory=Path("/no"))

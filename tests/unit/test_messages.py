@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.events import Event, Lost, PrepareFailed
 from mesh.core.interfaces import Opened
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import RunSpec
 from mesh.core.text import one_line
 from mesh.engine.launcher import Launcher
 from mesh.engine.run import Local, Run
@@ -33,6 +32,7 @@ from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.main import Agent
 from mesh.remote.following import Following
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
+from tests.specs import spec_of
 from tests.unit.test_session import BEGIN, Recorder, begun
 
 RANK, MACHINE = 0, "machine-0"
@@ -231,8 +231,8 @@ class Seen:
 def run(moment: str, frame: bytes) -> tuple[Outcome, Seen, Hosts]:
     """A run on two hosts, whose second one says this right after a message of its own."""
     hosts = (Host(name="h0", address="h0"), Host(name="h1", address="h1"))
-    placement = Placement(hosts=hosts, nproc=1)
-    spec = RunSpec(run="r", project="p", workspace=Path("/"), command=("true",), sync=False, grace=0.1, drain=0.0)
+    placement = place_ranks(hosts)
+    spec = spec_of(run="r", project="p", workspace=Path("/"), command=("true",), sync=False, grace=0.1, drain=0.0)
     local = Local(
         owner={}, is_dead=lambda owner: False, luggage=lambda tell: pytest.fail("sync"), password=lambda user: ""
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.app.luggage import WorkspaceLuggage
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     Connected,
     Event,
@@ -25,15 +25,15 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.pull import Pulled, Pulling
-from mesh.core.run import RunSpec
 from mesh.screen.output import Style
 from mesh.screen.progress import Progress
 from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.workspace.manifest import hash_of
 from tests.conftest import Home
+from tests.specs import spec_of
 from tests.unit.test_live import Terminal
 
-PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(8)))
+PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(8)))
 MB = 1_000_000
 
 
@@ -202,7 +202,7 @@ def test_where_nobody_wants_it_there_is_none() -> None:
 
 def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage, contextlib.ExitStack, list[Event]]:
     """A workspace of 610 kB in a world where that is very much."""
-    monkeypatch.setattr("mesh.app.luggage.LARGE", 500_000)
+    monkeypatch.setattr("mesh.app.luggage.LARGE_BYTES", 500_000)
     for name, value in home.environ.items():
         monkeypatch.setenv(name, value)
     (home.project / "data/train").mkdir(parents=True)
@@ -214,7 +214,7 @@ def large(home: Home, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkspaceLuggage
         (home.project / name).write_bytes(name.encode() * 7_500)
     told: list[Event] = []
     files = contextlib.ExitStack()
-    spec = RunSpec(run="r", project="p", workspace=home.project, command=())
+    spec = spec_of(run="r", project="p", workspace=home.project, command=())
     return WorkspaceLuggage(spec, files, told.append), files, told
 
 
@@ -228,7 +228,7 @@ def test_git_is_asked_for_ranks_only(home: Home, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mesh.app.luggage.asked_git", ask)
     monkeypatch.setenv("HOME", str(home.project.parent))
     for command, known in (((), {}), (("true",), {"MESH_GIT_DIRTY": "0"})):
-        spec = RunSpec(run="r", project="p", workspace=home.project, command=command)
+        spec = spec_of(run="r", project="p", workspace=home.project, command=command)
         with contextlib.ExitStack() as files:
             assert WorkspaceLuggage(spec, files, lambda event: None).env == known
     assert asked == [home.project]

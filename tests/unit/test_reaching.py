@@ -9,12 +9,12 @@ import pytest
 from mesh.check.checkup import Checkup, Wanted
 from mesh.check.reaching import Network
 from mesh.check.vetting import Vetted
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.findings import Finding
-from mesh.core.run import RunSpec
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.supervisor import Supervisor
+from tests.specs import spec_of
 
 HOSTS = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
 MTUS = (1500, 1500, 1500)
@@ -30,8 +30,8 @@ def found(
     address: str = "10.0.0.{}",
 ) -> dict[int, list[Finding]]:
     """What is found where these tries fail, by source and target; master: those of the first host's second port."""
-    network = Network(Placement(hosts=HOSTS), "00", master_port)
-    inquiry = Inquiry(Placement(hosts=HOSTS), {"question": "check"}, then=network.then)
+    network = Network(place_ranks(HOSTS), "00", master_port)
+    inquiry = Inquiry(place_ranks(HOSTS), {"question": "check"}, then=network.then)
     inquiry.handle(Tick(time=0, monotonic=0))
     for node in range(3):
         event = Connected(time=0, node=node, address=address.format(node), machine=f"m{node}")
@@ -114,7 +114,7 @@ def test_rounds_of_questions() -> None:
         asked.append(len(inquiry.rounds))
         return {node: {"question": len(inquiry.rounds)} for node in range(3)} if len(inquiry.rounds) < 3 else {}
 
-    inquiry = Inquiry(Placement(hosts=HOSTS), {"question": 0}, then=then)
+    inquiry = Inquiry(place_ranks(HOSTS), {"question": 0}, then=then)
 
     def questions(*events: object) -> list[object]:
         orders = [order for event in events for order in inquiry.handle(event)]  # type: ignore[arg-type]
@@ -167,8 +167,8 @@ class TestVetted:
     """A run that is checked first."""
 
     def vetted(self) -> Vetted:
-        placement = Placement(hosts=HOSTS[:1])
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("true",), drain=0.0)
+        placement = place_ranks(HOSTS[:1])
+        spec = spec_of(run="r", project="p", workspace=Path("/w"), command=("true",), drain=0.0)
         wanted = Wanted(env={}, venv=None, lock=False)
         return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, "00", lambda owner: False), placement)
 

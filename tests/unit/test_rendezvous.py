@@ -13,23 +13,24 @@ from types import SimpleNamespace
 import pytest
 
 from mesh.api.inquiries import agreed
-from mesh.app.owner import plan_of
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, Placement, place_ranks
 from mesh.core.errors import MeshError
 from mesh.core.run import Launch, RunSpec
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.wrapping import host_command
 from mesh.remote import meshrun
 from mesh.remote.agent import gpus, network
+from mesh.rundir.about import describe
+from tests.specs import spec_of
 
 
 def made(**changes: object) -> RunSpec:
-    return RunSpec(run="r", project="p", workspace=Path("/w"), **{"command": ("train.py", "a b"), **changes})  # type: ignore[arg-type]
+    return spec_of(run="r", project="p", workspace=Path("/w"), **{"command": ("train.py", "a b"), **changes})
 
 
 def placed(hosts: int, nproc: int = 1, slices: tuple[int, ...] = ()) -> Placement:
     named = tuple(Host(name=f"h{n}", address=f"h{n}") for n in range(hosts))
-    return Placement(hosts=named, nproc=nproc, slices=slices)
+    return place_ranks(named, [nproc] * hosts, slices=slices)
 
 
 def variables(spec: RunSpec, placement: Placement, rank: int, first: str = "10.0.0.1") -> dict[str, str]:
@@ -100,13 +101,13 @@ WORDS = {
 @pytest.mark.parametrize("launcher", WORDS)
 def test_the_words_of_a_launcher(launcher: Launch) -> None:
     spec = made(launcher=launcher, nproc=4)
-    found = host_command(spec, 3, 1, {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    found = host_command(spec, placed(3), 1, {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
     assert list(found) == [*WORDS[launcher], "train.py", "a b"]
 
 
 def test_deepspeed_is_told_the_processes_of_all_hosts() -> None:
     spec = made(launcher=Launch.DEEPSPEED, nproc=2)
-    words = host_command(spec, 3, 2, {"MASTER_ADDR": "fd00::1", "MASTER_PORT": "29500"})
+    words = host_command(spec, placed(3), 2, {"MASTER_ADDR": "fd00::1", "MASTER_PORT": "29500"})
     assert words[:3] == ("python3", "-m", "deepspeed.launcher.launch")
     given = dict(word.split("=", 1) for word in words[3:-2])
     slots = json.loads(base64.urlsafe_b64decode(given.pop("--world_info")))
@@ -250,5 +251,6 @@ def test_initialize_jax_outside_of_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_who_attaches_to_a_run_finds_its_ranks_where_a_launcher_was_the_only_one_of_each_host() -> None:
     cluster = Cluster(name="pod", hosts=(Host(name="a", address="a"),))
     for launcher, ranks in ((Launch.TORCHRUN, 1), (Launch.NONE, 4)):
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), command=("x",), nproc=4, launcher=launcher)
-        assert plan_of(spec, cluster)["nproc"] == ranks
+        spec = spec_of(run="r", project="p", workspace=Path("/w"), command=("x",), nproc=4, launcher=launcher)
+        placement = spec.placed(cluster.hosts)
+        assert describe(spec, "pod", placement)["nproc"] == ranks == placement.world_size

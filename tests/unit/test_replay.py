@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Output, Started, Stream
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import RunSpec
 from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
 from mesh.rundir.records import State, read_record
 from mesh.rundir.replay import Replay
 from mesh.rundir.writer import NEAR, StoreSink
+from tests.specs import spec_of
 
 RUN = "20261121-101500-3f9c2a"
-PLACEMENT = Placement(hosts=tuple(Host(name=name, address="") for name in "abc"), nproc=2)
+PLACEMENT = place_ranks([Host(name=name, address="") for name in "abc"], (2, 2, 2))
 BOTH = (Stream.STDOUT, Stream.STDERR)
 EFFORT = settings(max_examples=50, deadline=None)
 # (rank, stream, size, seconds since the one before)
@@ -34,7 +34,7 @@ CHUNKS = st.lists(
 
 
 def store_in(directory: Path, logs: int = 10**9) -> StoreSink:
-    spec = RunSpec(run=RUN, project="p", workspace=Path("/w"), command=("x",), logs=logs)
+    spec = spec_of(run=RUN, project="p", workspace=Path("/w"), command=("x",), logs=logs)
     return StoreSink(directory=directory / RUN, spec=spec, cluster_name="pod", placement=PLACEMENT)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.errors import OutputClosed
 from mesh.core.escapes import Cleaner, clean
 from mesh.core.events import (
@@ -32,7 +32,7 @@ from mesh.core.events import (
 )
 from mesh.core.lines import LineCutter
 from mesh.core.outcome import Cause, Outcome
-from mesh.core.run import PrerunEntry, RunSpec
+from mesh.core.run import PrerunEntry
 from mesh.rundir.writer import StoreSink
 from mesh.screen.jsonl import JsonSink
 from mesh.screen.output import Style
@@ -40,9 +40,10 @@ from mesh.screen.summary import SUMMARY_LINES, run_summary
 from mesh.screen.terminal import About, Streams, TerminalSink
 from mesh.verdict.verdict import make_verdict
 from mesh.verdict.words import raised, without_lead
+from tests.specs import spec_of
 
-PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
-SPEC = RunSpec(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})
+PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
+SPEC = spec_of(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})
 
 
 def output(rank: int, data: bytes, stream: Stream = Stream.STDOUT) -> Output:
@@ -438,7 +439,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
 
 
 def test_many_ranks_with_few_descriptors(tmp_path: Path) -> None:
-    placement = Placement(hosts=tuple(Host(name=f"h{n}", address="x") for n in range(300)))
+    placement = place_ranks(tuple(Host(name=f"h{n}", address="x") for n in range(300)))
     sink = StoreSink(directory=tmp_path / "r", spec=SPEC, cluster_name="pod", placement=placement)
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(2):

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mesh.api import hangs
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, Placement, place_ranks
 from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, Tick
 from mesh.core.outcome import Cause
-from mesh.core.run import RunSpec
 from mesh.core.stacks import Gathered, ended, fold, full, notes, short
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Order, Say, Signal
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.supervisor.ending import STACKS_LIMIT_S
+from tests.specs import spec_of
 
 PSUM = [["wait", "/usr/lib/python3.11/threading.py", 320], ["psum", "train.py", 88], ["<module>", "train.py", 99]]
 LOAD = [["DataLoader.__next__", "data.py", 41], ["<module>", "train.py", 60]]
@@ -111,7 +111,7 @@ def test_ranks_of_which_nobody_tells_are_named() -> None:
 
 
 def placement(hosts: int, **changes: Any) -> Placement:
-    return Placement(hosts=tuple(Host(name=f"h{node}", address=f"a{node}", **changes) for node in range(hosts)))
+    return place_ranks(tuple(Host(name=f"h{node}", address=f"a{node}", **changes) for node in range(hosts)))
 
 
 def connected(node: int, machine: str) -> Connected:
@@ -124,7 +124,7 @@ def answered(node: int, **told: Any) -> Answered:
 
 def test_a_machine_is_asked_once() -> None:
     hosts = tuple(Host(name=name, address="a", port=port) for name, port in (("x", 0), ("y", 0), ("z", 23)))
-    inquiry = Inquiry(Placement(hosts=hosts), {"question": "stacks"}, each_machine=True)
+    inquiry = Inquiry(place_ranks(hosts), {"question": "stacks"}, each_machine=True)
     kinds = [type(inquiry.handle(connected(node, "m"))[0]) for node in range(3)]
     assert kinds == [Ask, Finish, Ask]
 
@@ -132,7 +132,7 @@ def test_a_machine_is_asked_once() -> None:
 def test_a_machine_is_asked_once_in_each_round() -> None:
     hosts = tuple(Host(name=name, address="a") for name in ("x", "y"))
     more = [{0: {"question": 2}, 1: {"question": 2}}, {}]
-    inquiry = Inquiry(Placement(hosts=hosts), {"question": 1}, then=lambda inquiry: more.pop(0), each_machine=True)
+    inquiry = Inquiry(place_ranks(hosts), {"question": 1}, then=lambda inquiry: more.pop(0), each_machine=True)
     for node in range(2):
         inquiry.handle(connected(node, "m"))
     assert inquiry.handle(answered(0)) == [Ask(node=0, question={"question": 2})]
@@ -159,7 +159,7 @@ class Timed:
     """A run of two hosts with a timeout of 5 s that has started at time 1."""
 
     def __init__(self) -> None:
-        spec = RunSpec(
+        spec = spec_of(
             run="r", project="p", workspace=Path("/w"), command=("x",), timeout=5.0, stacks_on_timeout=True, sync=False
         )
         self.supervisor = Supervisor(spec, placement(2))

@@ -8,13 +8,13 @@ import termios
 
 import pytest
 
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Event, Exited, Lost, Output, Started, Stream
 from mesh.screen.enter import EnterKey
 from mesh.screen.labels import Labels
 from mesh.screen.status import Status
 
-PLACEMENT = Placement(hosts=tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(32)))
+PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(32)))
 
 
 def started(*ranks: int) -> list[Event]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from mesh.core.cluster import Host, Placement
+from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     Answered,
     Busy,
@@ -35,13 +35,14 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.pull import NotPulled
-from mesh.core.run import Kind, PrerunEntry, RunSpec, SetupCommand
+from mesh.core.run import Kind, PrerunEntry, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.supervisor.ending import ANSWER_LIMIT_S, OUTPUT_PAUSE_S
 from mesh.engine.supervisor.naming import NAMING_DELAY_S
 from mesh.remote.telling import told_other
+from tests.specs import spec_of
 
 GRACE, DRAIN = 10.0, 2.0
 
@@ -50,9 +51,9 @@ class Replay:
     """A supervisor whose clock is moved by hand: ``at`` is both clocks of every event."""
 
     def __init__(self, hosts: int = 2, nproc: int = 1, **changes: object) -> None:
-        spec = RunSpec(run="r", project="p", workspace=Path("/w"), nproc=nproc, **{"command": ("true",), **changes})  # type: ignore[arg-type]
+        spec = spec_of(run="r", project="p", workspace=Path("/w"), nproc=nproc, **{"command": ("true",), **changes})
         names = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(hosts))
-        self.supervisor = Supervisor(spec, Placement(hosts=names, nproc=nproc))
+        self.supervisor = Supervisor(spec, place_ranks(names, [nproc] * hosts))
         self.hosts = hosts
         self.said: list[str] = []
 
@@ -727,7 +728,7 @@ def test_what_keeps_the_first_host_from_a_lock_is_asked_of_the_others() -> None:
 class TestInquiry:
     def replay(self, *events: Event) -> Inquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
-        inquiry = Inquiry(Placement(hosts=hosts), {"question": "check"})
+        inquiry = Inquiry(place_ranks(hosts), {"question": "check"})
         inquiry.handle(Tick(time=1, monotonic=1))
         self.orders = [order for event in events for order in inquiry.handle(event)]
         return inquiry
@@ -746,7 +747,7 @@ class TestInquiry:
         """The time in which the user types a password does not count."""
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
         prompts = [False]
-        inquiry = Inquiry(Placement(hosts=hosts), {"question": "runs"}, limit=5.0, is_paused=lambda: prompts[0])
+        inquiry = Inquiry(place_ranks(hosts), {"question": "runs"}, limit=5.0, is_paused=lambda: prompts[0])
         inquiry.handle(Tick(time=1, monotonic=1))
         inquiry.handle(connected(1))
         inquiry.handle(Answered(time=2, node=1, answer={}, clock=0.0))
@@ -767,7 +768,7 @@ class TestInquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
 
         def ended(*events: Event) -> Outcome:
-            inquiry = Inquiry(Placement(hosts=hosts), {"question": "pull"}, math.inf)
+            inquiry = Inquiry(place_ranks(hosts), {"question": "pull"}, math.inf)
             asked = [order for event in (connected(0), connected(1)) for order in inquiry.handle(event)]
             assert asked == [Ask(node=node, question={"question": "pull"}, lasting=True) for node in range(2)]
             inquiry.handle(Tick(time=1e9, monotonic=1e9))

@@ -16,7 +16,7 @@ from mesh.check.workers import Numbers
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.settings import read_flag
 from mesh.config.tpu import TpuName
-from mesh.core.cluster import Cluster, Host, Placement
+from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.findings import Verdict
 from mesh.hosts.tpu.answering import all_answer
@@ -244,7 +244,7 @@ def test_hosts_that_are_there() -> None:
 
 def judged(told: Mapping[int, Mapping[str, Any]], *, picked: tuple[int, ...] = (0, 1, 2)) -> dict[int, Verdict]:
     every = [Host(name=f"w{number}", address=f"10.0.0.{number}", slice_index=number) for number in range(3)]
-    placement = Placement(hosts=tuple(every[number] for number in picked), slices=(len(picked),))
+    placement = place_ranks(tuple(every[number] for number in picked), slices=(len(picked),))
     return {host: findings[0].verdict for host, findings in Numbers(placement).judge(told).items()}
 
 

@@ -69,6 +69,7 @@ class Clearing:
         what, ends: subject and verb of the sentence
         """
         spec = self._state.spec
-        lease = f"{spec.lease / 60:g} min" if spec.lease >= 60 and spec.lease % 60 == 0 else f"{spec.lease:g} s"
-        ends_by = clock_time(self._state.clock.time + spec.lease + spec.grace)
+        seconds = spec.rules.lease
+        lease = f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"
+        ends_by = clock_time(self._state.clock.time + spec.rules.lease + spec.rules.grace)
         return f"{what} {ends} by {ends_by} (lease {lease}); to end them sooner: mesh stop {spec.run}"

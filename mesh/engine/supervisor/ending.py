@@ -38,7 +38,7 @@ class Ending:
         self._state, self._leave, self._clearing = state, leave, clearing
         self.stage = Stage.NOT
         self.signal = 0  # the first one that asked for the end; 0: none did
-        self.grace = state.spec.grace
+        self.grace = state.spec.rules.grace
         self.last_output = 0.0  # monotonic
         self._unnamed: list[int] = []  # failed ranks that the next line names
         self._asked: set[int] = set()  # hosts whose stacks are awaited before the run ends
@@ -50,7 +50,7 @@ class Ending:
         follows = False
         if self._leave.is_leaving and isinstance(event, Exited):
             follows = len(ranks.suspects) > 1
-        elif not spec.keep_going:
+        elif not spec.rules.keep_going:
             follows = self._state.cause is not None
             self.blame(event)
         if isinstance(event, Lost):
@@ -65,10 +65,10 @@ class Ending:
 
     def blame(self, event: Exited | Lost) -> None:
         """Make a failure the cause of the end, unless there is one or the run is to go on."""
-        if self._state.cause is None and not self._state.spec.keep_going:
+        if self._state.cause is None and not self._state.spec.rules.keep_going:
             self._state.cause = Cause.LOST if isinstance(event, Lost) else Cause.RANK
             self.last_output = self._state.clock.monotonic
-            self._state.clock.restart("drain", self._state.spec.drain)
+            self._state.clock.restart("drain", self._state.spec.rules.drain)
 
     def interrupt(self, number: int) -> list[Order]:
         """End the run for a signal; harder with each one."""
@@ -170,7 +170,7 @@ class Ending:
         if state.clock.passed("naming"):
             orders += self._name_failures()
         if state.clock.passed("timeout"):
-            orders += [Say(text=f"the time is out after {state.spec.timeout:g} s")]
+            orders += [Say(text=f"the time is out after {state.spec.rules.timeout:g} s")]
             orders += self._take_stacks() if state.spec.stacks_on_timeout else self.end(Cause.TIMEOUT)
         if state.clock.passed("leaving"):
             orders += self.finish()
@@ -188,7 +188,7 @@ class Ending:
         while failures:
             first = failures[0]
             ranks = alike(first, failures)
-            failures = [one for one in failures if one.rank not in ranks and self._state.spec.keep_going]
+            failures = [one for one in failures if one.rank not in ranks and self._state.spec.rules.keep_going]
             if len(ranks) > 1:
                 said.append(Say(text=f"{told_ranks(ranks)} failed alike: {first.told()}"))
             else:

@@ -17,7 +17,7 @@ class Ranks:
         self._placement = placement
         self.started = 0.0  # seconds since the epoch; 0.0: they have not
         # Counts the ranks of each host that have not ended. A host whose ranks all have, or never will, is not in it.
-        self.running = dict.fromkeys(nodes, placement.nproc)
+        self.running = {node: len(placement.ranks(node)) for node in nodes}
         # When we ordered the ranks of each host to end, seconds since the epoch.
         self.ordered_ends = dict.fromkeys(nodes, float("inf"))
         self.exits: dict[int, Exited] = {}

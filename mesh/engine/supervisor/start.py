@@ -16,7 +16,7 @@ class Steps:
 
     def __init__(self, state: State, ending: Ending) -> None:
         self._state, self._ending = state, ending
-        self._has_ranks = bool(state.spec.command or state.spec.commands)
+        self._has_ranks = bool(state.spec.has_command or state.spec.commands)
         self._prepared_at_once: set[int] = set()  # hosts that prepare themselves without an order
         self.skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
         self.no_command: dict[int, NoCommand] = {}  # hosts that are prepared, and cannot execute the command
@@ -85,15 +85,15 @@ class Steps:
             return [*told, *self._ending.finish()]
         state.ranks.started = state.clock.time  # gang start: all ranks or none
         self._ending.last_output = state.clock.monotonic
-        if state.spec.timeout:
-            state.clock.start("timeout", state.spec.timeout)
+        if state.spec.rules.timeout:
+            state.clock.start("timeout", state.spec.rules.timeout)
         nodes = phases.of(Phase.READY)
         phases.put(nodes, Phase.RUNNING)
         return [*self._name_skipped(), *(Start(node=node) for node in nodes)]
 
     def may_skip(self, failure: PrepareFailed) -> bool:
         """Return True if the run may start without a host that failed."""
-        return self._state.spec.skip_unreachable and self._state.cause is None and failure.step in CONNECTING
+        return self._state.spec.rules.skip_unreachable and self._state.cause is None and failure.step in CONNECTING
 
     def skip(self, failure: PrepareFailed) -> bool:
         """Go on without a host that cannot be reached; return False, and end the run, if it was the last one."""
@@ -125,7 +125,7 @@ class Steps:
         return [Say(text=f"not reached: {names}; the ranks start on {count - len(self.skipped)} of {count} hosts")]
 
     def _lacking(self, event: Ready) -> NoCommand:
-        program = host_program(self._state.spec)
+        program = host_program(self._state.spec, self._state.placement, event.node)
         return NoCommand(
             time=event.time,
             node=event.node,

@@ -258,7 +258,7 @@ class Supervisor:
             state.ranks.drop(node)
         if state.cause is None:
             state.cause = cause
-            state.clock.restart("drain", self._spec.drain)
+            state.clock.restart("drain", self._spec.rules.drain)
         return [*self._locks.order(), *self._ending.settle()]
 
     def _exit(self, event: Exited) -> list[Order]:
@@ -278,7 +278,7 @@ class Supervisor:
         if phase is not Phase.FINISHING and not ranks.started:
             if event.is_clear or (phase is Phase.PREPARING and self._spec.prerun):
                 self._clearing.lose(event)
-            step = CONNECTING[0] if self._spec.skip_unreachable else phase.name.lower()
+            step = CONNECTING[0] if self._spec.rules.skip_unreachable else phase.name.lower()
             by = event.killed_by
             failed = PrepareFailed(time=event.time, node=node, step=step, message=event.reason, killed_by=by)
             return self._fail(failed, Cause.PREPARE)

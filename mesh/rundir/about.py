@@ -1,0 +1,132 @@
+"""run.json: what it holds when a run begins and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import to_builtins
+
+from mesh.core import encoding
+from mesh.core.cluster import Placement
+from mesh.core.outcome import Outcome
+from mesh.core.run import RunSpec
+from mesh.rundir.layout import RUN
+from mesh.rundir.records import UNFETCHED, read_about
+from mesh.verdict.verdict import Verdict
+
+BEGIN = ("cluster", "workspace", "env", "created", "started", "detached", "rules", "groups", "slices", "spec")
+# The fields that are known only at the end.
+END = (
+    "started",
+    "ended",
+    "exit_code",
+    "cause",
+    "ranks",
+    "first",
+    "stopped",
+    "lost",
+    "failures",
+    "unverified",
+    "verdict",
+)
+
+
+def describe(spec: RunSpec, cluster: str, placement: Placement) -> dict[str, object]:
+    """Return what a client must have to follow a run: for run.json, and for the hosts of a detached run.
+
+    cluster: its name
+    """
+    return {
+        "cluster": cluster,
+        "hosts": [host.name for host in placement.hosts],
+        "nproc": len(placement.ranks(0)),
+        "slices": list(placement.slices),
+        "command": list(spec.groups[0].command) if len(spec.groups) == 1 else [],
+        "workspace": str(spec.workspace),
+        "created": time.time(),
+        "rules": to_builtins(spec.rules),
+        "spec": spec.to_json(),
+    }
+
+
+def describe_groups(spec: RunSpec, placement: Placement) -> list[dict[str, object]]:
+    """Return the groups as run.json has them, with the names of their hosts."""
+    hosts: list[list[str]] = [[] for _ in spec.groups]
+    for node, host in enumerate(placement.hosts):
+        hosts[placement.group(node)].append(host.name)
+    return [
+        {"label": group.label, "command": list(group.command), "nproc": group.nproc, "hosts": names}
+        for group, names in zip(spec.groups, hosts, strict=True)
+    ]
+
+
+def kept(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that stay when another client goes on with a run. about: its run.json"""
+    names = (*BEGIN, *END, UNFETCHED) if about.get(UNFETCHED) else BEGIN
+    return {name: about.get(name) for name in names if name in about or name == "spec"}
+
+
+def describe_ranks(outcome: Outcome, placement: Placement) -> list[dict[str, Any]]:
+    """Return how each rank ended, as run.json has it."""
+    exits = {exited.rank: exited for exited in outcome.exits}
+    ranks = []
+    for rank in range(placement.world_size):
+        about: dict[str, Any] = {"rank": rank, "host": placement.hosts[placement.node(rank)].name}
+        about |= encoding.label(rank, placement)
+        if rank in exits:
+            exited = exits[rank]
+            about |= {"signal": exited.signal} if exited.signal else {"code": exited.code}
+            about |= {"oom": True} if exited.oom else {}
+            about["ended"] = exited.time
+        ranks.append(about)
+    return ranks
+
+
+def describe_end(outcome: Outcome, placement: Placement, verdict: Verdict | None) -> dict[str, Any]:
+    """Return the fields that are known only at the end of a run."""
+    first = outcome.first
+    return {
+        "started": outcome.started or None,
+        "ended": outcome.ended,
+        "exit_code": outcome.exit_code,
+        "cause": outcome.cause.value,
+        "ranks": describe_ranks(outcome, placement),
+        "first": None if first is None else next(encoding.objects(first, placement)),
+        "stopped": list(outcome.stopped),
+        "lost": [item for lost in outcome.lost for item in encoding.objects(lost, placement)],
+        "failures": [item for one in outcome.failures for item in encoding.objects(one, placement)],
+        "unverified": list(outcome.unverified),
+        "verdict": verdict.to_json(placement) if verdict else None,
+    }
+
+
+def write_end(directory: Path, source: Path) -> bool:
+    """Copy the end of a run from the run.json of another directory; False if the run has not ended there.
+
+    The output that only the hosts have stays to be fetched. Raises OSError.
+    """
+    about, end = read_about(directory), read_about(source)
+    if end.get("ended") is None:
+        return False
+    about = {**about, **{name: end.get(name) for name in END}, UNFETCHED: True}
+    write_about(directory, json.dumps(about, indent=1).encode() + b"\n")
+    return True
+
+
+def write_about(directory: Path, text: bytes) -> None:
+    """Put run.json in place in one step, so that no reader finds half of it. Raises OSError."""
+    path = directory / f"{RUN}.new"
+    write_over(path, text)
+    path.replace(directory / RUN)
+
+
+def write_over(path: Path, data: bytes) -> None:
+    """Write a file anew, in the room that it has already. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(data)
+        file.truncate()
