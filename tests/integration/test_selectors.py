@@ -141,3 +141,10 @@ def test_hosts_that_are_named_twice_or_cannot_be_joined(home: Home, lab: Lab) ->
     refused = home.mesh("exec", "pod:0,more:3", "true")
     assert refused.status == 2
     assert "cannot be one cluster: python is python3 in pod and /usr/bin/python3 in more" in refused.err
+
+
+def test_hosts_that_mesh_does_not_make(home: Home) -> None:
+    for command in ("up", "down"):
+        done = home.mesh(command, "pod")
+        assert (done.status, done.out) == (2, b"")
+        assert "pod: mesh neither makes nor deletes its hosts: they are listed in cluster.yaml" in done.err
