@@ -177,8 +177,7 @@ class TerminalSink:
             return
         if self._missing and not self._named_missing and now - self._began > MISSING_NAMED_S:
             self._named_missing = True
-            names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
-            self._say(f"still connecting to {names}")
+            self._say(f"still connecting to {few(list(self._missing))}")
 
     def close(self) -> None:
         self._say_later_ones()
