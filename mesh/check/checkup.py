@@ -18,7 +18,7 @@ from mesh.remote.telling import other_run, told_other, told_owner
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
 LITTLE_MEMORY = 0.1  # of all
-CLOCK_OFF = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
+CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
@@ -183,7 +183,7 @@ def _memory(facts: Mapping[str, Any]) -> Finding:
 def _clock(ahead: float) -> Finding:
     """Judge a clock; ahead: seconds that the host's clock is ahead of ours."""
     told = f"{round(ahead, 1) + 0.0:+.1f} s"  # + 0.0: no -0.0
-    if abs(ahead) <= CLOCK_OFF:
+    if abs(ahead) <= CLOCK_OFF_S:
         return ok("clock", told)
     hint = "set its clock (chrony, ntp): file times, certificates and tokens go by it"
     return warning("clock", f"{told} off ours", hint)

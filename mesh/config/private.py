@@ -14,9 +14,7 @@ AT_START = ("GLIBC_", "LD_", "MALLOC_", "OPENSSL_", "PYTHON")
 
 
 def private_directory(environ: Mapping[str, str]) -> str:
-    """Return a directory that only this user can enter; "" where there is none: off Linux, or without a private
-    place.
-    """
+    """Return a directory that only this user can enter; "" off Linux, or without a private place."""
     directory = environ.get("XDG_RUNTIME_DIR") or f"/tmp/mesh-{os.geteuid()}"
     try:
         found = os.lstat(directory)

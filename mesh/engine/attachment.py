@@ -1,6 +1,4 @@
-"""The decisions about a run that goes on by itself while a client is attached: a Supervisor that begins in the
-middle.
-"""
+"""The decisions about a detached run while a client is attached: a Supervisor that begins in the middle."""
 
 from __future__ import annotations
 
@@ -185,9 +183,7 @@ class Attachment(Supervisor):
     # ---- the user
 
     def _interrupted(self, number: int) -> list[Order]:
-        """Leave at a signal without ending the run. Ctrl-C on a terminal asks; once the run is ending, signals end it
-        faster.
-        """
+        """Leave at a signal; Ctrl-C on a terminal asks first. Once the run is ending, signals end it faster."""
         if self._ending.stage is not Stage.NOT:
             return self._with_reason(self._ending.interrupt(number))
         if number == signal.SIGINT and self._can_ask and not self._is_asking:

@@ -1,6 +1,4 @@
-"""The local end of one host's pull: reads its messages, and asks for files that are not here. Runs in the host's
-thread.
-"""
+"""The local end of one host's pull, in the host's thread: reads messages, and asks for missing files."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ class SinkThread:
         self._thread.start()
 
     def offer(self, event: Event, timeout: float) -> bool:
-        """Hand over an event; return False if the sink is so far behind that there is no room within timeout
-        seconds.
-        """
+        """Hand over an event; return False if the sink has no room within timeout seconds."""
         try:
             self._events.put(event, timeout=timeout)
             self.is_behind = False
