@@ -98,7 +98,7 @@ class TerminalSink:
             Stream.SETUP: self._out,
         }
         self._output = RankOutput(placement, to, self._live, style)
-        # Mesh's own lines, by time.
+        # Lines of mesh's own that wait, by time.
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if about.progress else None
