@@ -183,7 +183,7 @@ def _memory(facts: Mapping[str, Any]) -> Finding:
 def _clock(ahead: float) -> Finding:
     """Judge a clock; ahead: seconds that the host's clock is ahead of ours."""
     told = f"{round(ahead, 1) + 0.0:+.1f} s"  # + 0.0: no -0.0
-    if abs(ahead) <= CLOCK_OFF:
+    if abs(ahead) <= CLOCK_OFF_S:
         return ok("clock", told)
     hint = "set its clock (chrony, ntp): file times, certificates and tokens go by it"
     return warning("clock", f"{told} off ours", hint)

@@ -12,7 +12,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.core.errors import UsageError
 
-_KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "null": "nothing", "timestamp": "a date"}
 MAX_DEPTH = 20  # of nested values, because an anchor may refer to itself
 
 

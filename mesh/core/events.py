@@ -306,9 +306,7 @@ class Stopped(HostEvent, frozen=True, kw_only=True):
 
 
 class Cleared(HostEvent, frozen=True, kw_only=True):
-    """No process of the run is left on the host; sent ahead of output that comes before Gone. The supervisor uses
-    it.
-    """
+    """No process of the run is left on the host; ahead of output that comes before Gone. For the supervisor."""
 
 
 class Gone(HostEvent, frozen=True, kw_only=True):
@@ -341,9 +339,7 @@ class CaughtUp(HostEvent, frozen=True, kw_only=True):
 
 
 class EndOrdered(HostEvent, frozen=True, kw_only=True):
-    """The agent has ordered the ranks of its host to end, while the run went on without the client that had started
-    it.
-    """
+    """The agent of a detached run has ordered the ranks of its host to end."""
 
     cause: str  # a value of outcome.Cause
     signal: int  # that the ranks got

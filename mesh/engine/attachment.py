@@ -1,6 +1,4 @@
-"""The decisions about a run that goes on by itself while a client is attached: a Supervisor that begins in the
-middle.
-"""
+"""The decisions about a detached run while a client is attached: a Supervisor that begins in the middle."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class Attachment(Supervisor):
         self._can_ask, self._is_asking = can_ask, False
         self._leaves: tuple[Cause, int] | None = None  # cause and exit status
         self._unreached: set[int] = set()  # hosts in an unknown state
-        self._ignorant: set[int] = set()  # hosts without any files of the run
+        self._without_files: set[int] = set()  # hosts without any files of the run
         self._refused: PrepareFailed | None = None  # there is no detached run to attach to
         self._ends: list[EndOrdered] = []
         self._ranks.started = UNKNOWN_START_S
@@ -64,9 +62,9 @@ class Attachment(Supervisor):
             case Connected(node=node):
                 return self._attached(node)
             case CaughtUp(node=node):
-                return self._told(node)
+                return self._caught_up(node)
             case Gone(node=node):
-                return [*super().handle(event), *self._told(node)]
+                return [*super().handle(event), *self._caught_up(node)]
             case Started(time=time):
                 started = self._ranks.started
                 self._ranks.started = time if started == UNKNOWN_START_S else min(started, time)
@@ -79,7 +77,7 @@ class Attachment(Supervisor):
                 self._refused = self._refused or event
                 return []
             case PrepareFailed(step="tape"):
-                return self._knows_nothing(event)
+                return self._lost_files(event)
             case PrepareFailed(node=node, message=message) if event.step in CONNECTING:
                 return self._unreachable(Lost(time=event.time, node=node, reason=message))
             case Lost(is_known=False, is_clear=False):
@@ -88,15 +86,15 @@ class Attachment(Supervisor):
                 if not self._ranks.have_ended(node):
                     # Another host may have reported it already, with the time at which its agent noticed.
                     self._forget_loss(node)
-                return [*super().handle(event), *self._told(node)]
+                return [*super().handle(event), *self._caught_up(node)]
             case Interrupted(signal=number):
-                return self._asked_to_end(number)
+                return self._interrupted(number)
             case Chosen(answer=answer):
                 return self._chosen(answer)
             case StdoutClosed():
                 self._leaves = Cause.OUTPUT_CLOSED, EXIT_OUTPUT_CLOSED
                 return []
-        return self._explained(super().handle(event))
+        return self._with_reason(super().handle(event))
 
     def outcome(self, ended: float) -> Outcome:
         self._ranks.started = 0.0 if self._ranks.started == UNKNOWN_START_S else self._ranks.started
@@ -122,9 +120,9 @@ class Attachment(Supervisor):
         if self._ending.stage is Stage.NOT:
             return []
         # It was not connected when the others were ordered to end.
-        return self._explained([Signal(node=node, number=signal.SIGTERM, grace=self._ending.grace)])
+        return self._with_reason([Signal(node=node, number=signal.SIGTERM, grace=self._ending.grace)])
 
-    def _told(self, node: int) -> list[Order]:
+    def _caught_up(self, node: int) -> list[Order]:
         """Note that a host has sent its earlier events; after the last one, complete an end that others have begun."""
         if node not in self._waiting:
             return []
@@ -138,7 +136,7 @@ class Attachment(Supervisor):
         if first.cause == Cause.RANK.value:
             return []  # the end of the rank itself does that
         self._ending.signal = self._ending.signal or first.signal
-        return self._explained(self._ending.end(Cause(first.cause)))
+        return self._with_reason(self._ending.end(Cause(first.cause)))
 
     def _end_ordered(self, event: EndOrdered) -> list[Order]:
         self._ranks.ordered_ends[event.node] = min(self._ranks.ordered_ends[event.node], event.time)
@@ -156,10 +154,10 @@ class Attachment(Supervisor):
         self._ranks.lost = [lost for lost in self._ranks.lost if lost.node != node]
         self._ranks.suspects.pop(("host", node), None)
 
-    def _knows_nothing(self, event: PrepareFailed) -> list[Order]:
+    def _lost_files(self, event: PrepareFailed) -> list[Order]:
         """Note that a host has lost its files of the run; if all have, there is no such run."""
-        self._ignorant.add(event.node)
-        if len(self._ignorant) == len(self._state.phases):
+        self._without_files.add(event.node)
+        if len(self._without_files) == len(self._state.phases):
             self._refused = event
             return []
         lost = Lost(time=event.time, node=event.node, reason=event.message, is_known=True, is_clear=True)
@@ -177,19 +175,17 @@ class Attachment(Supervisor):
         self._ranks.drop(node)
         self._clearing.doubt(node, "cannot be reached: the run may go on there")
         said = [Say(text=f"{self._state.name(node)} cannot be reached: {event.reason}; the others go on")]
-        return [*said, *self._ending.settle(), *self._told(node)]
+        return [*said, *self._ending.settle(), *self._caught_up(node)]
 
     def _may_stop(self) -> bool:
         return not self._waiting and super()._may_stop()
 
     # ---- the user
 
-    def _asked_to_end(self, number: int) -> list[Order]:
-        """Leave at a signal without ending the run. Ctrl-C on a terminal asks; once the run is ending, signals end it
-        faster.
-        """
+    def _interrupted(self, number: int) -> list[Order]:
+        """Leave at a signal; Ctrl-C on a terminal asks first. Once the run is ending, signals end it faster."""
         if self._ending.stage is not Stage.NOT:
-            return self._explained(self._ending.interrupt(number))
+            return self._with_reason(self._ending.interrupt(number))
         if number == signal.SIGINT and self._can_ask and not self._is_asking:
             self._is_asking = True
             return [AskUser()]
@@ -203,9 +199,9 @@ class Attachment(Supervisor):
             self._leaves = Cause.DETACHED, 0
         if answer != "stop":
             return []
-        return self._explained(self._ending.interrupt(signal.SIGINT))
+        return self._with_reason(self._ending.interrupt(signal.SIGINT))
 
-    def _explained(self, orders: list[Order]) -> list[Order]:
+    def _with_reason(self, orders: list[Order]) -> list[Order]:
         """Add the reason to signals, for clients that attach later."""
         cause = self._state.cause or Cause.RANK
         hosts = (one for one in self._ranks.suspects.values() if isinstance(one, Lost))

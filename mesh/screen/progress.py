@@ -108,9 +108,8 @@ class Progress:
         return f"{said}, waiting for {self._named(list(waiting))}" if is_few else said
 
     def _named(self, nodes: Sequence[int]) -> str:
-        return ", ".join(self._names[node] for node in nodes[:HOSTS_NAMED]) + (
-            ", ..." if len(nodes) > HOSTS_NAMED else ""
-        )
+        names = ", ".join(self._names[node] for node in nodes[:HOSTS_NAMED])
+        return names + ", ..." * (len(nodes) > HOSTS_NAMED)
 
 
 def _told(event: Preparing) -> str:

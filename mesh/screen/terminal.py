@@ -98,7 +98,7 @@ class TerminalSink:
             Stream.SETUP: self._out,
         }
         self._output = RankOutput(placement, to, self._live, style)
-        # Mesh's own lines, by time.
+        # Lines of mesh's own that wait, by time.
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if about.progress else None
@@ -177,8 +177,7 @@ class TerminalSink:
             return
         if self._missing and not self._named_missing and now - self._began > MISSING_NAMED_S:
             self._named_missing = True
-            names = ", ".join(list(self._missing)[:8]) + (", ..." if len(self._missing) > 8 else "")
-            self._say(f"still connecting to {names}")
+            self._say(f"still connecting to {few(list(self._missing))}")
 
     def close(self) -> None:
         self._say_later_ones()

@@ -69,9 +69,7 @@ class PulledFiles:
         self._directories[path] = mode & MODE_BITS, mtime_ns
 
     def link(self, path: bytes, target: bytes, mtime_ns: int) -> bool:
-        """Make a symbolic link, wherever it points to, because mesh follows none. Return False if it was there
-        already.
-        """
+        """Make a symbolic link to any target, because mesh follows none. Return False if it was there."""
         parent, name = self._parent_of(path)
         if self._kind(parent, name) == stat.S_IFLNK and os.readlink(name, dir_fd=parent) == target:
             return False

@@ -57,9 +57,7 @@ class Survey(Struct, frozen=True):
 
 
 def survey(workspace: Path, ignore: Sequence[str], settings: Iterable[Path], *, include_git: bool) -> Survey:
-    """Return what to watch; settings: files outside the rules that decide as well. Raises MeshError like
-    list_workspace.
-    """
+    """List what to watch; settings: other files that decide. Raises MeshError like list_workspace."""
     listing = list_workspace(workspace, ignore, include_git=include_git)
     top = next(iter(listing.rules.values())).top
     above = [listing.root]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Introduced
+from mesh.core.ranks import few
 from mesh.core.run import RunSpec
 from mesh.engine.orders import Introduce, Order, Say
 
 INTRODUCTION_LIMIT_S = 10.0  # an agent stops trying to reach the first host's after 5 s
-HOSTS_NAMED = 8  # in one message
 
 
 class Introduction:
@@ -49,7 +49,7 @@ class Introduction:
         missing = [node for node, reason in reasons.items() if reason]
         if not missing:
             return []
-        names = ", ".join(self._names[node] for node in missing[:HOSTS_NAMED]) + ", ..." * (len(missing) > HOSTS_NAMED)
+        names = few([self._names[node] for node in missing])
         text = (
             f"{names} cannot reach {self._names[0]} ({reasons[missing[0]]}): without a client, what fails on one side "
             "does not end the ranks on the other; the next `mesh attach` does. `mesh check` shows more"

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from mesh.core.cluster import Placement
 from mesh.core.events import UNCHANGED, PrerunDecided
+from mesh.core.ranks import few
 from mesh.core.run import PrerunEntry
 from mesh.engine.orders import Order, Say
-
-HOSTS_NAMED = 8  # in one message
 
 
 class Skips:
@@ -35,5 +34,5 @@ class Skips:
         text += f" (not there: {', '.join(missing)})" if missing else ""
         running = [self._names[node] for node, one in sorted(of_entry.items()) if one.why]
         if running:
-            text += f"; it runs on {', '.join(running[:HOSTS_NAMED])}" + ", ..." * (len(running) > HOSTS_NAMED)
+            text += f"; it runs on {few(running)}"
         return [Say(text=text)]
