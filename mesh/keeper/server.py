@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
+from mesh.backends import ssh
 from mesh.backends.ssh import kept
 from mesh.backends.ssh.kept import ANSWER, END, PACKET, TOGETHER, ask, key_of, receive, send_all
 from mesh.config.private import AT_START, private_directory
@@ -51,7 +52,7 @@ LOCK = ".lock"  # beside the socket of a keeper, who has it
 FORK_SERVER = "mesh.cli.forkserver"  # a program of a higher layer: it is run beside us, and not imported
 # What a login by key may need, and where clusters are; a password in a variable is nothing for a process that stays.
 VARIABLES = frozenset(
-    ["HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "MESH_CLUSTERS"]
+    ["HOME", "PATH", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "MESH_CLUSTERS", *ssh.VARIABLES]
 )
 
 
@@ -350,8 +351,8 @@ def _inode(path: str) -> int:
 def socket_of(environ: Mapping[str, str]) -> str:
     """Where the keeper of this version of mesh listens, for this home and this agent of keys; "": there can be none."""
     beginning = _beginning(environ)
-    agent = environ.get("SSH_AUTH_SOCK", "")
-    digest = hashlib.blake2b(json.dumps(agent).encode() + _code(), digest_size=6).hexdigest()
+    read = [environ.get(name, "") for name in ssh.VARIABLES]
+    digest = hashlib.blake2b(json.dumps(read).encode() + _code(), digest_size=6).hexdigest()
     return f"{beginning}{digest}" if beginning else ""
 
 
