@@ -33,7 +33,7 @@ class CommandChannel:
         """is_agent: the command is the agent itself. Raises OSError if it cannot be started."""
         self._is_agent = is_agent
         self.is_left = False  # the agent goes on
-        # One socket for both, as sshd has it: shutdown wakes a blocked send and receive.
+        # A single socket for both, as sshd has it: shutdown wakes a blocked send and receive.
         self._socket, theirs = socket.socketpair()
         # A file, as no thread reads a pipe for stderr while the agent runs.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115

@@ -18,7 +18,7 @@ from mesh.remote.telling import other_run, told_other, told_owner
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
 LITTLE_MEMORY = 0.1  # of all
-CLOCK_OFF = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
+CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
 SHOWN_OF_STEP = {"login": "user", "python": "python"}  # the fact that is shown beside a step
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 

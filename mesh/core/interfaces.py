@@ -15,9 +15,9 @@ CLIENT_RETURN_S = 5.0  # for a client to open another channel; backends whose ch
 
 
 class Farewell(Struct, frozen=True, kw_only=True):
-    """The end of a channel, as far as its backend knows."""
+    """The end of a channel, as its backend sees it."""
 
-    status: int | None  # exit status of the remote argv; None if it is not known
+    status: int | None  # exit status of the remote argv; None if the backend has none
     stderr: bytes  # the last of what came on its standard error, at most 64 KiB
     is_agents: bool = True  # False: the status may be that of a program in between
 
@@ -63,7 +63,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
     node: int  # index in the hosts that were given
     result: Channel | HostUnreachable
-    address: str = ""  # by which the other hosts reach this one: an IP address or a name; "": not known
+    address: str = ""  # by which the other hosts reach this one: an IP address or a name; "": that of cluster.yaml
 
 
 class Backend(Protocol):
@@ -85,17 +85,17 @@ class Backend(Protocol):
     def reopen(self, node: int, argv: Sequence[str]) -> Channel:
         """Start argv on a host that was opened before, through a new connection; one try. Raises HostUnreachable.
 
-        The launcher tries again until the host counts as lost, unless the error says ``is_final``.
+        The launcher tries again until the host counts as lost, unless the error ``is_final``.
         """
 
     def explain(self, node: int, end: NoAgent) -> HostUnreachable:
         """Return why no agent has started on a host that was opened, and a hint for this way to reach it."""
 
     def why(self, node: int) -> str:
-        """Return why a host is gone, if something outside of it knows; else "". Blocks at most 2 seconds."""
+        """Return why a host is gone, if that is recorded outside of it; else "". Blocks at most 2 seconds."""
 
     def user(self, node: int) -> str:
-        """Return the name that the login on a host used, as the client knows it."""
+        """Return the name of the user who is logged in on a host, as the client has it."""
 
     def close(self) -> None:
         """Give up what is still opening, end every channel and connection. From any thread; may be called twice."""

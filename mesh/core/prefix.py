@@ -1,4 +1,4 @@
-"""The words of a command that reaches a host, with placeholders for what is known of the host."""
+"""The words of a command that reaches a host, with placeholders for the values of the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
-    """Return the names in braces, known or not.
+    """Return the names in braces, right or wrong.
 
     >>> placeholders(["docker", "--format={{.Id}}", "{user}@{name}"])
     ['user', 'name']

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mesh.backends import ssh
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import Event
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 STOP_POLL_S = 0.02
 # All that a login by key may need. A process that stays gets no password in a variable.
-VARIABLES = frozenset(["HOME", "PATH", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", *LOGIN_NAMES])
+VARIABLES = frozenset(["HOME", "PATH", "LANG", "XDG_RUNTIME_DIR", *ssh.VARIABLES, *LOGIN_NAMES])
 # How the names of variables begin that Python and the loader read when a process starts.
 START_PREFIXES = ("GLIBC_", "LD_", "MALLOC_", "OPENSSL_", "PYTHON")
 _asking: list[socket.socket] = []  # they end with this process, and only then the keeper logs in again

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from mesh.backends.ssh import VARIABLES
 from mesh.keeper.packets import AskAbout, ask
 from mesh.remote.blob import opening
 
@@ -29,7 +30,9 @@ LOCK_SUFFIX = ".lock"  # of the file beside a keeper's socket that the keeper ho
 def socket_of(environ: Mapping[str, str]) -> str:
     """Return the path of the keeper's socket; "" where there can be no keeper."""
     beginning = beginning_of(environ)
-    agent = hashlib.blake2b(os.fsencode(environ.get("SSH_AUTH_SOCK", "")), digest_size=4).hexdigest()
+    agent = hashlib.blake2b(
+        os.fsencode("\n".join(environ.get(name, "") for name in VARIABLES)), digest_size=4
+    ).hexdigest()
     version = hashlib.blake2b(_code(), digest_size=6).hexdigest()
     return f"{beginning}{agent}-{version}" if beginning else ""
 

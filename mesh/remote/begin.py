@@ -18,8 +18,8 @@ class Begin(Struct, frozen=True, kw_only=True):
     run: str
     project: str  # the workspace's directory on the host
     remote_dir: str
-    about: Mapping[str, object]  # what others may know of the run
-    owner: Mapping[str, object] | None  # what the lock tells others; None: take no lock
+    about: Mapping[str, object]  # the run, as other clients see it
+    owner: Mapping[str, object] | None  # the lock's holder, as other clients see it; None: take no lock
     lock: bool = False  # do at once what ``Session.lock`` asks for
     node: int  # index of the host in the run
     announce: bool = False  # name the run to other users of the machine, and look for their runs
@@ -35,12 +35,12 @@ class Begin(Struct, frozen=True, kw_only=True):
     return_within: float = CLIENT_RETURN_S  # for a client to be back whose channel has ended while it was beating
     grace: float  # seconds from SIGTERM to SIGKILL when it does
     ports: Sequence[int] = ()  # TCP ports to keep for the ranks from its lock to their start; 0: any that is free
-    stacks: bool = False  # every Python of the ranks is prepared to tell its stacks
+    stacks: bool = False  # every Python of the ranks is prepared to write its stacks
     # For a run that goes on without us.
     drain: float = 2.0  # seconds that ranks may speak after a failure
     timeout: float = 0.0  # seconds from the start of the ranks; 0: none
     keep_going: bool = False  # a failed rank does not stop the others
-    plan: Mapping[str, object] = field(default_factory=dict)  # what whoever comes back must know
+    plan: Mapping[str, object] = field(default_factory=dict)  # of the run, for a client that comes back
 
 
 class Finds(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Finds(Struct, frozen=True, kw_only=True):
 
     env: Mapping[str, str] = field(default_factory=dict)
     interface: str = ""  # that NCCL and gloo are to use; "": the one towards the first of the targets
-    # Addresses; the second one for the case that the first is the host itself; (): nobody needs to know.
+    # Addresses; the second one for the case that the first is the host itself; (): not needed.
     targets: Sequence[str] = ()
 
 

@@ -82,7 +82,7 @@ class Requests:
         asks: bool = True,
         lacks_bytes: int = messages.LACKS_BYTES,
     ) -> None:
-        """Send the changes of the manifest, and a pack with what the host will lack, if that is known.
+        """Send the changes of the manifest, and a pack with what the host will lack, if one is given.
 
         attempt: comes back with what the host answers
         pack: an open file; -1: none goes along
@@ -101,7 +101,7 @@ class Requests:
         self._sender.send_pieces(attempt, self.round_trip, pack_frames(pack))
 
     def settle(self) -> None:
-        """Nobody gets the pack from this host any more."""
+        """Have the host drop the pack: no other host gets it from there any more."""
         self._sender.send(encode({"type": "settled"}))
 
     def serve(self, tree: int, size: int, credentials: str) -> None:
@@ -125,7 +125,7 @@ class Requests:
     ) -> None:
         """Start the ranks of this host.
 
-        finds: what they find, if it was not known when the host was prepared
+        finds: their environment, if the host was prepared without it
         detach: what they print is kept there from the beginning
         """
         listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]

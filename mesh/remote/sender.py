@@ -34,7 +34,7 @@ class Sender:
         self.sent = 0  # bytes of the workspace
         self.sent_at = 0.0  # monotonic: when the last piece went out
         self.attempt = 0  # which listing of the workspace is being sent
-        self._orders: list[tuple[int, bytes]] = []  # numbered, and not known to have arrived
+        self._orders: list[tuple[int, bytes]] = []  # numbered; the agent has not confirmed them
         self._number = 0
         self._lock = threading.Lock()
         self._held_back: list[bytes] | None = None  # orders that wait while the workspace is being sent

@@ -1,4 +1,4 @@
-"""The local end of one agent: requests out, events in. One per host; knows the protocol and decides nothing."""
+"""The local end of one agent: requests out, events in. One per host; decides nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Session(Requests):
     def __init__(
         self, node: int, first_rank: int, channel: Channel, callbacks: Callbacks | None = None, address: str = ""
     ) -> None:
-        """address: by which the other hosts reach this one, as far as the backend knows"""
+        """address: by which the other hosts reach this one, as the backend has it"""
         self.node = node
         super().__init__(channel, self._sizes)
         self._callbacks, self._address = callbacks or Callbacks(), address
@@ -121,7 +121,7 @@ class Session(Requests):
         """Yield what the agent sends, through as many channels as it takes.
 
         The last one is Gone, or Lost or PrepareFailed where the agent could not take its leave. ``place`` is how much
-        of the agent's stream is told by the events so far: acknowledge it once nothing of that can be lost any more.
+        of the agent's stream is in the events so far: acknowledge it once nothing of that can be lost any more.
         """
         yield from self._read()
         while not self._over:
@@ -190,7 +190,7 @@ class Session(Requests):
                         yield from self._output(header, data)
                         continue
                     header = messages.read(self._table, header)
-                    if header["type"] == "gone":  # the last frame: the agent leaves once it knows that we have it
+                    if header["type"] == "gone":  # the last frame: the agent leaves once that is acknowledged
                         self.acknowledge(self.place, now=True)
                     yield from self._event(header, data)
                 # Beats are no events, and must not fill the agent's window in a quiet run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 from mesh.core.events import Answered, Connected, Exited, Lost, Output
 from tests.lab import eventually
@@ -49,6 +50,17 @@ def test_beats_extend_the_lease_for_the_guardian_too(opener: Open, any_python: s
     assert isinstance(exited, Exited)
     assert exited.code == 0
     run.finish()
+
+
+def test_the_backend_decides_when_a_silent_client_is_dead(opener: Open, any_python: str) -> None:
+    run = opener(any_python, return_within=6.0, grace=0.5)
+    run.prepare()
+    run.start("sh", "-c", "echo $$; exec sleep 4570")
+    run.until(Output)
+    rank, closed = int(run.printed()), time.monotonic()
+    run.session.try_another("the test ends the channel")
+    assert eventually(lambda: not is_running(rank))
+    assert time.monotonic() - closed >= 6.0  # the default is 5 s
 
 
 def test_a_question_may_take_longer_than_the_lease(opener: Open, any_python: str) -> None:

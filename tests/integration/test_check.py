@@ -151,7 +151,7 @@ def failure(step: str) -> PrepareFailed:
 
 
 def test_what_an_earlier_failure_hides_is_unknown() -> None:
-    verdicts = {one.name: one.verdict for one in failed_host(failure("login"), WANTED.names)}
+    verdicts = {one.name: one.verdict for one in failed_host(failure("login"), WANTED)}
     assert [verdicts.pop(name) for name in ("reachable", "host key", "login")] == [
         Verdict.OK,
         Verdict.OK,

@@ -20,6 +20,7 @@ from mesh.config.selectors import select_hosts
 from mesh.config.settings import Options, given_command, run_spec
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
+from mesh.core.prefix import filled
 from mesh.core.run import AUTO, PrerunEntry, RunSpec
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -207,6 +208,42 @@ def test_wrong_clusters(tmp_path: Path, text: str, message: str | None) -> None:
 
 def test_a_bad_cluster_does_not_stop_another_one(tmp_path: Path) -> None:
     assert cluster(tmp_path, "bad:\n  hosts: 5\npod:\n  hosts: [a]\n").hosts[0].name == "a"
+
+
+WRONG_COMMANDS = {
+    "a key of SSH": (
+        "command: [x]\n  port: 22\n  hosts: [a]",
+        ":4: pod.port: has no meaning beside backend: command, unless",
+    ),
+    "keep": ("command: [x]\n  keep: 9\n  hosts: [a]", ":4: pod.keep: has no meaning beside backend: command"),
+    "a user of a host": ("command: [x]\n  hosts: [me@a]", ":4: pod.hosts[0]: user: has no meaning beside backend"),
+    "no port": ('command: [x, "{port}"]\n  hosts: [a]', ":4: pod.hosts[0]: has no port, and command: holds {port}"),
+    "a placeholder": (
+        'command: [x, "{nme}"]\n  hosts: [a]',
+        ":3: pod.command: unknown placeholder {nme}; there are {name}",
+    ),
+    "no command": ("hosts: [a]", ":2: pod.backend: needs command: beside it"),
+    "an empty one": ("command: []\n  hosts: [a]", ":3: pod.command: is empty"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_COMMANDS.values(), ids=WRONG_COMMANDS)
+def test_wrong_commands(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"pod:\n  backend: command\n  {text}\n")
+    with pytest.raises(UsageError) as raised:
+        find_cluster("pod", load_clusters(path, required=True))
+    assert message in str(raised.value)
+
+
+def test_hosts_behind_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        'pod:\n  backend: command\n  command: [x, "{user}@{name}", "{port}"]\n  user: me\n  hosts: ["a-[1-2]:5"]\n'
+    )
+    found = find_cluster("pod", load_clusters(path, required=True))
+    assert [filled(found.command, host) for host in found.hosts] == [["x", "me@a-1", "5"], ["x", "me@a-2", "5"]]
+    assert find_cluster("local", load_clusters(path, required=True)).command == ()
 
 
 def test_unknown_clusters(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class ProxySocket:
         return getattr(self._socket, name)
 
     def complaint(self) -> str:
-        """Why it ended, with the last line that it said; "" if it has not."""
+        """Return why it ended, with the last line of its standard error; "" if it has not."""
         try:
             status = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -42,12 +42,12 @@ class ProxySocket:
         return f"its ProxyCommand ended (exit {status})" + "".join(f": {line[:300]}" for line in said)
 
     def drop(self) -> None:
-        """Close it, and forget what it said."""
+        """Close it, and its standard error."""
         self.close()
         self._stderr.close()
 
     def close(self) -> None:
-        """End it; paramiko's thread may be faster than we, who want to know what it said."""
+        """End it. paramiko's thread may come first, so that what it printed is kept until ``drop``."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

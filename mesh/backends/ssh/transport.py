@@ -48,19 +48,19 @@ class QuietTransport(paramiko.Transport):
         request.add_string("keepalive@openssh.com")
         request.add_boolean(True)
         if self.clear_to_send.is_set():  # else this would wait for the end of a key exchange
-            with contextlib.suppress(Exception):  # whatever paramiko says of a connection that ends just now
+            with contextlib.suppress(Exception):  # any error of paramiko on a connection that ends just now
                 self._send_user_message(request)
 
     def answers(self, seconds: float) -> bool:
-        """Whether the other end has answered the last question within this time from now."""
+        """Return True if the other end has answered the last question within this time from now."""
         return bool(self.is_active() and self._answered.wait(seconds) and self.is_active())
 
 
 def prefer(transport: paramiko.Transport, kinds: list[str]) -> None:
-    """Put a fast key exchange, fast ciphers and the kinds of key that we know of the host first in the offer."""
+    """Put a fast key exchange, fast ciphers and the recorded kinds of key first in the offer."""
     options = transport.get_security_options()
     options.ciphers = sorted(options.ciphers, key=lambda name: name not in FAST_CIPHERS)
     options.kex = sorted(options.kex, key=lambda name: name != FAST_KEX)
-    # One RSA key goes by three names, of which the signature's hash is the difference.
+    # An RSA key goes by three names, of which the signature's hash is the difference.
     known = {name for kind in kinds for name in (("rsa-sha2-512", "rsa-sha2-256") if kind == "ssh-rsa" else (kind,))}
     options.key_types = sorted(options.key_types, key=lambda name: name not in known)
