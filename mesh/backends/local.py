@@ -58,9 +58,12 @@ class LocalChannel:
         status: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._process.wait(2.0)
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - STDERR_KEPT))
-        return Farewell(status=status, stderr=self._stderr.read())
+        try:
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(0, size - STDERR_KEPT))
+            return Farewell(status=status, stderr=self._stderr.read())
+        except ValueError:  # closed by us
+            return Farewell(status=status, stderr=b"")
 
     def pace(self, round_trip: float) -> None:
         pass  # a pipe holds little
@@ -90,14 +93,13 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._channels: list[LocalChannel] = []
+        self._is_closed = False
 
     def reopen(self, node: int, argv: Sequence[str]) -> LocalChannel:
         try:
-            channel = LocalChannel(argv)
+            return self._start(argv)
         except OSError as error:
             raise HostUnreachable(f"cannot start an agent here: {error}") from error
-        self._channels.append(channel)
-        return channel
 
     def user(self, node: int) -> str:
         return getpass.getuser()
@@ -109,7 +111,7 @@ class LocalBackend:
                 yield Opened(node=node, result=here)
                 continue
             try:
-                channel = LocalChannel(argv)
+                channel = self._start(argv)
             except OSError as error:
                 failure = HostUnreachable(
                     f"cannot start an agent here: {error}",
@@ -117,10 +119,18 @@ class LocalBackend:
                 )
                 yield Opened(node=node, result=failure)
             else:
-                self._channels.append(channel)
                 yield Opened(node=node, result=channel)
 
+    def _start(self, argv: Sequence[str]) -> LocalChannel:
+        """Start an agent. Raises OSError."""
+        channel = LocalChannel(argv)
+        self._channels.append(channel)
+        if self._is_closed:  # ``close`` may have come before it
+            self.close()
+        return channel
+
     def close(self) -> None:
+        self._is_closed = True
         channels, self._channels = self._channels, []
         for channel in channels:
             channel.close()

@@ -291,6 +291,9 @@ class SshBackend:
                 connection.open()
                 channel = connection.transport.open_session(timeout=self._connect_timeout)
                 channel.exec_command(command)
+                if self._given_up.is_set():  # ``close`` may have come before it
+                    connection.close()
+                    raise GivenUp
                 return SshChannel(connection, channel)
             except HostUnreachable as error:
                 text = f"cannot connect to {_target(connection)}: {error}"
@@ -302,6 +305,7 @@ class SshBackend:
                 raise HostUnreachable(text, hint="is the name right? ssh_config may have it as well") from error
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if self._given_up.is_set():
+                    connection.close()
                     raise GivenUp from error
                 problem = _reason(error)
                 connection.close()
