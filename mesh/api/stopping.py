@@ -20,8 +20,8 @@ def stop(
 ) -> tuple[str, ...]:
     """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
 
-    run: an id, the beginning of one, or "last" for the last one of this machine (of which nobody knows that it has
-        ended, if there is such a one); a run that is no more is no error
+    run: an id, the beginning of one, or "last" for the last one of this machine (the last
+        without a recorded end, if there is one); a run that is no more is no error
     every: all runs of this login on the cluster
     options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
