@@ -1,4 +1,4 @@
-"""mesh check: is every host fit for a run?"""
+"""mesh check: the fitness of every host for a run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 DEFAULTS = Options()
 REACH = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
 _ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/activate(?=$|[\s\"';&|])", re.MULTILINE)
-# What else may choose the interpreter of the ranks, in a way that we cannot see from here.
+# Other words that may choose the interpreter of the ranks, in a way that cannot be seen from here.
 _CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
 
 
 class HostReport(Struct, frozen=True, kw_only=True):
-    """What ``check`` found on one host."""
+    """The findings of ``check`` on one host."""
 
     host: str
     findings: tuple[Finding, ...]
@@ -86,7 +86,7 @@ def vetted(
     programs: Sequence[str] = (),
     program_hint: str = "",
 ) -> Vetted:
-    """Who decides in a run that begins with a check of what would keep it from starting, or would make it hang.
+    """Return the decider of a run that begins with a check of obstacles, and of reasons to hang.
 
     paths, programs: as with ``check``; program_hint: what to do where one is missing; "": the usual
     Versions are not looked at, as prerun may change them; nor is the lock, which the run waits for or is refused.
@@ -140,7 +140,7 @@ def activated(prerun: Sequence[PrerunEntry]) -> str | None:
 
 
 def new_key() -> str:
-    """By which the hosts of one check know each other."""
+    """Return a key by which the hosts of a check recognise each other."""
     return os.urandom(32).hex()
 
 

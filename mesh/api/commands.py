@@ -157,7 +157,7 @@ def watch(
 ) -> int:
     """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
 
-    A busy host is waited for, unless options say how long; no sync has a run directory.
+    A busy host is waited for, unless options limit that; no sync has a run directory.
     json: as with run; say, complain: show messages that are no events of a sync
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """

@@ -1,4 +1,4 @@
-"""Where the ranks of a run are."""
+"""The stacks of the ranks of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mesh.core.stacks import Group, ended, fold, notes
 DEFAULTS = Options()
 PY_SPY = "py-spy"
 MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; as uname(1) has them
-HASH = 20  # bytes of BLAKE2b, as for contents of a workspace
+HASH_BYTES = 20  # of BLAKE2b, as for contents of a workspace
 
 
 class Stacks(Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class Stacks(Struct, frozen=True, kw_only=True):
     run: str
     groups: tuple[Group, ...]  # equal ones as one, the odd one out first
     ended: tuple[int, ...]  # ranks that have ended already
-    notes: tuple[str, ...]  # why some tell less, and what to do about it
+    notes: tuple[str, ...]  # why some have less, with a hint
     failures: tuple[str, ...]  # hosts that could not be asked, one line each
 
 
 def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Stacks:
-    """Where every rank of a run is: Python stacks where they can be had, else what the kernel tells.
+    """Return where every rank of a run is: its Python stacks, or else the state that the kernel has of it.
 
     run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
@@ -71,7 +71,7 @@ def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, c
 def unknown(
     placement: Placement | None, answers: Sequence[tuple[str, Mapping[str, Any]]], failures: Sequence[str]
 ) -> list[str]:
-    """The hosts of whose ranks nobody has told, though they could be asked; one line each."""
+    """Return the hosts that were asked and reported none of their ranks; one line each."""
     seen = {rank["rank"] for _, answer in answers for rank in answer["ranks"]}
     failed = {line.partition(": ")[0] for line in failures}
     if placement is None:
@@ -85,7 +85,7 @@ def unknown(
 
 
 def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Each rank by the first who tells of it: a machine may be in several clusters."""
+    """Keep each rank in the first answer that has it: a machine may be in several clusters."""
     seen: set[int] = set()
     kept: list[tuple[str, Mapping[str, Any]]] = []
     for host, answer in answers:
@@ -98,7 +98,7 @@ def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mappi
 
 
 def _py_spy() -> tuple[dict[str, str], Callable[[], bytes]]:
-    """Our own py-spy, for hosts of the same kind that have none: what to tell of it ({}: there is none), and itself."""
+    """Return our own py-spy, for hosts of the same kind that have none: its description ({}: none), and its content."""
     try:
         files = importlib.metadata.files(PY_SPY) or []
     except importlib.metadata.PackageNotFoundError:
@@ -112,7 +112,7 @@ def _py_spy() -> tuple[dict[str, str], Callable[[], bytes]]:
             continue
         machine = MACHINES.get(int.from_bytes(data[18:20], "little"), "")
         if data.startswith(b"\x7fELF\x02\x01") and machine:  # of Linux; on macOS ours is for nobody there
-            digest = hashlib.blake2b(data, digest_size=HASH).hexdigest()
+            digest = hashlib.blake2b(data, digest_size=HASH_BYTES).hexdigest()
             return {"machine": machine, "hash": digest, "path": str(path.resolve())}, functools.cache(
                 functools.partial(zlib.compress, data)
             )

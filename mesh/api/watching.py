@@ -1,4 +1,4 @@
-"""A workspace that is synced on every change, until somebody ends it."""
+"""A workspace that is synced on every change, until a signal ends that."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def keep_synced(
     say: Callable[[str], None],
     complain: Callable[[MeshError], None],
 ) -> int:
-    """Call sync now and after every change; return the exit status once somebody has ended it.
+    """Call sync now and after every change; return the exit status once a signal has ended it.
 
-    sync: syncs once and returns its exit status, having told what went wrong
-    say, complain: tell the user
+    sync: syncs once, shows failures and returns the exit status
+    say, complain: show the user messages
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     if not options.wait:
@@ -65,7 +65,7 @@ def keep_synced(
 
 
 def _survey() -> Survey:
-    """The workspace, by rules that are read anew."""
+    """List the workspace, by rules that are read anew."""
     project = project_here()
     # A mesh.yaml that is nearer, or comes, decides instead.
     settings = [directory / PROJECT_FILE for directory in (here(), *here().parents)]
@@ -74,7 +74,7 @@ def _survey() -> Survey:
 
 
 def _watch_all() -> Watch:
-    """Watch every directory of the workspace. What comes while that is being set up is watched as well."""
+    """Watch every directory of the workspace, also those that come while that is being set up."""
     known = _survey()
     while True:
         with contextlib.suppress(FileNotFoundError):  # a directory is gone already

@@ -34,7 +34,7 @@ def socket_of(environ: Mapping[str, str]) -> str:
         os.fsencode("\n".join(environ.get(name, "") for name in VARIABLES)), digest_size=4
     ).hexdigest()
     version = hashlib.blake2b(_code(), digest_size=6).hexdigest()
-    return f"{beginning}{agent}-{version}" if beginning else ""
+    return f"{beginning}{login}-{version}" if beginning else ""
 
 
 def beginning_of(environ: Mapping[str, str]) -> str:

@@ -160,6 +160,24 @@ def test_leaving_a_stream_early_ends_the_run_on_all_hosts(inside_pod: Home, clus
         events.result.raise_for_status()
 
 
+@pytest.mark.sshd
+@pytest.mark.parametrize("cluster", ["local", "pod"])
+def test_a_stream_that_is_left_at_once_starts_nothing(inside_pod: Home, cluster: str) -> None:
+    with api.stream(["touch", str(inside_pod.path / "started")], cluster=cluster, sync=False) as events:
+        pass
+    assert (events.result.exit_code, events.result.cause) == (128 + signal.SIGTERM, Cause.SIGNAL)
+    assert not (inside_pod.path / "started").exists()
+
+
+def test_an_error_of_mesh_reaches_the_reader_of_a_stream(inside: Home) -> None:
+    with api.stream(["true"], cluster="local", options=api.Options(nproc=api.AUTO)) as events:
+        for _ in range(2):
+            with pytest.raises(MeshError, match="--nproc auto: no GPU"):
+                next(events)
+    with pytest.raises(MeshError, match="--nproc auto: no GPU"):
+        _ = events.result
+
+
 def test_a_loop_over_a_stream_that_is_broken_off_ends_the_run(inside: Home) -> None:
     mark = f"9{time.time_ns() % 10**8}"
     for event in api.stream(["sh", "-c", f"yes & exec sleep {mark}"], cluster="local"):

@@ -299,6 +299,9 @@ class SshBackend:
                 connection.open()
                 channel = connection.transport.open_session(timeout=self._connect_timeout)
                 channel.exec_command(command)
+                if self._given_up.is_set():  # ``close`` may have come before it
+                    connection.close()
+                    raise GivenUp
                 return SshChannel(connection, channel)
             except HostUnreachable as error:
                 text = f"cannot connect to {target(connection)}: {error}"
@@ -312,6 +315,7 @@ class SshBackend:
                 ) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if self._given_up.is_set():
+                    connection.close()
                     raise GivenUp from error
                 problem = reason(error)
                 connection.close()
