@@ -31,7 +31,8 @@ class Fetch:
         """place: nobody else writes it; lasting: go on until the run has ended."""
         from mesh.engine.fetching import Fetching
 
-        self._spec = spec if lasting else replace(spec, host_grace=min(spec.rules.host_grace, SILENT))
+        rules = replace(spec.rules, host_grace=min(spec.rules.host_grace, SILENT))
+        self._spec = spec if lasting else replace(spec, rules=rules)
         self._cluster, self._place, self._lasting = cluster, place, lasting
         self._decider = Fetching(self._spec, placed(self._spec, self._cluster), lasting=lasting)
         self._error: BaseException | None = None
