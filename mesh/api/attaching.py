@@ -174,7 +174,7 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
 
 
 def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
-    """What this machine knows of a run that has ended: all there is."""
+    """Return the result of a run that has ended, from its directory."""
     from mesh.rundir.layout import log_name
     from mesh.screen.output import Style
     from mesh.screen.terminal import Streams, TerminalSink

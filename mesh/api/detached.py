@@ -181,7 +181,7 @@ class Place:
             )
 
     def told(self, result: RunResult) -> RunResult:
-        """What we had for ourselves goes: the other client has it."""
+        """Return the result with the paths of the other client, as our own directory goes."""
         logs = self.attaching.told
         ranks = [
             replace(one, stdout_path=logs / one.stdout_path.name, stderr_path=logs / one.stderr_path.name)

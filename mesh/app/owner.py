@@ -1,4 +1,4 @@
-"""Who holds a lock: user, machine, boot and process, so that a dead owner on this machine is known at once."""
+"""The owner of a lock: user, machine, boot and process, so that a dead one on this machine is found at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesh.rundir.records import RUN_ID, State, read_record
 
 
 def user_name() -> str:
-    """Who we are; a number where the machine has no name for it, as in containers."""
+    """Return the name of this user; a number where the machine has none, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -30,7 +30,7 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "run": spec.run,
         "watch": spec.watch,
         "cluster": cluster.name,
-        "hosts": len(cluster.hosts),  # by which `mesh ps` knows that all of them have answered
+        "hosts": len(cluster.hosts),  # so that `mesh ps` counts the answers
         "user": user_name(),
         "machine": socket.gethostname(),
         "boot": _boot(),

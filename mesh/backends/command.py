@@ -68,9 +68,13 @@ class CommandChannel:
         status: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self.process.wait(STATUS_TIMEOUT_S)
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - STDERR_BYTES))
-        return Farewell(status=status, stderr=self._stderr.read(), is_agents=self._is_agent)
+        try:
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(0, size - STDERR_BYTES))
+            last = self._stderr.read()
+        except ValueError:  # another thread has closed the channel
+            last = b""
+        return Farewell(status=status, stderr=last, is_agents=self._is_agent)
 
     def close(self, *, leave: bool = False) -> None:
         self.is_left = self.is_left or leave
@@ -105,6 +109,7 @@ class CommandBackend:
         self._prefix = prefix
         self._hosts: Sequence[Host] = ()
         self._channels: list[CommandChannel] = []
+        self._is_closed = False
 
     def listen(self, post: Callable[[Event], None]) -> None:
         pass  # a command has nothing to add to its exit
@@ -129,6 +134,8 @@ class CommandBackend:
             hint = f"check {key} in cluster.yaml: its program must exist on this machine"
             raise HostUnreachable(f"cannot start {program!r} here: {error.strerror or error}", hint=hint) from error
         self._channels.append(channel)
+        if self._is_closed:  # ``close`` came before this channel
+            self.close()
         return channel
 
     def explain(self, node: int, end: NoAgent) -> HostUnreachable:
@@ -150,6 +157,7 @@ class CommandBackend:
         return self._hosts[node].user or getpass.getuser()
 
     def close(self) -> None:
+        self._is_closed = True
         channels, self._channels = self._channels, []
         for channel in channels:
             channel.close()

@@ -22,13 +22,13 @@ GROUP = "Run"
 @command(
     "run",
     GROUP,
-    "CLUSTER COMMAND [ARG ...] | --role ROLE ... CLUSTER",
+    "CLUSTER COMMAND [ARG ...]",
     takes=Takes.COMMAND,
     examples=(
         ("mesh run local python train.py", "two ranks here"),
-        ("mesh run pod python train.py --lr 1e-3", "later words are yours"),
-        ("mesh run -d pod python train.py", "`mesh attach` comes back"),
+        ("mesh run -d pod python3 train.py --lr 1e-3", "later words are yours; `mesh attach` comes back"),
         ("mesh run pod:0-3,5 'make && ./train'", "some hosts; one word is for bash"),
+        ("mesh run --role 'a@tpu-0: ./actor' --role 'b@tpu-[1-3]: ./learner' pod", "commands by hosts"),
     ),
 )
 def run(given: Given) -> int:

@@ -206,7 +206,7 @@ MASTER_PORT = value(
     (*STARTS, "check"),
     RANKS,
     "PORT",
-    "where ranks meet on the first host (default: a free one)",
+    "where ranks meet on the first host (default: any)",
     read_port,
     0,
     field="master_port",
@@ -293,7 +293,7 @@ EVICT = switch("evict", STARTS, SHARING, "end your own processes that hold a dev
 
 DRY_RUN = switch("dry-run", (*STARTS, "mad"), DIAGNOSIS, "print what would be done, and do nothing")
 CHECK = switch("check", STARTS, DIAGNOSIS, "check devices, disk and network of every host first", field="check")
-STACKS = switch("stacks", STARTS, DIAGNOSIS, "prepare Python for `mesh stacks` without py-spy's rights", field="stacks")
+STACKS = switch("stacks", STARTS, DIAGNOSIS, "let `mesh stacks` work without py-spy's rights", field="stacks")
 STACKS_ON_TIMEOUT = switch(
     "stacks-on-timeout",
     STARTS,

@@ -51,7 +51,7 @@ def counted(number: int, noun: str) -> str:
 def choose_ranks(option: str, text: str, placement: Placement | None) -> set[int]:
     """Return the ranks of a list by commas: numbers, ranges, labels, names such as actor/1, patterns such as act*.
 
-    option: for messages. placement: None: labels are not known
+    option: for messages. placement: None: the run is of another machine, and its labels are not here
     Raises UsageError for a part that names no rank.
     """
     chosen: set[int] = set()

@@ -1,4 +1,4 @@
-"""A run as it was asked for: one value, built once, read by every layer below."""
+"""The spec of a run: one value, built once and read by every layer below."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_SPOOL = 10_000_000_000
 DEFAULT_LOGS = 10_000_000_000
 MULTI_NODE_ARGS = "{multi_node_args}"  # as a word of a command; see RunSpec.multi_node
 SHELL = ("bash", "-c")
-MOST_TOLD = 60  # characters of a prerun entry in a message
+ENTRY_CHARACTERS = 60  # of a prerun entry in a message
 
 
 AUTO = 0  # as a number of ranks on each host: as many as it has GPUs
@@ -36,7 +36,7 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # NVIDIA's, a
 
 
 class Launch(Enum):
-    """Which launcher of a framework starts the ranks' processes on a host."""
+    """The launcher of a framework that starts the processes on a host."""
 
     NONE = ""  # mesh itself
     TORCHRUN = "torchrun"
@@ -45,7 +45,7 @@ class Launch(Enum):
 
 
 class Kind(Enum):
-    """What a run is for."""
+    """The purpose of a run."""
 
     RUN = "run"
     SETUP = "setup"
@@ -54,7 +54,7 @@ class Kind(Enum):
 
 
 class SetupCommand(Struct, frozen=True, kw_only=True):
-    """One of the ``commands:`` of mesh.yaml."""
+    """An entry of ``commands:`` in mesh.yaml."""
 
     run: str  # shell text
     unless: str = ""  # shell text; where it succeeds, the command is skipped
@@ -62,7 +62,7 @@ class SetupCommand(Struct, frozen=True, kw_only=True):
 
 
 class PrerunEntry(Struct, frozen=True, kw_only=True):
-    """One entry of ``prerun:``."""
+    """An entry of ``prerun:`` in mesh.yaml."""
 
     run: str  # shell text
     # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
@@ -71,13 +71,13 @@ class PrerunEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """In one line, for people.
+        """The shell text in one line, for people.
 
         >>> PrerunEntry(run="uv venv &&\\n  uv sync").told
         '"uv venv && uv sync"'
         """
         line = " ".join(self.run.split())
-        return f'"{line}"' if len(line) <= MOST_TOLD else f'"{line[: MOST_TOLD - 3]}..."'
+        return f'"{line}"' if len(line) <= ENTRY_CHARACTERS else f'"{line[: ENTRY_CHARACTERS - 3]}..."'
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def is_announced(self) -> bool:
-        """Return True if other Unix users of a host are to know of this run there."""
+        """True if hosts announce the run to their other Unix users."""
         return self.kind in (Kind.RUN, Kind.SETUP) and (self.lock or self.share)
 
     def with_nproc(self, nproc: int) -> RunSpec:
@@ -224,7 +224,7 @@ def followed(spec: RunSpec) -> RunSpec:
 
 
 def visible_devices(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that the user has named; (): all of them.
+    """Return the GPUs that the user has named; (): all of them.
 
     >>> visible_devices({"CUDA_VISIBLE_DEVICES": "2, 3"}), visible_devices({})
     (('2', '3'), ())

@@ -55,7 +55,7 @@ def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str
     if placement.slices:
         own["WORKER_ID"] = str(placement.worker(rank)[1])
     own = {name: value for name, value in own.items() if name not in env}
-    if spec.bind:  # the user's own list says which devices there are to bind to
+    if spec.bind:  # the user's own list names the devices to bind to
         devices = visible_devices(env)
         own |= dict.fromkeys(VISIBLE_DEVICES, devices[local] if devices else str(local))
     return own

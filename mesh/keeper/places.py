@@ -30,9 +30,8 @@ LOCK_SUFFIX = ".lock"  # of the file beside a keeper's socket that the keeper ho
 def socket_of(environ: Mapping[str, str]) -> str:
     """Return the path of the keeper's socket; "" where there can be no keeper."""
     beginning = beginning_of(environ)
-    agent = hashlib.blake2b(
-        os.fsencode("\n".join(environ.get(name, "") for name in VARIABLES)), digest_size=4
-    ).hexdigest()
+    variables = "\n".join(environ.get(name, "") for name in VARIABLES)
+    login = hashlib.blake2b(os.fsencode(variables), digest_size=4).hexdigest()
     version = hashlib.blake2b(_code(), digest_size=6).hexdigest()
     return f"{beginning}{login}-{version}" if beginning else ""
 

@@ -7,20 +7,19 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from mesh.core import encoding
 from mesh.core.cluster import Placement
 from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
-from mesh.rundir.layout import RUN
+from mesh.rundir.layout import RUN, VERSION
 from mesh.rundir.records import UNFETCHED, read_about
 from mesh.verdict.verdict import Verdict
 
 BEGIN = ("cluster", "workspace", "env", "created", "started", "detached", "rules", "groups", "slices", "spec")
-# The fields that are known only at the end.
+# The fields that only the end of a run decides.
 END = (
     "started",
     "ended",
@@ -49,12 +48,30 @@ def describe(spec: RunSpec, cluster: str, placement: Placement) -> dict[str, obj
         "command": list(spec.groups[0].command) if len(spec.groups) == 1 else [],
         "workspace": str(spec.workspace),
         "created": time.time(),
-        "rules": to_builtins(spec.rules),
         "spec": spec.to_json(),
     }
 
 
-def describe_groups(spec: RunSpec, placement: Placement) -> list[dict[str, object]]:
+def describe_begin(spec: RunSpec, cluster: str, placement: Placement) -> dict[str, object]:
+    """Return run.json of a run that begins. cluster: its name"""
+    return {
+        "version": VERSION,
+        "run": spec.run,
+        "kind": spec.kind.value,
+        "commands": [command.run for command in spec.commands],
+        **describe(spec, cluster, placement),
+        "rules": asdict(spec.rules),
+        "groups": _groups(spec, placement),
+        "env": sorted({name for group in spec.groups for name in group.env}),  # values may be secrets
+        "started": None,
+        "ended": None,
+        "exit_code": None,
+        "cause": None,
+        "ranks": [],
+    }
+
+
+def _groups(spec: RunSpec, placement: Placement) -> list[dict[str, object]]:
     """Return the groups as run.json has them, with the names of their hosts."""
     hosts: list[list[str]] = [[] for _ in spec.groups]
     for node, host in enumerate(placement.hosts):
@@ -65,18 +82,18 @@ def describe_groups(spec: RunSpec, placement: Placement) -> list[dict[str, objec
     ]
 
 
-def kept(about: Mapping[str, Any]) -> dict[str, Any]:
+def kept(about: Mapping[str, object]) -> dict[str, object]:
     """Return the fields that stay when another client goes on with a run. about: its run.json"""
     names = (*BEGIN, *END, UNFETCHED) if about.get(UNFETCHED) else BEGIN
     return {name: about.get(name) for name in names if name in about or name == "spec"}
 
 
-def describe_ranks(outcome: Outcome, placement: Placement) -> list[dict[str, Any]]:
+def _ranks(outcome: Outcome, placement: Placement) -> list[dict[str, object]]:
     """Return how each rank ended, as run.json has it."""
     exits = {exited.rank: exited for exited in outcome.exits}
     ranks = []
     for rank in range(placement.world_size):
-        about: dict[str, Any] = {"rank": rank, "host": placement.hosts[placement.node(rank)].name}
+        about: dict[str, object] = {"rank": rank, "host": placement.hosts[placement.node(rank)].name}
         about |= encoding.label(rank, placement)
         if rank in exits:
             exited = exits[rank]
@@ -87,15 +104,15 @@ def describe_ranks(outcome: Outcome, placement: Placement) -> list[dict[str, Any
     return ranks
 
 
-def describe_end(outcome: Outcome, placement: Placement, verdict: Verdict | None) -> dict[str, Any]:
-    """Return the fields that are known only at the end of a run."""
+def describe_end(outcome: Outcome, placement: Placement, verdict: Verdict | None) -> dict[str, object]:
+    """Return the fields that only the end of a run decides."""
     first = outcome.first
     return {
         "started": outcome.started or None,
         "ended": outcome.ended,
         "exit_code": outcome.exit_code,
         "cause": outcome.cause.value,
-        "ranks": describe_ranks(outcome, placement),
+        "ranks": _ranks(outcome, placement),
         "first": None if first is None else next(encoding.objects(first, placement)),
         "stopped": list(outcome.stopped),
         "lost": [item for lost in outcome.lost for item in encoding.objects(lost, placement)],

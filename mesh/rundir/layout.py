@@ -1,4 +1,4 @@
-"""The run directory's layout: what is called how, and what stands in the index. docs/run-directory.md tells it."""
+"""The layout of a run directory: names of files, and records of the index (docs/run-directory.md)."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def read_tail_name(found: str) -> tuple[str, int, int] | None:
 
 
 def marker(count: int) -> bytes:
-    """What stands in a log where bytes were left out: a line of its own."""
+    """Return the line that stands in a log where bytes were left out."""
     return b"\n[mesh: %d bytes left out here]\n" % count

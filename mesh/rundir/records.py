@@ -21,13 +21,13 @@ from mesh.core.run import Group, Rules, RunSpec
 from mesh.rundir.layout import EVENTS, LOGS, RUN
 
 UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
-MOST = 1e11  # the year 5138: no number of ours is greater, and times beyond it cannot be told
+NUMBER_MAX = 1e11  # the year 5138: no number of ours is greater
 _RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
 class State(Enum):
-    """How far a run is, as its directory tells."""
+    """The progress of a run, by its directory."""
 
     ON = "on"  # its client is there
     ENDED = "ended"
@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class Record(Struct, frozen=True, kw_only=True, dict=True):
-    """A run that this machine has started. What its directory does not tell is empty, 0 or None."""
+    """A run that this machine has started. Fields that its directory lacks are empty, 0 or None."""
 
     run: str  # its id
     directory: Path
@@ -66,13 +66,13 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
     def placement(self) -> Placement:
         """The ranks by their hosts, as far as labels and names of logs need it."""
         hosts = [Host(name=name, address="") for name in self.hosts or ("?",)]
-        if "spec" in self.about or "nproc" in self.about:
+        if self.about.get("spec") or _number(self.about, "nproc"):
             return self.spec.placed(hosts)
         return self.spec.with_nproc(_ranks_with_logs(self.directory) // len(hosts)).placed(hosts)
 
 
 def read_record(directory: Path) -> Record:
-    """The run of a directory. Raises nothing: whatever cannot be read is not told."""
+    """The run of a directory. Raises nothing: fields that cannot be read are empty."""
     # In this order: who has let go of the directory has written the end.
     is_there = has_client(directory)
     about = read_about(directory)
@@ -120,7 +120,7 @@ def _state(about: Mapping[str, Any], is_there: bool) -> State:
 
 
 def has_client(directory: Path) -> bool:
-    """Whether a client writes there now: it holds a lock as long as it lives."""
+    """Return True while a client writes there: it holds a lock as long as it lives."""
     try:
         descriptor = os.open(directory / EVENTS, os.O_RDONLY)
     except OSError:
@@ -128,7 +128,7 @@ def has_client(directory: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
-    except OSError:  # somebody has it, or nobody can know
+    except OSError:  # another process has it, or there are no locks
         return True
     finally:
         os.close(descriptor)
@@ -175,7 +175,7 @@ def _texts(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _number(about: Mapping[str, Any], key: str) -> float | None:
     value = about.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
         return None
     return float(value)
 

@@ -1,4 +1,4 @@
-"""What a client that has left a run, or died, has left in the run's directory: another one goes on with it."""
+"""The state of a run directory whose client has left or died, for the client that goes on with it."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def _heads(logs: Path) -> dict[str, int]:
 
 
 def _is_kept(item: Mapping[str, Any], heads: Mapping[str, int]) -> bool:
-    """Whether a gap is in the log's own file: one that was being joined is told again."""
+    """Return True if a gap is in the log's own file; one that was being joined counts again."""
     numbers = [item.get("at"), item.get("bytes"), item.get("marker")]
     return all(isinstance(number, int) for number in numbers) and item["at"] < heads.get(item["log"], 1 << 62)

@@ -31,18 +31,18 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
-from mesh.rundir.about import describe, describe_end, describe_groups, kept, write_over
-from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, VERSION, log_name, log_number, rank_and_stream
+from mesh.rundir.about import describe_begin, describe_end, kept, write_over
+from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, log_name, log_number, rank_and_stream
 from mesh.rundir.logfile import Gap, LogFile, Shelf
 from mesh.rundir.records import UNFETCHED
 from mesh.rundir.resuming import Left
 from mesh.verdict.verdict import Verdict, make_verdict
 
-GATHERED = 1 << 20  # bytes of output that wait in memory
-DELAY = 0.2  # seconds that they wait while more comes; a crash loses no more than that
+BUFFER_BYTES = 1 << 20  # of output that wait in memory
+FLUSH_DELAY_S = 0.2  # for more output to come; a crash loses no more than that
 NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
-TAIL = 1 << 16  # bytes of a log that are read for its last lines
+TAIL_BYTES = 1 << 16  # of a log that are read for its last lines
 
 
 class StoreSink:
@@ -86,21 +86,7 @@ class StoreSink:
         self._events = b""  # what waits to be written
         self._events_file = -1
         self._writing = threading.Lock()  # who interrupts us a second time finishes without waiting for our thread
-        self._about: dict[str, Any] = {
-            "version": VERSION,
-            "run": spec.run,
-            "kind": spec.kind.value,
-            "commands": [command.run for command in spec.commands],
-            **describe(spec, cluster_name, placement),
-            "groups": describe_groups(spec, placement),
-            "env": sorted({name for group in spec.groups for name in group.env}),  # values may be secrets
-            "started": None,
-            "ended": None,
-            "exit_code": None,
-            "cause": None,
-            "ranks": [],
-            "left_out": self._left_out,
-        }
+        self._about: dict[str, Any] = {**describe_begin(spec, cluster_name, placement), "left_out": self._left_out}
         if left:
             self._about |= kept(left.about)
         try:
@@ -138,7 +124,7 @@ class StoreSink:
             self._started.append(event)
         if isinstance(event, Started | Exited):
             key = type(event).__name__.lower(), event.rank
-            if key in self._told:  # it is told anew to each client that attaches
+            if key in self._told:  # hosts send it anew to each client that attaches
                 return
             self._told.add(key)
         if isinstance(event, Started) and self._placement.slices and Stream.STDOUT in self._streams:
@@ -218,11 +204,11 @@ class StoreSink:
         return self._tail(self._placement.ranks(node)[0], Stream.SETUP)
 
     def _tail(self, rank: int, stream: Stream) -> list[str]:
-        """The last lines of a log that say something, as text without escape sequences."""
+        """Return the last lines of a log that are not blank, as text without escape sequences."""
         data = b""
         with contextlib.suppress(OSError), self.log(rank, stream).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
+            file.seek(max(0, size - TAIL_BYTES))
             data = file.read()
         if log := self._logs.get(log_number(rank, stream)):
             data += log.unwritten
@@ -259,7 +245,7 @@ class StoreSink:
             self._end_record()
             self._record = event.time, number, log.size
         self._waiting += len(event.data)
-        if self._waiting >= GATHERED or time.monotonic() >= self._flush_at:
+        if self._waiting >= BUFFER_BYTES or time.monotonic() >= self._flush_at:
             self._flush()
 
     def _link(self, rank: int) -> None:
@@ -289,7 +275,7 @@ class StoreSink:
         self._index.flush()
         self._write_events()
         self._changed = {number: log for number, log in self._changed.items() if log.is_behind}
-        self._waiting, self._flush_at = 0, time.monotonic() + DELAY
+        self._waiting, self._flush_at = 0, time.monotonic() + FLUSH_DELAY_S
 
     def _write_events(self) -> None:
         with self._writing:
@@ -343,7 +329,7 @@ class StoreSink:
 
 
 def open_events(directory: Path) -> int:
-    """A descriptor that appends to events.jsonl, and has its lock, so that others know that we are there.
+    """Return a descriptor that appends to events.jsonl, and has its lock as long as its client lives.
 
     Raises BlockingIOError if another client is there, and OSError.
     """

@@ -22,7 +22,7 @@ class Labels:
         self._placement, self._with_hosts = placement, with_hosts
         self._known: dict[tuple[int, bool], bytes] = {}
         self._digits = len(str(placement.world_size - 1))
-        # Of the longest name of a rank in its group; 0: the run has no roles.
+        # Characters of the longest name of a rank in its group; 0: the run has no roles.
         self._role_width = max(map(len, placement.labels)) and max(
             len(placement.role(rank)) for rank in range(placement.world_size)
         )

@@ -87,7 +87,7 @@ def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
             environ = {option.variable: "77"}
             spec = run_spec(project, Options(), ["true"], "r", environ, "me", "laptop")
             cluster = patient(Cluster(name="pod", hosts=()), Options(), environ)
-            assert getattr(cluster if option.field == "connect_timeout" else spec, option.field) == 77.0
+            assert getattr(cluster if option.field == "connect_timeout" else spec.rules, option.field) == 77.0
 
 
 def test_no_option_is_found_by_a_part_of_its_name() -> None:

@@ -372,7 +372,7 @@ def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | N
 
 def test_precedence(tmp_path: Path) -> None:
     made = spec({"env": ["B=flag", "C=x=y"]}, ["true"], {"WANDB_KEY": "k", "A": "environment", "HOME": "/"})
-    assert made.env == {"WANDB_KEY": "k", "A": "file", "B": "flag", "C": "x=y"}
+    assert made.groups[0].env == {"WANDB_KEY": "k", "A": "file", "B": "flag", "C": "x=y"}
     assert spec({}, ["true"]).rules.grace == 7.0
     assert spec({}, ["true"], {"MESH_GRACE": "3"}).rules.grace == 3.0
     assert spec({"grace": "2m"}, ["true"], {"MESH_GRACE": "3"}).rules.grace == 120.0

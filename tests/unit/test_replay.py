@@ -34,7 +34,7 @@ CHUNKS = st.lists(
 
 
 def store_in(directory: Path, logs: int = 10**9) -> StoreSink:
-    spec = spec_of(run=RUN, project="p", workspace=Path("/w"), command=("x",), logs=logs)
+    spec = spec_of(run=RUN, project="p", workspace=Path("/w"), command=("x",), nproc=2, logs=logs)
     return StoreSink(directory=directory / RUN, spec=spec, cluster_name="pod", placement=PLACEMENT)
 
 
