@@ -38,10 +38,13 @@ class Stacks(Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]  # hosts that could not be asked, one line each
 
 
-def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Stacks:
+def stacks(
+    run: str = LAST, *, ranks: str = "", cluster: str = "", options: Options = DEFAULTS, clusters_file: str = ""
+) -> Stacks:
     """Return where every rank of a run is: its Python stacks, or else the state that the kernel has of it.
 
     run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
+    ranks: only these, as --rank takes them; "": all
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """
