@@ -41,7 +41,7 @@ def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, c
     """Return where every rank of a run is: its Python stacks, or else the state that the kernel has of it.
 
     run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
-    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    cluster: where it runs; "": from this machine's record of the run, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """
     found = find_run(run, cluster, options, clusters_file)
@@ -78,7 +78,7 @@ def unknown(
         silent = [host for host, answer in answers if answer["silent"]]
         return [f"{host}: the agent of the run does not answer" for host in silent]
     return [
-        f"{host.name}: the agent of the run is gone or does not answer: nothing is known of {told_ranks(ranks)}"
+        f"{host.name}: the agent of the run is gone or does not answer; no stacks of {told_ranks(ranks)}"
         for host, ranks in ((host, set(placement.ranks(node))) for node, host in enumerate(placement.hosts))
         if host.name not in failed and not seen & ranks
     ]
