@@ -85,7 +85,7 @@ def unknown(
         silent = [host for host, answer in answers if answer["silent"]]
         return [f"{host}: the agent of the run does not answer" for host in silent]
     return [
-        f"{host.name}: the agent of the run is gone or does not answer: nothing is known of {told_ranks(ranks)}"
+        f"{host.name}: the agent of the run is gone or does not answer; no stacks of {told_ranks(ranks)}"
         for host, ranks in ((host, set(placement.ranks(node))) for node, host in enumerate(placement.hosts))
         if host.name not in failed and not seen & ranks
     ]

@@ -1,1 +1,1 @@
-"""The ``mesh`` command: each command reads its options and calls one function of ``mesh.api``."""
+"""The ``mesh`` command: the option table, the commands, and tables for people. Each command calls one function of api."""

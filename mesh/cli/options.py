@@ -27,7 +27,7 @@ from mesh.core.typed import Typed
 
 T = TypeVar("T")
 
-HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "What is run", "What is shown"
+HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
 ENDS, FILES, SHARING, DIAGNOSIS = "When it ends", "Files", "Hosts that others use", "Looking into a run"
 WHICH_RUN, OTHER = "Which run", "More"
 

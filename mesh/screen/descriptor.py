@@ -14,7 +14,7 @@ from typing import TextIO
 
 from mesh.core.errors import OutputClosed
 
-COLUMNS, ROWS = 80, 24  # of a terminal that does not tell
+COLUMNS, ROWS = 80, 24  # of a terminal that reports no size
 
 
 class Descriptor:
@@ -79,7 +79,7 @@ class Descriptor:
                 raise OutputClosed("nobody reads our output")
 
     def _failed(self, error: OSError) -> None:
-        if error.errno == errno.EIO or not self._required:  # EIO: the terminal is gone, and a SIGHUP says so
+        if error.errno == errno.EIO or not self._required:  # EIO: the terminal is gone, and a SIGHUP follows
             self._gone = True
         elif error.errno in (errno.EPIPE, errno.ECONNRESET):
             self._gone = True
