@@ -1,4 +1,4 @@
-"""The commands of mesh as functions. docs/python.md shows how they are used.
+"""The public functions, each one command of mesh, and their results. docs/python.md shows how they are used.
 
 Each name is imported when it is first asked for: ``mesh --help`` needs none of them, and each command few.
 """

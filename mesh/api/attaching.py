@@ -41,10 +41,10 @@ def attach(
     json: bool = False,
     quiet: bool = False,
 ) -> RunResult:
-    """Come back to a run that goes on by itself, or has ended since: its output, until it has ended, and how.
+    """Show the output of a detached run until it has ended, and return how it ended; also of one that has ended before.
 
     run: an id, the beginning of one, "last", or a cluster for the newest run there
-    cluster: where it is; "": what this machine knows of it, else every cluster of cluster.yaml is asked
+    cluster: where it is; "": from this machine's record, else every cluster of cluster.yaml is asked
     begin: what is shown: "here" what this machine has not seen yet, "start" all of it, "now" what comes from now on.
     The run directory gets everything in any case.
     output, label, fold, json, quiet: as with ``run``
@@ -105,7 +105,7 @@ def signal(
     _, told = _tell(run, question, cluster, clusters_file)
     went = {int(rank): int(count) for one in told for rank, count in one["ranks"].items()}
     if wanted is not None and (missing := set(wanted) - went.keys()):
-        raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` tells what runs")
+        raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` lists what runs")
     return dict(sorted(went.items()))
 
 
@@ -134,17 +134,17 @@ def _tell(
         for answered in inquiry.answers.values():
             told += answered.answer["told"]
     if troubles:
-        raise MeshError("\n".join(troubles), hint="`mesh check CLUSTER` tells what is wrong there")
+        raise MeshError("\n".join(troubles), hint="`mesh check CLUSTER` shows what is wrong there")
     if not told:
         raise MeshError(
             f"no host has an agent of run {where.run}",
-            hint=f"it has ended: `mesh attach {where.run}` or `mesh logs {where.run}` tell how",
+            hint=f"it has ended: `mesh attach {where.run}` or `mesh logs {where.run}` show how",
         )
     return where.run, told
 
 
 def _record(name: str) -> Record | None:
-    """The run that this machine knows by that name; by "last" the newest one that is detached, else the newest."""
+    """Return this machine's record of a run; for "last" the newest detached one, else the newest."""
     if name != LAST:
         return find_record(name)
     records = list_records()

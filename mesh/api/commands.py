@@ -155,10 +155,10 @@ def watch(
     say: Callable[[str], None],
     complain: Callable[[MeshError], None],
 ) -> int:
-    """``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
+    """Call ``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
 
     A busy host is waited for, unless options limit that; no sync has a run directory.
-    json: as with run; say, complain: show messages that are no events of a sync
+    json: as with run; the two functions show messages that are no events of a sync
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     from mesh.api.watching import keep_synced

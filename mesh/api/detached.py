@@ -42,12 +42,12 @@ class DetachedRun(Struct, frozen=True, kw_only=True):
 
 
 def known(record: Record, cluster: str = "") -> DetachedRun:
-    """The run that this machine has a directory of. cluster: where it is; "": as the directory says."""
+    """Return a run by its directory on this machine. cluster: where it is; "": the one in the directory."""
     return DetachedRun(run=record.run, cluster=cluster or record.cluster, about=record.about)
 
 
 def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
-    """A run that this machine does not know, by what hosts keep of it.
+    """Find a run that this machine has no directory of, by the journals of the hosts.
 
     name: its id, the beginning of it, or "last": the newest one
     cluster: where it is; "": every cluster of cluster.yaml is asked
@@ -61,7 +61,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
         for answered in inquiry.answers.values():
             for tape in answered.answer["tapes"]:
                 run, plan = str(tape["run"]), tape.get("plan")
-                # It names a directory here, whatever a host says.
+                # The name becomes a directory here, so no other text of a host is accepted.
                 if RUN_ID.fullmatch(run) and plan and (name == LAST or run.startswith(name)):
                     where = _cluster_of(plan, asked, clusters_file)
                     found.setdefault(run, DetachedRun(run=run, cluster=where, about={**plan, "cluster": where}))

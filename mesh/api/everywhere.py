@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
 
 HOST_LIMIT_S = 5.0  # for a host to be reached and to answer
-CONNECT_LIMIT_S = 4.0  # for TCP alone: then the message says that it was that
+CONNECT_LIMIT_S = 4.0  # for TCP alone: the message then names TCP as the step that failed
 PARALLEL_HOSTS = 32  # that are reached at a time in each cluster; as backends/ssh/ahead.py has it
 JOIN_TIMEOUT_S = 5.0  # for a thread to end after its backend was closed
 
-Heard = Callable[[str, Mapping[str, Any]], object]  # is called with the name of a host and its answer
+OnAnswer = Callable[[str, Mapping[str, Any]], object]  # is called with the name of a host and its answer
 
 
-def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], heard: Heard) -> list[str]:
+def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], on_answer: OnAnswer) -> list[str]:
     """Ask every host of these clusters; return the hosts that gave no answer in time, one line each.
 
-    heard: is called for each answer as it comes, in a thread of its own
+    on_answer: called for each answer as it comes, in a thread of its own
     """
     from mesh.engine.inquiry import PATIENCE, Inquiry
 
@@ -62,7 +62,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], hea
             spec=spec,
             cluster=together,
             showing=Showing(kept=False, quiet=True),
-            sinks=(_Answers(hosts, heard),),
+            sinks=(_Answers(hosts, on_answer),),
             decider=inquiry,
             carrier=Carrier(
                 open=lambda cluster, means: SeveralBackend(parts, means, prompts),
@@ -211,12 +211,12 @@ class SeveralBackend:
 class _Answers:
     """A sink that passes answers on."""
 
-    def __init__(self, hosts: Sequence[Host], heard: Heard) -> None:
-        self._hosts, self._heard = hosts, heard
+    def __init__(self, hosts: Sequence[Host], on_answer: OnAnswer) -> None:
+        self._hosts, self._on_answer = hosts, on_answer
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Answered):
-            self._heard(self._hosts[event.node].name, event.answer)
+            self._on_answer(self._hosts[event.node].name, event.answer)
 
     def idle(self) -> None: ...
 

@@ -9,7 +9,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -18,10 +18,11 @@ from mesh.api.records import LAST
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
-from mesh.core.ranks import told_ranks
+from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.core.stacks import Group, ended, fold, notes
 
 DEFAULTS = Options()
+Answer: TypeAlias = Mapping[str, Any]  # of a host
 PY_SPY = "py-spy"
 MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; as uname(1) has them
 HASH_BYTES = 20  # of BLAKE2b, as for contents of a workspace
@@ -37,28 +38,34 @@ class Stacks(Struct, frozen=True, kw_only=True):
     failures: tuple[str, ...]  # hosts that could not be asked, one line each
 
 
-def stacks(run: str = LAST, *, cluster: str = "", options: Options = DEFAULTS, clusters_file: str = "") -> Stacks:
+def stacks(
+    run: str = LAST, *, ranks: str = "", cluster: str = "", options: Options = DEFAULTS, clusters_file: str = ""
+) -> Stacks:
     """Return where every rank of a run is: its Python stacks, or else the state that the kernel has of it.
 
     run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
+    ranks: only these, as --rank takes them; "": all
     cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """
     found = find_run(run, cluster, options, clusters_file)
+    placement = found.record.placement if found.record and found.record.hosts else None
+    chosen = choose_ranks("--rank", ranks, placement) if ranks else None
     tool, load = _py_spy()
     question = {"question": "stacks", "run": found.run, "tool": tool}
-    answers: list[tuple[str, Mapping[str, Any]]] = []
+    answers: list[tuple[str, Answer]] = []
     failures = list(found.problems)
     for one in found.clusters:
         inquiry = ask(one, question, each_machine=True, wanted=lambda name: load())
         failures += told_failures(one, inquiry)
         answers += [(one.hosts[node].name, answered.answer) for node, answered in sorted(inquiry.answers.items())]
     answers = _once(answers)
-    placement = found.record.placement if found.record and found.record.hosts else None
     is_known = not failures and not any(answer["silent"] for _, answer in answers)
     if is_known and not any(answer["stacks"] for _, answer in answers):
         raise UsageError(f"no rank of run {found.run} is running", hint="`mesh ps` lists what runs")
     failures += unknown(placement, answers, failures)
+    if chosen is not None:
+        answers = [(host, _only(answer, chosen)) for host, answer in answers]
     return Stacks(
         run=found.run,
         groups=tuple(fold(answers, placement)),
@@ -78,7 +85,7 @@ def unknown(
         silent = [host for host, answer in answers if answer["silent"]]
         return [f"{host}: the agent of the run does not answer" for host in silent]
     return [
-        f"{host.name}: the agent of the run is gone or does not answer: nothing is known of {told_ranks(ranks)}"
+        f"{host.name}: the agent of the run is gone or does not answer; no stacks of {told_ranks(ranks)}"
         for host, ranks in ((host, set(placement.ranks(node))) for node, host in enumerate(placement.hosts))
         if host.name not in failed and not seen & ranks
     ]
@@ -87,14 +94,19 @@ def unknown(
 def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
     """Keep each rank in the first answer that has it: a machine may be in several clusters."""
     seen: set[int] = set()
-    kept: list[tuple[str, Mapping[str, Any]]] = []
+    kept: list[tuple[str, Answer]] = []
     for host, answer in answers:
         new = {rank["rank"] for rank in answer["ranks"]} - seen
         seen |= new
-        told = [{**stack, "of": [one for one in stack["of"] if one[0] in new]} for stack in answer["stacks"]]
-        ranks = [rank for rank in answer["ranks"] if rank["rank"] in new]
-        kept.append((host, {**answer, "ranks": ranks, "stacks": [stack for stack in told if stack["of"]]}))
+        kept.append((host, _only(answer, new)))
     return kept
+
+
+def _only(answer: Answer, chosen: set[int]) -> Answer:
+    """Return a host's answer without other ranks than these."""
+    found = [{**stack, "of": [one for one in stack["of"] if one[0] in chosen]} for stack in answer["stacks"]]
+    ranks = [rank for rank in answer["ranks"] if rank["rank"] in chosen]
+    return {**answer, "ranks": ranks, "stacks": [stack for stack in found if stack["of"]]}
 
 
 def _py_spy() -> tuple[dict[str, str], Callable[[], bytes]]:

@@ -37,14 +37,14 @@ STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each 
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
-    """One run on the hosts of a cluster."""
+    """A run on the hosts of a cluster."""
 
     run: str
     cluster: str  # as its owner calls it
     owner: str  # user@machine; "" if its agent is gone
     command: str
-    since: float  # seconds since the epoch, on its owner's clock; 0.0 if nobody knows
-    hosts: tuple[str, ...]  # that have told of it
+    since: float  # seconds since the epoch, on its owner's clock; 0.0 if no host reports it
+    hosts: tuple[str, ...]  # that have reported it
     ranks: int  # that are running
     state: str  # "waiting", "preparing", "running", "pulling", "ending", "ended" or "orphaned", or several by commas
     attached: bool  # a client is there
@@ -53,7 +53,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """What hosts have told, and which could not be asked."""
+    """The runs that hosts have reported, and the hosts that gave no answer."""
 
     runs: tuple[RunLine, ...]
     failures: tuple[str, ...]  # one line for each host
@@ -139,8 +139,8 @@ def agreed(gpus: Mapping[str, int]) -> int:
         f"{counted(count, 'GPU') if count else 'no GPU'} on {_few(names)}" for count, names in sorted(found.items())
     )
     if not any(found):
-        raise MeshError(f"--nproc auto: {told}", hint="say --nproc NUMBER; JAX on TPU wants one rank on each host")
-    hint = "say --nproc NUMBER, or leave hosts out with --exclude"
+        raise MeshError(f"--nproc auto: {told}", hint="give --nproc NUMBER; JAX on TPU wants one rank on each host")
+    hint = "give --nproc NUMBER, or leave hosts out with --exclude"
     raise MeshError(f"--nproc auto: the hosts differ: {told}", hint=hint)
 
 
@@ -154,7 +154,7 @@ class FoundRun(Struct, frozen=True, kw_only=True):
     run: str  # its id
     clusters: tuple[Cluster, ...]  # where it may be
     problems: tuple[str, ...]  # clusters that cannot be asked, one line each
-    record: Record | None  # what this machine knows of it
+    record: Record | None  # this machine's record of it; None if there is none
 
 
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
@@ -302,7 +302,7 @@ def _by_age(line: RunLine) -> tuple[float, str]:
 def _line(run: str, told: Mapping[str, Any]) -> RunLine:
     about, nodes = told["about"], [told["nodes"][node] for node in sorted(told["nodes"])]
     orphans = told["orphans"]
-    # An agent of another version of mesh may tell less.
+    # An agent of another version of mesh may send fewer fields.
     states = dict.fromkeys([*(node.get("state", "running") for node in nodes), *("orphaned" for _ in orphans)])
     return RunLine(
         run=run,
@@ -336,7 +336,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         raise ambiguous(name, matching)
     wanted = f"no run {name!r}" if name else "no run"
     if not matching and silent:
-        hint = "`mesh check CLUSTER` tells what is wrong there; --cluster asks one alone"
+        hint = "`mesh check CLUSTER` shows what is wrong there; --cluster asks one alone"
         raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
     if not matching:
         runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"

@@ -67,7 +67,7 @@ def prune(*, keep: int | None = None, older_than: float | None = None, dry_run: 
 
     keep: the newest so many stay, also if they are older
     older_than: seconds since their end; what is younger stays. Without both: 50 and 30 days
-    dry_run: only tell what would be removed
+    dry_run: remove nothing, only yield what would be removed
     Raises UsageError, and MeshError if a directory cannot be removed.
     """
     if keep is None and older_than is None:
@@ -115,7 +115,7 @@ def _remove(path: Path) -> bool:
 
 
 def _finish_removing(directory: Path) -> None:
-    """What somebody has begun to remove who was killed then, or is about to remove."""
+    """Remove the directories that a client has renamed for removal, also one that was killed before it was done."""
     for path in directory.glob(f".*{_REMOVED}"):
         if RUN_ID.fullmatch(path.name[1 : -len(_REMOVED)]) and _is_directory(path):
             _remove_tree(path)
@@ -140,7 +140,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_directory(path: Path) -> bool:
-    """Whether it is a directory of ours, and no link to one."""
+    """Return True for a directory of our user that is no link to one."""
     try:
         about = path.lstat()
     except OSError:

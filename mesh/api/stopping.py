@@ -20,11 +20,11 @@ def stop(
 ) -> tuple[str, ...]:
     """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
 
-    run: an id, the beginning of one, "last" for the last one of this machine (of which nobody knows that it has
-        ended, if there is such a one), or a cluster for the one run there; a run that is no more is no error
+    run: an id, the beginning of one, "last" for the last one of this machine (if possible one
+        whose end is not recorded), or a cluster for the one run there; a run that is no more is no error
     every: all runs of this login on the cluster
     options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
-    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    cluster: where it runs; "": from this machine's record of the run, else every cluster of cluster.yaml
     Raises UsageError, and MeshError if something is left or a host cannot be asked.
     """
     if every and not cluster:
@@ -51,10 +51,10 @@ def stop(
                 f"{found.hosts[node].name}: something of run {left} is left" for left in answered.answer["left"]
             ]
     if troubles:
-        raise MeshError("\n".join(troubles), hint="`mesh ps` tells what is still there")
+        raise MeshError("\n".join(troubles), hint="`mesh ps` shows what is still there")
     if not stopped and run and not where.record:
         names = ", ".join(found.name for found in where.clusters)
-        raise UsageError(f"no run {run!r} is on {names}, and none is known here", hint="`mesh ps` lists what runs")
+        raise UsageError(f"no run {run!r} is on {names}, and none is recorded here", hint="`mesh ps` lists what runs")
     for one in sorted({*stopped, *([where.run] if where.run else [])}):
         _note_end(one, clusters_file)
     return tuple(sorted(stopped))

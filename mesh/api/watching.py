@@ -24,13 +24,13 @@ ENDED = (128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM, EXIT_OU
 def keep_synced(
     sync: Callable[[Options], int],
     options: Options,
-    say: Callable[[str], None],
-    complain: Callable[[MeshError], None],
+    show_line: Callable[[str], None],
+    show_error: Callable[[MeshError], None],
 ) -> int:
     """Call sync now and after every change; return the exit status once a signal has ended it.
 
     sync: syncs once, shows failures and returns the exit status
-    say, complain: show the user messages
+    show_line, show_error: show the user messages
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     if not options.wait:
@@ -39,11 +39,11 @@ def keep_synced(
     try:
         known, status = watch.survey, sync(options)
         if status not in ENDED:
-            say(f"watching {counted(known.count, 'file')} in {os.fsdecode(known.root)}; Ctrl-C ends it")
+            show_line(f"watching {counted(known.count, 'file')} in {os.fsdecode(known.root)}; Ctrl-C ends it")
         options = replace(options, fresh=False)  # what hosts make from now on stays
         while status not in ENDED:
             if status:
-                say("the next change tries again")
+                show_line("the next change tries again")
             watch.wait(known)
             try:
                 known = _survey()
@@ -55,7 +55,7 @@ def keep_synced(
             except MeshError as error:
                 if watch.is_broken:
                     raise
-                complain(error)
+                show_error(error)
                 status = error.exit_code
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""What belongs to the workspace, and why."""
+"""The files that belong to the workspace, and the rule that decides on each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def list_workspace() -> list[Listed]:
-    """What a run would send, the biggest first. Raises MeshError."""
+    """List the files that a run would send, the biggest first. Raises MeshError."""
     from mesh.workspace import listing
 
     project = project_here()
@@ -54,7 +54,7 @@ def list_workspace() -> list[Listed]:
 
 
 def explain(path: str) -> Explanation:
-    """Whether a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
+    """Return if a path belongs to the workspace, and which rule decides. Raises UsageError if it is outside."""
     from mesh.workspace.ignore import explainer
     from mesh.workspace.listing import obstacle
 
@@ -84,7 +84,7 @@ def explain(path: str) -> Explanation:
 
 
 def _children(workspace: Path, path: bytes) -> list[bytes]:
-    """What is in a directory of the workspace, in order; nothing if it is none, or cannot be read."""
+    """List a directory of the workspace in order. Return [] for anything else, and for one that cannot be read."""
     place = os.path.join(os.fsencode(workspace), path.strip(b"/"))
     try:
         return [] if os.path.islink(place) else [os.path.join(path, name) for name in sorted(os.listdir(place))]

@@ -1,1 +1,1 @@
-"""Assembly: the one place where concrete classes meet."""
+"""Assembly: builds the launcher, screen and run directory of a run. Concrete classes meet here and nowhere else."""

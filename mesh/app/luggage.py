@@ -94,7 +94,7 @@ class WorkspaceLuggage:
         """Make a pack; return the descriptor of its file. Raises MeshError and OSError."""
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
-        self._prepared.pack(read_wants(list(wants)), file, compress=compress, tell=self._tell_packing)
+        self._prepared.pack(read_wants(list(wants)), file, compress=compress, progress=self._show_packing)
         file.flush()
         return file.fileno()
 
@@ -117,7 +117,7 @@ class WorkspaceLuggage:
     def _list(self) -> None:
         spec = self._spec
         self._prepared = prepare(
-            spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, tell=self._tell_progress
+            spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, progress=self._show_progress
         )
         self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
         manifest = self._prepared.manifest
@@ -128,12 +128,12 @@ class WorkspaceLuggage:
     def _say(self, text: str) -> None:
         self._post(Notice(time=time.time(), text=text))
 
-    def _tell_packing(self, what: str, done: int, of: int) -> None:
+    def _show_packing(self, what: str, done: int, of: int) -> None:
         if self._is_stopped:
             raise MeshError("this pack is not needed any more")
-        self._tell_progress(what, done, of)
+        self._show_progress(what, done, of)
 
-    def _tell_progress(self, what: str, done: int, of: int) -> None:
+    def _show_progress(self, what: str, done: int, of: int) -> None:
         now = time.monotonic()
         if now >= self._told_at + PREPARING_INTERVAL_S:
             self._told_at = now

@@ -87,7 +87,7 @@ def is_dead(owner: Mapping[str, Any]) -> bool:
 
 
 def _boot() -> str:
-    """Changes with each start of the machine; "" where there is no way to know (macOS)."""
+    """Return an id that changes with each start of the machine; "" where there is none (macOS)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

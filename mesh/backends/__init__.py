@@ -1,1 +1,1 @@
-"""Ways to reach hosts: each opens a Channel, and differs from the others in nothing else."""
+"""Ways to reach hosts: each opens channels over its own transport (SSH, or a command that is started here)."""

@@ -1,1 +1,1 @@
-"""Fitness of hosts for a run: what is compared, what is wrong, and what to do about it."""
+"""Fitness of hosts for a run: what is checked and compared, each finding, and advice."""

@@ -15,7 +15,7 @@ from mesh.engine.inquiry import Inquiry, Questions
 ROUNDS = 4
 ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
 OPEN = "let hosts reach each other on every TCP port: ranks, large syncs and detached runs need it"
-# What a host tells of a try (remote/agent/reach.py): in words, and what to do.
+# The results of a try (remote/agent/reach.py): in words, and what to do.
 MEANINGS = {
     "silent": (
         "no answer within 2 s, as where a firewall drops packets",
@@ -46,7 +46,7 @@ OTHER = "see `ip route get ADDRESS` there; internal_ip: in cluster.yaml names an
 
 
 class Try(Struct, frozen=True, kw_only=True):
-    """One connection that is tried."""
+    """A connection that one host tries to another."""
 
     source: int  # node
     target: int
@@ -56,7 +56,7 @@ class Try(Struct, frozen=True, kw_only=True):
 
 
 class Network:
-    """What hosts try, in the rounds after the first, and what came of it."""
+    """Connections that hosts try in the rounds after the first, and their results."""
 
     def __init__(
         self, placement: Placement, key: str, master_port: int, hints: Mapping[str, str] | None = None
@@ -97,7 +97,7 @@ class Network:
         return self._placement.hosts[node].internal_ip or inquiry.connected[node].address
 
     def findings(self, inquiry: Inquiry) -> Findings:
-        """Of all hosts that have told something of themselves."""
+        """Return the findings of all hosts that have answered."""
         facts = {node: answered.answer for node, answered in inquiry.answers.items()}
         found: dict[int, list[Finding]] = {node: [] for node in facts}
         results: dict[Try, str] = {}

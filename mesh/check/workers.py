@@ -32,12 +32,12 @@ class Numbers:
         found = self.judge({node: answered.answer for node, answered in inquiry.answers.items()})
         return [list(found.get(node, ())) for node in range(len(self._hosts))]
 
-    def judge(self, told: Mapping[int, Mapping[str, Any] | None]) -> Findings:
+    def judge(self, answers: Mapping[int, Mapping[str, Any] | None]) -> Findings:
         """Return findings by node; where the orders of a slice differ, its first host has the finding.
 
-        told: {"number": ...} where a host has one of its own
+        answers: {"number": ...} where a host has one of its own
         """
-        own = {node: answer["number"] for node, answer in told.items() if answer and "number" in answer}
+        own = {node: answer["number"] for node, answer in answers.items() if answer and "number" in answer}
         found: dict[int, list[Finding]] = {}
         for nodes in self._nodes_of_slices():
             known = [node for node in nodes if node in own and self._hosts[node].slice_index >= 0]

@@ -1,1 +1,1 @@
-"""The ``mesh`` command: each command reads its options and calls one function of ``mesh.api``."""
+"""The ``mesh`` command: option table, commands, tables for people. Each command calls one function of ``mesh.api``."""

@@ -82,7 +82,8 @@ def ps(given: Given) -> None:
 )
 def stacks(given: Given) -> None:
     """Show where every rank of a run is: equal stacks as one line, the odd one out first."""
-    found = api.stacks(given[o.RUN] or "last", cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
+    run, ranks, where = given[o.RUN] or "last", given[o.SOME_RANKS], given[o.CLUSTER_OF_RUN]
+    found = api.stacks(run, ranks=ranks, cluster=where, clusters_file=given[o.CLUSTERS])
     show([dumps(stacks_as_dict(found))] if given[o.JSON_LIST] else stack_lines(found, full=given[o.FULL]))
     for note in found.notes:
         say(note)

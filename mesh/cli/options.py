@@ -27,7 +27,7 @@ from mesh.core.typed import Typed
 
 T = TypeVar("T")
 
-HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "What is run", "What is shown"
+HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
 ENDS, FILES, SHARING, DIAGNOSIS = "When it ends", "Files", "Hosts that others use", "Looking into a run"
 WHICH_RUN, OTHER = "Which run", "More"
 
@@ -322,7 +322,7 @@ FROM = text(
     default="here",
     choices=BEGINS,
 )
-SOME_RANKS = text("rank", ("logs", "signal"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
+SOME_RANKS = text("rank", ("logs", "signal", "stacks"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
 STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = value("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)

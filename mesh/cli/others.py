@@ -115,5 +115,5 @@ def _end(result: api.RunResult, rank: api.RankResult) -> str:
     why = next((failure for failure in result.failures if failure.startswith(lead)), "")
     reason = plain(why.removeprefix(lead).split("\n")[0])
     return textwrap.shorten(reason, REASON_WIDTH, placeholder="...") or (
-        "not started" if result.failures else "its end is not known"
+        "not started" if result.failures else "its end is not recorded"
     )

@@ -15,7 +15,7 @@ from mesh.rundir.records import State, size_on_disk
 
 
 def records_table(records: Sequence[Record], now: float) -> Iterator[str]:
-    """One row for each run; now: seconds since the epoch."""
+    """Yield a table with a row for each run; now: seconds since the epoch."""
     if not records:
         yield "this machine has started no run yet"
         return
@@ -39,13 +39,13 @@ def records_table(records: Sequence[Record], now: float) -> Iterator[str]:
 
 
 def record_as_json(record: Record) -> str:
-    """What run.json has, with ``state``, ``directory`` and ``size`` (bytes on disk)."""
+    """Return the content of run.json, with ``state``, ``directory`` and ``size`` (bytes on disk)."""
     more = {"state": record.state.value, "directory": str(record.directory), "size": size_on_disk(record.directory)}
     return json.dumps({"run": record.run, **record.about, **more})
 
 
 def pruned(removed: Iterable[Removed], dry_run: bool) -> Iterator[str]:
-    """One line for each run that was removed, as it goes, and the total."""
+    """Yield a line for each run when it is removed, and then the total."""
     count = size = 0
     for one in removed:
         count, size = count + 1, size + one.bytes

@@ -1,4 +1,4 @@
-"""What ``mesh check`` found, as a table and as JSON."""
+"""The findings of ``mesh check``, and other lists, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 16  # characters of a cell; longer texts stand below the table
 
 
 def report_as_dict(report: HostReport) -> dict[str, Any]:
-    """One host: ``host``, ``ok`` and ``checks``, each with ``name``, ``verdict``, ``told`` and ``hint``."""
+    """Return a host's findings as ``mesh check --json`` prints them."""
     checks = [
         {"name": one.name, "verdict": one.verdict.value, "told": one.told, "hint": one.hint} for one in report.findings
     ]
@@ -128,7 +128,7 @@ def keeper_lines(keepers: Sequence[About]) -> list[str]:
 
 
 def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
-    """One line for each thing that was left, and what became of it."""
+    """Yield a line for each thing that was left and if it was removed, and then the total."""
     for item in found:
         size = f" ({told_bytes(item.bytes)})" if item.bytes else ""
         yield f"{item.host}: {item.what}{size}{': could not be removed' if item.stays else ''}"
@@ -138,7 +138,7 @@ def leftovers(found: Sequence[Leftover], dry_run: bool) -> Iterator[str]:
 
 
 def listed(files: Sequence[Listed]) -> Iterator[str]:
-    """One line for each file, and the total."""
+    """Yield a line for each file, and then the total."""
     sizes = [told_bytes(file.size) for file in files]
     total = told_bytes(sum(file.size for file in files))
     width = max(map(len, (*sizes, total)))
@@ -184,7 +184,7 @@ def age(seconds: float) -> str:
 
 
 def _cell(report: HostReport, name: str) -> str:
-    """The worst that there is to say in a column."""
+    """Return the text of a cell: the worst verdict of a column."""
     found = [finding for finding in report.findings if finding.name == name]
     worst = next((v for v in ("failed", "warning", "unknown") if any(one.verdict.value == v for one in found)), "ok")
     told = found[0].told if len(found) == 1 and worst == "ok" else ""

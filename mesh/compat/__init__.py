@@ -1,1 +1,1 @@
-"""Command lines of other programs, done by mesh."""
+"""Command lines of other programs (MaxText, madengine), translated into calls of api."""

@@ -1,1 +1,1 @@
-"""Flags, environment and YAML files in, core values out. Nothing above this layer reads a setting from anywhere."""
+"""Readers of flags, environment and YAML files, which return core values. No layer above reads settings."""

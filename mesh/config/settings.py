@@ -1,4 +1,4 @@
-"""One run, from the options, the environment and the project."""
+"""The spec of a run, from the options, the environment and the project."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What may be chosen for one run. Times are in seconds; None leaves them to MESH_GRACE and the like, then to
-    mesh.yaml, then to the default."""
+    """The choices for one run.
+
+    Times are in seconds. None leaves a time to its variable (MESH_GRACE and the like), then to mesh.yaml, then to the
+    default.
+    """
 
     hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
@@ -59,7 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
     keep_going: bool = False  # a failed rank does not stop the others
     stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
-    stdin_notice: bool = False  # say once if it has data and no rank gets it
+    stdin_notice: bool = False  # show a message once if it has data and no rank gets it
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
     exclusive: bool = False  # refuse hosts where another Unix user's run is
@@ -68,7 +71,7 @@ class Options(Struct, frozen=True, kw_only=True):
     fan_out: bool = True  # hosts may hand on among themselves what they all lack
     prerun: bool = False  # run also the prerun entries whose inputs have not changed
     check: bool = False  # see first whether every host is fit for the run
-    stacks: bool = False  # prepare every Python of the ranks to tell its stacks
+    stacks: bool = False  # prepare every Python of the ranks to report its stacks
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
 
@@ -120,7 +123,7 @@ def read_environment(place: str, text: str) -> dict[str, str]:
 
 
 def is_time(text: str) -> bool:
-    """Whether a word is a time such as 10, 1.5, 30s, 5m or 2h."""
+    """Return True for a time such as 10, 1.5, 30s, 5m or 2h."""
     return bool(_DURATION.fullmatch(text))
 
 

@@ -1,1 +1,1 @@
-"""Frozen values and small interfaces that every other layer shares; no I/O here."""
+"""Frozen values and small interfaces that all other layers share, without I/O."""

@@ -39,10 +39,10 @@ class ChannelClosed(MeshError):
 
 
 class OutputClosed(MeshError):
-    """Nobody reads our standard output any more."""
+    """The reader of our standard output is gone."""
 
     exit_code = 141  # 128 + SIGPIPE, as a shell reports it
 
 
 class PathRefused(MeshError):
-    """One path is not written, and why; the others are."""
+    """The reason why a path is not written; the others are."""

@@ -1,1 +1,1 @@
-"""The engine: the supervisor decides the next step of a run, the launcher carries it out."""
+"""The engine: the supervisor decides the next step of a run, and the launcher carries it out."""

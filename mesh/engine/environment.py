@@ -1,4 +1,4 @@
-"""The variables that mesh sets for the ranks (README, "What every rank knows")."""
+"""The variables that mesh sets for the ranks (listed in README.md)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Inquiry:
     ) -> None:
         """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again.
 
-        then: called whenever all hosts have answered, or have failed: what to ask next, until it says {}; hosts stay
+        then: called whenever all hosts have answered, or have failed: the next questions, {} to end; hosts stay
         until then. None: each leaves when it has answered
         each_machine: ask once where several hosts are one machine, reached alike: the others give no answer
         wanted: what a host is to have that answers "wants"; it is asked the same once more then
@@ -145,7 +145,7 @@ class Inquiry:
         return node not in self.failures and node not in self._leaving
 
     def _is_asked(self, connected: Connected) -> bool:
-        """Whether its machine is asked already, which is not to be asked twice."""
+        """Return True if this host's machine is asked already and must not be asked twice."""
         if self._machines is None:
             return False
         host = self._placement.hosts[connected.node]

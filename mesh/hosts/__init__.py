@@ -1,1 +1,1 @@
-"""Sources of hosts: where the hosts of a cluster come from."""
+"""Sources of hosts: lists in cluster.yaml, and the TPU API."""

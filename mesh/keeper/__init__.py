@@ -1,1 +1,1 @@
-"""Connections and agents that wait between commands."""
+"""The process that holds connections and agents between commands: its server, its client and their messages."""

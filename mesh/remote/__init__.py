@@ -1,1 +1,1 @@
-"""What runs on the hosts (agent), and its local end (session)."""
+"""The program on each host (agent), and its local end: session, messages, shipping."""

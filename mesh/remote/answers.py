@@ -178,7 +178,7 @@ def _kind_of_answer(question: Mapping[str, Any], *, has_enclosed: bool) -> Kind:
 
 
 def _check_of(question: Mapping[str, Any]) -> Kind:
-    """Return the kind of what a host tells of itself: it has what was asked for, and no more."""
+    """Return the kind of a host's answer to a check: it has what was asked for, and no more."""
     return record(
         {
             **_HOST,

@@ -103,9 +103,9 @@ _COMMENT = re.compile(r"^ *# .*\n", re.MULTILINE)
 
 
 def without_words(source: str) -> str:
-    """A module less what it says to people: it travels to every host of every run.
+    """Remove docstrings and comments from a module, because it travels to every host of every run.
 
-    And less what says how it is compiled, which would be imported there (loader.py knows it).
+    Remove the import of annotations as well, which would load a module there (loader.py compiles with it).
     """
     return _COMMENT.sub("", _DOCSTRING.sub('\\1""\n', source)).replace("from __future__ import annotations\n", "")
 
@@ -119,7 +119,7 @@ def blob() -> bytes:
 
 @functools.cache
 def opening() -> bytes:
-    """What the start command reads from its stdin before anything else."""
+    """Return the text that the start command reads first from its stdin."""
     return f"{without_words(_sources()[STARTER].decode())}\nbegin('{_key()}', {_loader()!r})\n".encode()
 
 
@@ -130,7 +130,7 @@ def _loader() -> str:
 
 
 def lacking() -> bytes:
-    """What the loader says when it wants the blob."""
+    """Return the line by which the loader asks for the blob."""
     return b"\nlacks %s\n" % _key().encode()
 
 

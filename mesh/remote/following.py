@@ -110,7 +110,7 @@ class Following(Session):
                 yield from self._once(header, data)
 
     def _once(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """What is no output comes again through each channel."""
+        """Yield the events of a frame other than output, unless an earlier channel brought it."""
         known = json.dumps(header)
         if known in self._told:
             return
@@ -126,7 +126,7 @@ class Following(Session):
             yield from super()._event(header, data)
 
     def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """What is new of it, and before that what is missing."""
+        """Yield the new part of an output frame, and before it a gap for what is missing."""
         key, at = self._stream_of(header), header.get("at")
         if type(at) is not int or not 0 <= at <= PLACE_MAX:
             raise FrameError("output: at: expected a place in the stream")

@@ -1,4 +1,4 @@
-"""What a program that mesh has started may import. Travels with the run; Python 3.8, and nothing but JAX."""
+"""Functions that a program of a run may import. Travels with the run; Python 3.8, and nothing but JAX."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def initialize_jax(**more: Any) -> None:
 
 
 def _uses_tpu(platforms: str) -> bool:
-    """Whether JAX will take TPU chips of this host. platforms: as JAX_PLATFORMS; "": whatever there is."""
+    """Return True if JAX will take TPU chips of this host. platforms: as JAX_PLATFORMS; "": whatever there is."""
     if platforms and "tpu" not in platforms.split(","):
         return False
     chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")

@@ -165,7 +165,7 @@ def told_other(other: OtherRun) -> str:
 def told_owner(owner: Mapping[str, object]) -> str:
     """Return the owner of a lock in one line."""
     if not owner:
-        return "a run of which nothing is known"
+        return "a run that gave no details"
     since = owner.get("since")
     when = ""
     if isinstance(since, (int, float)):

@@ -1,1 +1,1 @@
-"""The directory of a run: writing it, reading it back, and what its files mean."""
+"""The run directory: writer, log files, reader, replay and results."""

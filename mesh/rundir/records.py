@@ -20,7 +20,7 @@ from mesh.core.cluster import Host, Placement
 from mesh.core.run import Group, Rules, RunSpec
 from mesh.rundir.layout import EVENTS, LOGS, RUN
 
-UNFETCHED = "unfetched"  # in run.json: how the run ended is known here, and its hosts may have more output
+UNFETCHED = "unfetched"  # in run.json: the end of the run is recorded, and its hosts may have more output
 NUMBER_MAX = 1e11  # the year 5138: no number of ours is greater
 _RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
@@ -156,7 +156,7 @@ def read_about(directory: Path) -> Mapping[str, Any]:
 
 
 def _ranks_with_logs(directory: Path) -> int:
-    """How many ranks there were at least: version 1 does not tell, and half of a run.json tells nothing."""
+    """Count the ranks by their logs, for a run.json of version 1 or a broken one, which lack the number."""
     with contextlib.suppress(OSError):
         found = (_RANK_LOG.match(name) for name in os.listdir(directory / LOGS))
         return max((int(match.group(1)) + 1 for match in found if match), default=0)

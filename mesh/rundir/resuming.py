@@ -21,7 +21,7 @@ class Left(Struct, frozen=True, kw_only=True):
 
     lock: int  # a descriptor that appends to events.jsonl, and has its lock; whoever goes on closes it
     about: Mapping[str, Any]  # run.json
-    have: Mapping[tuple[int, Stream], int]  # bytes of each stream that have come, or are known to be left out
+    have: Mapping[tuple[int, Stream], int]  # bytes of each stream that have come or were left out
     before: Mapping[str, int]  # bytes that a log's own file lacks, less those of the markers in their place
     left_out: Sequence[Mapping[str, Any]]  # as run.json has it
     told: frozenset[tuple[str, int]]  # events that are in events.jsonl: "started" and "exited" of which ranks

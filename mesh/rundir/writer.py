@@ -48,7 +48,7 @@ TAIL_BYTES = 1 << 16  # of a log that are read for its last lines
 class StoreSink:
     """Writes ``run.json``, ``events.jsonl`` and ``logs/``.
 
-    A full disk does not end the run: what went wrong first is kept in ``problem``, and is told at once.
+    A full disk does not end the run: the first error is kept in ``problem`` and reported at once.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class StoreSink:
         if isinstance(event, PrerunDecided):
             self._log_prerun(event, f"==> {self._prerun[event.entry].told} {event.told()}\n")
         if isinstance(event, Lost | PrepareFailed) and event.killed_by and self._prerun and not self._started:
-            # The output of prerun may be lost with its agent; the log says at least why.
+            # The output of prerun may be lost with its agent; the log then has at least the reason.
             self._log_prerun(event, f"==> {event.reason if isinstance(event, Lost) else event.message}\n")
         if isinstance(event, Started):
             self._started.append(event)
@@ -268,7 +268,7 @@ class StoreSink:
             self._record = None
 
     def _flush(self) -> None:
-        """Write what waits: the index last, so that it tells of nothing that is not there."""
+        """Write what waits: the index last, so that it lists only what is there."""
         for log in self._changed.values():
             log.flush()
         self._end_record()
@@ -288,7 +288,7 @@ class StoreSink:
                 self._failed(error)
 
     def _join(self, number: int, log: LogFile) -> None:
-        """Make one file of a log that has outgrown its share; where it lacks something is told in run.json first."""
+        """Make one file of a log that has outgrown its share; its gaps are written to run.json first."""
         gaps: list[Gap] | None = None
         try:
             gaps = log.join()

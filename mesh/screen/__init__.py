@@ -1,1 +1,1 @@
-"""The user's terminal: output, live line, status, summary; and the events as JSON lines."""
+"""The user's terminal: output, live line, status and summary; also the events as JSON lines."""

@@ -51,9 +51,9 @@ class Literal:
 class Groups:
     """Puts the lines before the start of the ranks into one group, and their output into another."""
 
-    def __init__(self, title: str, literal: Literal, tell: Callable[[str], None]) -> None:
-        """title: the command of the ranks; tell: writes a line, after all earlier output"""
-        self._title, self._literal, self._tell = title, literal, tell
+    def __init__(self, title: str, literal: Literal, write: Callable[[str], None]) -> None:
+        """title: the command of the ranks; write: writes a line, after all earlier output"""
+        self._title, self._literal, self._write = title, literal, write
         self._has_begun = self._has_started = False
 
     def handle(self, event: Event) -> None:
@@ -69,9 +69,9 @@ class Groups:
             self._close()
 
     def _open(self, title: str) -> None:
-        self._tell(group(title))
-        self._tell(self._literal.begin)
+        self._write(group(title))
+        self._write(self._literal.begin)
 
     def _close(self) -> None:
-        self._tell(self._literal.end)
-        self._tell(END)
+        self._write(self._literal.end)
+        self._write(END)

@@ -44,10 +44,10 @@ def run_summary(
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
-def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Tail, logs: Path) -> list[str]:
+def setup_summary(outcome: Outcome, placement: Placement, cluster: str, tail: Tail, logs: Path) -> list[str]:
     """Return the lines for people after a setup.
 
-    said: the last lines of a host's setup
+    tail: the last lines of a host's setup
     """
     if outcome.cause is Cause.OUTPUT_CLOSED:
         return []
@@ -61,10 +61,10 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, said: Ta
         for event in failed:
             lines.append(f"{placement.hosts[event.node].name}: {event.told()} in {event.during!r}"[:QUOTED_CHARACTERS])
             most = max(2, LAST_LINES // len(failed))
-            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in _of_last_command(said(event.node))[-most:]]
+            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in _of_last_command(tail(event.node))[-most:]]
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
-        lines = _ending(outcome, placement, said, what="setup")
+        lines = _ending(outcome, placement, tail, what="setup")
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 

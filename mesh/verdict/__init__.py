@@ -1,1 +1,1 @@
-"""Which rank failed first, why, and in which words."""
+"""The verdict on a failed run: the rank that failed first, the cause and the words for it."""

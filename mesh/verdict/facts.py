@@ -21,14 +21,14 @@ class Fact(Struct, frozen=True, kw_only=True):
     advice: str  # what to try
 
 
-def fact_of(event: Exited, said: Sequence[str]) -> Fact | None:
+def fact_of(event: Exited, lines: Sequence[str]) -> Fact | None:
     """Return the cause of a rank's end, if it is in this table.
 
-    said: its last lines, without escape sequences
+    lines: its last lines, without escape sequences
     """
     if event.oom:
         return _OUT_OF_MEMORY
-    text = "\n".join(said[-LINES_SEARCHED:])
+    text = "\n".join(lines[-LINES_SEARCHED:])
     return (
         _found(_OF_PROGRAMS, text)
         or _BY_STATUS.get(event.code)

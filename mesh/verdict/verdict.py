@@ -90,10 +90,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
         }
 
 
-def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict | None:
+def make_verdict(outcome: Outcome, placement: Placement, tail: Tail) -> Verdict | None:
     """Return the verdict on a run that a rank or a lost host has decided; None for all others.
 
-    said: the last lines of a rank, without escape sequences
+    tail: the last lines of a rank, without escape sequences
     """
     if outcome.first is None:
         return None
@@ -101,16 +101,16 @@ def make_verdict(outcome: Outcome, placement: Placement, said: Tail) -> Verdict 
     failed = sorted((e for e in outcome.exits if e.status and e.rank not in stopped), key=lambda e: e.time)
     others = tuple(event for event in failed if event is not outcome.first)
     lost = tuple(lost for lost in outcome.lost if lost is not outcome.first)
-    examine = partial(_examine, placement, outcome.started, said)
+    examine = partial(_examine, placement, outcome.started, tail)
     if isinstance(outcome.first, Lost):
         return Verdict(first=outcome.first, others=others, lost=lost, stopped=outcome.stopped)
     from mesh.verdict.facts import points_elsewhere
 
     root = None
-    if points_elsewhere(said(outcome.first.rank)):
+    if points_elsewhere(tail(outcome.first.rank)):
         # A rank that printed a traceback may take longer to end than those that miss it.
         rest = sorted((e for e in outcome.exits if e.rank in stopped), key=lambda e: e.time)
-        own = (event for event in [*others, *rest] if not points_elsewhere(said(event.rank)))
+        own = (event for event in [*others, *rest] if not points_elsewhere(tail(event.rank)))
         suspects = (failure for failure in map(examine, own) if failure.exception or failure.event.rank not in stopped)
         root = next(suspects, None)
     return Verdict(
@@ -137,10 +137,10 @@ def agents_killed_together(outcome: Outcome, placement: Placement) -> str:
     return f"{who} killed{by}{within}. {KILLERS}"
 
 
-def _examine(placement: Placement, started: float, said: Tail, event: Exited) -> Failure:
+def _examine(placement: Placement, started: float, tail: Tail, event: Exited) -> Failure:
     from mesh.verdict.facts import fact_of
 
-    lines = said(event.rank)
+    lines = tail(event.rank)
     exception = raised(lines)
     shown = exception.lines if exception else lines
     return Failure(

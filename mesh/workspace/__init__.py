@@ -1,1 +1,1 @@
-"""The files of a workspace: which belong to it, and how they travel."""
+"""The files of a workspace: listing, ignore rules, hashes, packs and what is pulled back."""

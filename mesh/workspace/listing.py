@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
-from mesh.workspace.counting import Tell, untold
+from mesh.workspace.counting import Progress, no_progress
 from mesh.workspace.ignore import Rules, load_rules
 from mesh.workspace.tracked import TrackedFiles
 
@@ -56,16 +56,17 @@ class Listing(Struct, frozen=True):
 
 
 def list_workspace(
-    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, tell: Tell = untold
+    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, progress: Progress = no_progress
 ) -> Listing:
-    """List a workspace by its ignore files and the patterns of mesh.yaml; tell: called with the number of paths so far.
+    """List a workspace by its ignore files and the patterns of mesh.yaml.
 
+    progress: called with the number of paths so far
     Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Unreadable
     files show when they are read.
     """
     started_ns = time.time_ns()
     rules, inside = load_rules(workspace, ignore, include_git=include_git)
-    walk = _Walk(os.fsencode(workspace.resolve()), inside, tell)
+    walk = _Walk(os.fsencode(workspace.resolve()), inside, progress)
     try:
         walk.directory(b"", rules)
         walk.tracked()
@@ -123,8 +124,8 @@ def entry_of(path: bytes, kind: str, status: os.stat_result, target: bytes = b""
 
 
 class _Walk:
-    def __init__(self, root: bytes, inside: bytes, tell: Tell) -> None:
-        self.root, self._tell = root, tell
+    def __init__(self, root: bytes, inside: bytes, progress: Progress) -> None:
+        self.root, self._progress = root, progress
         self.inside = inside + b"/" if inside else b""  # path of the workspace, for the rules
         self.rules: dict[bytes, Rules] = {}
         self.entries: list[Entry] = []
@@ -144,7 +145,7 @@ class _Walk:
                 raise
             self._cannot_read(path, error)
             return
-        self._tell("listing", len(self.entries), 0)
+        self._progress("listing", len(self.entries), 0)
         self.rules[path] = rules = rules.below((self.inside + path).rstrip(b"/"), [child.name for child in children])
         prefix = path + b"/" if path else b""
         inside, named_by = self.inside + prefix, rules.named_by

@@ -14,7 +14,7 @@ from typing import IO, Any
 from msgspec import Struct
 
 from mesh.core.errors import MeshError
-from mesh.workspace.counting import Counter, Tell, untold
+from mesh.workspace.counting import Counter, Progress, no_progress
 from mesh.workspace.listing import PATHS_NAMED, told
 from mesh.workspace.manifest import Entry, Manifest, hash_of, new_hash
 
@@ -109,17 +109,17 @@ def make(
     *,
     compress: bool = True,
     step: Callable[[bytes], None] = lambda path: None,
-    tell: Tell = untold,
+    progress: Progress = no_progress,
 ) -> Packed:
     """Write a pack of the wanted contents to a file. Needs some MB of memory, whatever the size of files.
 
     compress: deflate where that makes it smaller; the caller decides if the link is slow enough for that
-    step: called with each file's path while it is open, for tests; tell: called with the progress
+    step: called with each file's path while it is open, for tests; progress: called with the progress
     Raises Changed.
     """
     changed: list[str] = []
     with zipfile.ZipFile(into, "w", compresslevel=1) as pack:
-        counter = Counter(tell, "packing", sum(entries[0].size for _, entries in contents))
+        counter = Counter(progress, "packing", sum(entries[0].size for _, entries in contents))
         writer = _Writer(root, pack, compress, step, counter)
         for want, entries in contents:
             # Any file of the same content serves.

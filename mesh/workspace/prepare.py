@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mesh.workspace import listing as listed
 from mesh.workspace import pack
-from mesh.workspace.counting import Counter, Tell, untold
+from mesh.workspace.counting import Counter, Progress, no_progress
 from mesh.workspace.hashes import HashCache
 from mesh.workspace.listing import Listing, entry_of, list_workspace, told, unreadable
 from mesh.workspace.manifest import Entry, Manifest, manifest_of, new_hash
@@ -46,7 +46,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
         *,
         compress: bool = True,
         step: Callable[[bytes], None] = lambda path: None,
-        tell: Tell = untold,
+        progress: Progress = no_progress,
     ) -> pack.Packed:
         """Write the contents that hosts lack (see pack.make).
 
@@ -55,7 +55,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
         """
         contents = pack.find(self.manifest, wanted)
         try:
-            return pack.make(self.root, contents, into, compress=compress, step=step, tell=tell)
+            return pack.make(self.root, contents, into, compress=compress, step=step, progress=progress)
         except pack.Changed as error:
             for path in error.paths:
                 self.cache.forget(path.encode("latin-1"))
@@ -63,20 +63,28 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    workspace: Path, ignore: Sequence[str], cache: HashCache, *, include_git: bool = False, tell: Tell = untold
+    workspace: Path,
+    ignore: Sequence[str],
+    cache: HashCache,
+    *,
+    include_git: bool = False,
+    progress: Progress = no_progress,
 ) -> Prepared:
-    """List a workspace and hash its files as far as the cache lacks them; tell: called with the progress.
+    """List a workspace and hash its files as far as the cache lacks them; progress: called with the progress.
 
     Raises MeshError naming files that cannot be read, or change faster than they are read.
     """
-    listing = list_workspace(workspace, ignore, include_git=include_git, tell=tell)
-    manifest = make_manifest(listing, cache, tell=tell)
+    listing = list_workspace(workspace, ignore, include_git=include_git, progress=progress)
+    manifest = make_manifest(listing, cache, progress=progress)
     notices = (*_git_problem(listing), *_hard_links(listing))
     return Prepared(root=listing.root, manifest=manifest, skipped=listing.skipped, notices=notices, cache=cache)
 
 
 def make_manifest(
-    listing: Listing, cache: HashCache, step: Callable[[bytes], None] = lambda path: None, tell: Tell = untold
+    listing: Listing,
+    cache: HashCache,
+    step: Callable[[bytes], None] = lambda path: None,
+    progress: Progress = no_progress,
 ) -> Manifest:
     """Return the manifest of a listing; files that were deleted since are left out.
 
@@ -89,7 +97,7 @@ def make_manifest(
     contents = cache.contents(listing.entries)
     pairs = zip(listing.entries, contents, strict=True)
     unknown = [found for found, content in pairs if found.kind == listed.FILE and not content]
-    counter = Counter(tell, "hashing", sum(found.size for found in unknown))
+    counter = Counter(progress, "hashing", sum(found.size for found in unknown))
     hashed = _hash_all(listing.root, unknown, step, counter)
     now = [hashed.get(found.path, (found, content)) for found, content in zip(listing.entries, contents, strict=True)]
     good = [one for one in now if isinstance(one, tuple)]

@@ -118,7 +118,7 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
             "nvcc: not found on the PATH of the ranks",
         ),
         (finding("lock", lock=OWNER), Verdict.FAILED, "busy with me on laptop: train (run 20200101-000000-abcdef)"),
-        (finding("lock", lock={}), Verdict.FAILED, "busy with a run of which nothing is known"),
+        (finding("lock", lock={}), Verdict.FAILED, "busy with a run that gave no details"),
         (
             finding("lock", lock={**OWNER, "machine": "dead"}),
             Verdict.WARNING,

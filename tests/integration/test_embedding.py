@@ -214,6 +214,7 @@ def test_output_is_captured_where_the_program_captures_it(inside: Home, capsys: 
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where the tests run in the background
 from mesh import api
 from mesh.core.events import Output
 
@@ -238,10 +239,12 @@ print(found[0].exit_code, [rank.stdout for rank in found[0].ranks])
 """
 IN_A_STREAM = """
 events = api.stream(["sh", "-c", "echo on; exec sleep MARK"], cluster="local")
+timers = []
 try:
     for event in events:
-        if isinstance(event, Output):
-            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        if isinstance(event, Output) and not timers:
+            timers = [threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))]
+            timers[0].start()
 except KeyboardInterrupt:
     print("interrupted")
 print(events.result.exit_code, events.result.cause.value)

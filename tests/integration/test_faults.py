@@ -86,7 +86,7 @@ def test_strict_host_keys_refuse_a_new_host(home: Home, lab: Lab) -> None:
     home.clusters(lab.cluster_yaml("pod", "host_keys: strict", hosts=lab.hosts[:1]))
     done = home.mesh("run", "pod", "true")
     assert done.status == 125
-    assert "its host key is not known" in done.err
+    assert "its host key is not recorded" in done.err
     assert not (home.path / ".ssh/known_hosts").exists()
 
 

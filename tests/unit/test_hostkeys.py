@@ -55,7 +55,7 @@ def test_a_known_key_is_accepted_and_nothing_is_written(known: Path, names: str,
 @pytest.mark.parametrize("names", ["tpu-2", "tpu-*,!tpu-1", "[tpu-1]:23", "# tpu-1", "tpu-1x"])
 def test_other_hosts_do_not_count(known: Path, names: str) -> None:
     write(known, line(names))
-    with pytest.raises(HostUnreachable, match="is not known"):
+    with pytest.raises(HostUnreachable, match="is not recorded"):
         checker(known, strict=True).check(OLD)
 
 

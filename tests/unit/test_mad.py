@@ -240,6 +240,6 @@ def test_the_table() -> None:
         "h0    0     exit 0",
         "h1    1     exit 3",
         "h2    2     killed by SIGTERM",
-        "h3    3     its end is not known",
+        "h3    3     its end is not recorded",
         "Successful nodes: 1/4",
     ]

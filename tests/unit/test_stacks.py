@@ -104,7 +104,7 @@ def test_ranks_of_which_nobody_tells_are_named() -> None:
     told = [("h0", answer(stack(0)))]
     (line,) = hangs.unknown(placement(3), told, ["h2: cannot connect"])
     assert line.startswith("h1: ")
-    assert line.endswith("nothing is known of rank 1")
+    assert line.endswith("no stacks of rank 1")
     assert hangs.unknown(None, [("h0", {**answer(), "silent": True})], []) == [
         "h0: the agent of the run does not answer"
     ]

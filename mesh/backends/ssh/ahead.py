@@ -1,6 +1,6 @@
 """TCP connections that are begun while paramiko is still being imported: the hosts' sshd starts meanwhile.
 
-Only where no ssh_config can have a say in where a host is, and its address is a number.
+Only where a host's address is a number and no ssh_config can change it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def begun(cluster: Cluster) -> Iterator[Begun]:
 
 
 def _is_decided_elsewhere() -> bool:
-    """Whether ssh_config may say where a host is."""
+    """Return True if ssh_config may set the address of a host."""
     try:
         return any(keyword_of(line)[0] in WHERE for path in FILES for line in lines_of(Path(os.path.expanduser(path))))
-    except (OSError, ValueError):  # the backend tells what is wrong
+    except (OSError, ValueError):  # the backend reports the error
         return True
 
 

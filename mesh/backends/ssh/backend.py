@@ -37,7 +37,7 @@ NARROW = 1 << 18  # bytes on their way to one host at least
 RATE = 125e6  # bytes a second, a gigabit
 PATIENCE = 1.0  # seconds without a grant, after which nothing is withheld any more
 
-# What is wrong is told by exceptions; paramiko's threads would print tracebacks of their own.
+# Errors reach us as exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
@@ -103,8 +103,8 @@ class SshChannel:
         self._connection.transport.ask()
 
     def answers(self, seconds: float) -> bool:
-        """Whether the other end is there, and its host has answered within this time from now."""
-        # What ended while nobody looked, as in a laptop's sleep, is heard of before the answer.
+        """Return True if the other end is there, and its host answers within this time."""
+        # The end of a channel, for example during a laptop's sleep, arrives before the answer.
         answered = self._connection.transport.answers(seconds)
         return answered and not (self._channel.closed or self._channel.eof_received)
 
@@ -114,12 +114,12 @@ class SshChannel:
         return str(self._connection.host)
 
     def close(self, *, leave: bool = False) -> None:
-        # Not the channel first: paramiko would say good-bye, behind whatever is stuck in a dead connection.
+        # Not the channel first: paramiko would send its close behind the data that is stuck in a dead connection.
         self._connection.close()
 
 
 class ConnectionGroup(fabric.ThreadingGroup):  # type: ignore[misc]
-    """A ThreadingGroup that opens its connections a bounded number at a time, and tells of each as it comes."""
+    """A ThreadingGroup that opens its connections a bounded number at a time, and yields each as it comes."""
 
     def open_each(
         self, parallel: int, open_one: Callable[[int], Opened], is_given_up: Callable[[], bool]
@@ -221,7 +221,7 @@ class SshBackend:
         return [connection.way for connection in self._connections]
 
     def open(self, hosts: Sequence[Host], argv: Sequence[str], without: Container[int] = ()) -> Iterator[Opened]:
-        """Open as the interface says, but skip the nodes in ``without``, which may be reopened all the same."""
+        """Open channels as the interface requires, except to the nodes in ``without``, which may be reopened later."""
         command = remote_line(argv)
         rest = [node for node in range(len(hosts)) if node not in without]
         try:
@@ -325,7 +325,7 @@ class SshBackend:
 
 
 def remote_line(argv: Sequence[str]) -> str:
-    """One line that every login shell reads alike: sh, bash, zsh, csh, tcsh and fish.
+    """Return a line that every login shell reads alike: sh, bash, zsh, csh, tcsh and fish.
 
     >>> remote_line(["sh", "-c", "echo $1", "sh", "a b"])
     "exec sh -c 'echo $1' sh 'a b'"

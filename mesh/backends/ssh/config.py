@@ -1,4 +1,4 @@
-"""What ssh_config(5) files say of a host."""
+"""The settings of a host in ssh_config(5) files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mesh.backends.ssh.files import FILES, lines_of
 
 
 class _Parsed(paramiko.SSHConfig):
-    """Leaves the tokens of ProxyCommand to us, who know the port and user that are really used."""
+    """A parser that leaves the tokens of ProxyCommand to us, as we choose the port and user."""
 
     def _allowed_tokens(self, key: str) -> list[str]:
         return [] if key == "proxycommand" else list(super()._allowed_tokens(key))  # type: ignore[misc]
@@ -33,13 +33,16 @@ class SshConfig(fabric.Config):  # type: ignore[misc]
     def load_shell_env(self) -> None: ...
 
     def __getattr__(self, key: str) -> object:
-        if key in ("_root", "_keypath"):  # which parts of settings have: to say so, invoke would list all there is
+        if key in (
+            "_root",
+            "_keypath",
+        ):  # only parts of settings have these, and invoke's message would list every setting
             raise AttributeError(key)
         return super().__getattr__(key)
 
 
 def load_ssh_config() -> SshConfig:
-    """What all files say.
+    """Read all files that OpenSSH reads.
 
     Raises OSError and paramiko.ConfigParseError.
     """

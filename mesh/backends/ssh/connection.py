@@ -1,4 +1,4 @@
-"""One SSH connection: a Fabric Connection with a socket, a login and a host key check of ours."""
+"""SSH connections: Fabric's Connection with a socket, a login and a host key check of ours."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
     ):
         """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names.
 
-        key_alias: the name of its host key in known_hosts; "": as ssh_config says
+        key_alias: the name of its host key in known_hosts; "": from ssh_config
         """
         self._shared = shared
         self._key_alias = key_alias
@@ -165,7 +165,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
     @cached_property
     def checker(self) -> Checker:
-        """Of its host's key."""
+        """The check of this host's key."""
         option = self.ssh_config
         users = option.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
         system = option.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
@@ -181,7 +181,7 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
 
 class Shared:
-    """What the connections of one command share: settings, secrets, jump hosts, and whether to give up."""
+    """State that the connections of one command share: settings, secrets, jump hosts, and the order to give up."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Shared:
 
 
 class _Policy(paramiko.MissingHostKeyPolicy):
-    """The client knows no keys, so that paramiko asks us about every one."""
+    """Checks every host key: the client holds none itself, so paramiko passes each one to us."""
 
     def __init__(self, connection: SshConnection) -> None:
         self._connection = connection

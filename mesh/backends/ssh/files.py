@@ -1,4 +1,4 @@
-"""The text of ssh_config(5) files with all that they include, as OpenSSH reads it; paramiko knows no Include."""
+"""The text of ssh_config(5) files with all that they include, as OpenSSH reads it; paramiko supports no Include."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def lines_of(path: Path, depth: int = 0) -> Iterator[str]:
 
 
 def keyword_of(line: str) -> tuple[str, str]:
-    """What a line sets, in small letters, and to what; "" where it is none."""
+    """Return the keyword of a line in small letters, and its value; "" and "" for a line without."""
     found = _KEYWORD.match(line)
     return (found.group(1).lower(), found.group(2)) if found else ("", "")

@@ -1,7 +1,7 @@
 """known_hosts, as OpenSSH reads and writes it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT).
 
 Host certificates (``@cert-authority``) are not checked, as paramiko does not negotiate them: such a host is a new one
-here, known by its plain key.
+here, and its plain key is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _writing = threading.Lock()
 
 
 class Line(Struct, frozen=True):
-    """One line of a file."""
+    """A line of a known_hosts file."""
 
     path: Path
     number: int
@@ -37,7 +37,7 @@ class Line(Struct, frozen=True):
     key: bytes
 
     def names(self, name: str) -> bool:
-        """Whether the line is about a host, ``host`` or ``[host]:port``."""
+        """Return True if the line is about a host, ``host`` or ``[host]:port``."""
         if self.hosts.startswith("|1|"):
             _, _, salt, digest = self.hosts.split("|", 3)
             return hmac.compare_digest(_digest(salt, name), digest)
@@ -101,7 +101,7 @@ _read: dict[Path, tuple[tuple[int, int, int], KnownHosts]] = {}  # with what the
 
 
 def lines_about(name: str, paths: Sequence[Path]) -> list[Line]:
-    """What files that can be read have about a host. They may change at any time, and each is read when it has."""
+    """Return the lines about a host from all readable files. Read a file again when it has changed."""
     lines: list[Line] = []
     for path in paths:
         try:
@@ -131,7 +131,7 @@ class Checker(Struct, frozen=True):
         return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
 
     def known_kinds(self) -> list[str]:
-        """The kinds of key that are known of the host: a server with several is asked for one of these."""
+        """Return the kinds of the host's recorded keys: a server with several is asked for one of these."""
         return [line.kind for line in self._lines() if not line.marker]
 
     def check(self, key: paramiko.PKey) -> None:
@@ -157,7 +157,7 @@ class Checker(Struct, frozen=True):
         return lines_about(self.name, [*self.files, *self.more_files])
 
     def _is_known_without_port(self, key: paramiko.PKey) -> bool:
-        """As OpenSSH: for another port than 22, the same key of the same host will do."""
+        """Return True if the key is recorded for port 22 of the host: it then counts for other ports, as in OpenSSH."""
         lines = lines_about(self.host, [*self.files, *self.more_files]) if self.port != SSH_PORT else []
         return any(not line.marker and line.key == key.asbytes() for line in lines)
 
@@ -174,7 +174,7 @@ class Checker(Struct, frozen=True):
         where = self.files[0] if self.files else "~/.ssh/known_hosts"
         port = "" if self.port == SSH_PORT else f" -p {self.port}"
         return HostUnreachable(
-            f"its host key is not known, and only known ones are accepted ({_told(key.get_name(), key.asbytes())})",
+            f"its host key is not recorded, and new ones are refused ({_told(key.get_name(), key.asbytes())})",
             hint=f"if that fingerprint is right: ssh-keyscan{port} {self.host} >> {where}",
             step=STEP,
         )

@@ -1,4 +1,4 @@
-"""Logging in: which keys and passwords are tried, in which order, and what is said when none is taken."""
+"""Logging in: which keys and passwords are tried, in which order, and the error when the server takes none."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Login:
         self._tried: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Log in. Raises HostUnreachable saying what was tried."""
+        """Log in. Raises HostUnreachable that lists what was tried."""
         allowed: Sequence[str] = ()
         agent = paramiko.Agent() if self._environ.get("SSH_AUTH_SOCK") else None
         try:
@@ -105,7 +105,7 @@ class Login:
                 except paramiko.AuthenticationException:
                     self._tried.append("the password")
         tried = ", ".join(self._tried) or "nothing (no key was found, and no password is set)"
-        takes = ", ".join(allowed) or "nothing that we know"
+        takes = ", ".join(allowed) or "nothing that mesh supports"
         raise HostUnreachable(f"login refused; tried: {tried}; the server takes: {takes}", step="login")
 
     def _ask_what_is_allowed(self, transport: paramiko.Transport) -> Sequence[str]:
@@ -118,13 +118,13 @@ class Login:
         return ()
 
     def _keys(self, agent: paramiko.Agent | None) -> Iterator[tuple[str, paramiko.PKey]]:
-        """What to offer: named files first, by the agent if it holds them; then the agent's; then the usual files."""
+        """Yield keys to offer: named files (by the agent if it holds them), then the agent's, then the usual files."""
         held: dict[bytes, paramiko.PKey] = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
         for path in self._files:
             by_agent = held.pop(_public_part(path), None)
             key = by_agent or self._secrets.key(path)
             if key is None:
-                self._tried.append(f"{path} (cannot be read, or its passphrase is not known)")
+                self._tried.append(f"{path} (cannot be read, or its passphrase is missing)")
             else:
                 yield from self._with_certificates(path, key)
                 yield (f"{path} (by the agent)" if by_agent else str(path)), key
@@ -170,7 +170,7 @@ def read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
 
 
 def _public_part(path: Path) -> bytes:
-    """What the .pub file beside a private key holds; b"" if there is none."""
+    """Return the key in the .pub file beside a private key; b"" if there is none."""
     try:
         words = Path(f"{path}.pub").read_text().split()
         return base64.b64decode(words[1])

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Passwords:
-    """What the hosts want of their users, in logins and for sudo. Any thread may ask."""
+    """Passwords of users on the hosts, for logins and for sudo. Any thread may ask."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Passwords:
         self._terminal: list[Any] | None = None  # how it was, while a question is open
 
     def ask(self, prompt: str) -> str:
-        """What is typed at a prompt; "" if there is nobody to type."""
+        """Return what the user types at a prompt; "" where mesh cannot ask."""
         if self._ask is None:
             return ""
         with self._lock:
@@ -58,6 +58,6 @@ class Passwords:
             return self._known[user]
 
     def close(self) -> None:
-        """Nobody waits for an answer any more: an open question leaves the terminal as it was, with its echo."""
+        """Abandon an open question: put the terminal back as it was, with its echo."""
         if self._terminal is not None:
             termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, self._terminal)

@@ -54,7 +54,7 @@ def _with_hosts(cluster: Cluster, *, all_ready: bool, refresh: bool) -> Cluster:
         if known and found and _are_there(found):
             return _noted(found, known, zone, f"as told {_ago(age)}; now {error}")
         if known:
-            error.hint += f"\nwhat it told {_ago(age)} does not hold any more: not all of these hosts answer"
+            error.hint += f"\nits answer of {_ago(age)} is out of date: not all of these hosts answer"
         raise
     cache.keep(answer)
     return _noted(_with_nodes(cluster, zone, answer, all_ready), answer, zone, "")
