@@ -45,7 +45,7 @@ def stacks(
 
     run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
     ranks: only these, as --rank takes them; "": all
-    cluster: where it runs; "": what this machine's record of the run says, else every cluster of cluster.yaml
+    cluster: where it runs; "": the one in this machine's record of the run, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """
     found = find_run(run, cluster, options, clusters_file)

@@ -11,7 +11,6 @@ from typing import get_type_hints
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import asdict, replace
 
-from mesh.config.hosts import NoHost, numbers
 from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.roles import Role
 from mesh.core.cluster import LONGEST_KEEP, Cluster
@@ -153,14 +152,6 @@ def read_flag(place: str, text: str) -> bool | None:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise UsageError(f"{place}: expected true or false, found {text!r}")
     return text.lower() in _TRUE
-
-
-def read_ranks(place: str, text: str) -> set[int] | None:
-    """A set such as 3,5-7; None for "". Raises UsageError that names its place."""
-    try:
-        return {int(number) for number in numbers(text)} if text else None
-    except NoHost as error:
-        raise UsageError(f"{place}: {error}") from error
 
 
 def given_command(words: Sequence[str], usage: str, *, launcher: str = "") -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class SinkThread:
     """A sink and its thread."""
 
     def __init__(self, name: str, sink: Sink, failed: Callable[[Exception], None]) -> None:
-        """failed: called from the thread when the sink raises; it gets no more events then."""
+        """failed: called from the thread when the sink raises an error; the sink gets no more events then."""
         self._sink, self._failed = sink, failed
         self._events: queue.Queue[Event | None] = queue.Queue(QUEUED_EVENTS)
         self.is_behind = False  # the last event found no room
@@ -113,5 +113,5 @@ class SinkThread:
             self._sink.close()
         except Exception as error:
             self._failed(error)
-            while self._events.get() is not None:  # let those who hand over go on
+            while self._events.get() is not None:  # free callers that are waiting for room
                 pass

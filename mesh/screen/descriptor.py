@@ -1,4 +1,4 @@
-"""Writing to standard output and error: all of it, whatever is at the other end."""
+"""Writing all bytes to standard output and error, whether a terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import TextIO
 
 from mesh.core.errors import OutputClosed
 
-COLUMNS, ROWS = 80, 24  # of a terminal that reports no size
+COLUMNS, ROWS = 80, 24  # for a terminal that does not report its size
 
 
 class Descriptor:
-    """Standard output or error. A paused terminal blocks us; nobody at the other end is OutputClosed."""
+    """Standard output or error. A paused terminal blocks the writer; a closed pipe raises OutputClosed."""
 
     def __init__(self, number: int, *, required: bool, beside: Descriptor | None = None) -> None:
-        """required: False where nobody has to read it, and its end is ignored.
+        """required: if False, the end of its reader is ignored.
 
-        beside: another one, which may lead to the same place: what is written to either stays in one piece
+        beside: another descriptor, which may lead to the same file; each write to either stays in one piece
         """
         self._number, self._required = number, required
         self.problem = ""  # why nothing more could be written: a full disk
@@ -32,7 +32,7 @@ class Descriptor:
         try:
             status = os.fstat(number)
             mode, self._place, self.device = status.st_mode, (status.st_dev, status.st_ino), status.st_rdev
-        except OSError:  # closed before we came (mesh >&-)
+        except OSError:  # closed before mesh started (mesh >&-)
             self._gone = True
         self._writing = threading.Lock()
         if beside and beside._place == self._place:
@@ -41,13 +41,13 @@ class Descriptor:
         self.is_terminal = not self._gone and os.isatty(number)
 
     def write(self, data: bytes) -> None:
-        """Write all of data, unless nobody can take it any more. Raises OutputClosed."""
+        """Write all of data, unless the reader is gone. Raises OutputClosed."""
         view = memoryview(data)
         with self._writing:
             while view and not self._gone:
                 try:
                     view = view[os.write(self._number, view) :]
-                except BlockingIOError:  # whoever gave it to us set it non-blocking
+                except BlockingIOError:  # its owner set it non-blocking
                     poll = select.poll()
                     poll.register(self._number, select.POLLOUT)
                     poll.poll(1000)
@@ -55,7 +55,7 @@ class Descriptor:
                     self._failed(error)
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows of the terminal, as they are now."""
+        """Return columns and rows of the terminal, as they are now."""
         try:
             size = os.get_terminal_size(self._number)
         except OSError:
@@ -63,14 +63,14 @@ class Descriptor:
         return size.columns or COLUMNS, size.lines or ROWS
 
     def is_background(self) -> bool:
-        """True where it is a terminal at which another job of the shell is at work now."""
+        """Return True if it is a terminal where another job of the shell runs in the foreground."""
         try:
             return os.tcgetpgrp(self._number) != os.getpgrp()
-        except OSError:  # no terminal, or not the one that controls us
+        except OSError:  # no terminal, or not our controlling terminal
             return False
 
     def check(self) -> None:
-        """See whether somebody is at the other end. Raises OutputClosed."""
+        """Raise OutputClosed if the reader is gone."""
         if self.is_pipe and self._required and not self._gone:
             poll = select.poll()
             poll.register(self._number, 0)
@@ -84,7 +84,7 @@ class Descriptor:
         elif error.errno in (errno.EPIPE, errno.ECONNRESET):
             self._gone = True
             raise OutputClosed("nobody reads our output") from error
-        else:  # the run goes on without: every byte is in the run directory
+        else:  # the run goes on without it: every byte is in the run directory
             self._gone = True
             self.problem = error.strerror or str(error)
 
@@ -117,7 +117,7 @@ class ReplacedStream(Descriptor):
 
 
 def replaced(number: int) -> TextIO | None:
-    """Return what the program has put in the place of sys.stdout (1) or sys.stderr (2), or None."""
+    """Return the stream that a program has put in the place of sys.stdout (1) or sys.stderr (2), or None."""
     stream, own = (sys.stdout, sys.__stdout__) if number == 1 else (sys.stderr, sys.__stderr__)
     if stream is None or stream is own:
         return None
@@ -129,7 +129,9 @@ def replaced(number: int) -> TextIO | None:
 
 
 def standard(number: int, *, required: bool, beside: Descriptor | None = None) -> Descriptor:
-    """Return our standard output (1) or error (2), wherever the program has it go; the rest as Descriptor has it."""
+    """Return our standard output (1) or error (2), or the stream that the program has put in its place.
+    required, beside: as in Descriptor
+    """
     stream = replaced(number)
     if stream is not None:
         return ReplacedStream(stream, required=required)

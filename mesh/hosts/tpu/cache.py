@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
@@ -48,7 +49,7 @@ class AnswerCache:
 
     def keep(self, answer: Answer) -> None:
         """Write an answer, in one step."""
-        new = self._path.with_suffix(f".{os.getpid()}")
+        new = self._path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new.write_text(json.dumps({"version": CACHE_VERSION, **to_builtins(answer)}))
