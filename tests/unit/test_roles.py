@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.config.roles import Role, read_role
-from mesh.config.settings import assign_roles
+from mesh.config.selectors import assign_roles
 from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import UsageError
 from mesh.core.ranks import choose_ranks
