@@ -97,7 +97,9 @@ def test_an_end_that_comes_before_the_start_is_kept_for_it() -> None:
 
 def result(code: int, cause: Cause, *ranks: tuple[int | None, int | None], **more: object) -> RunResult:
     ends = [
-        RankResult(rank=rank, host=f"h{rank}", label="", code=code, signal=number, stdout_path=Path(), stderr_path=Path())
+        RankResult(
+            rank=rank, host=f"h{rank}", label="", code=code, signal=number, stdout_path=Path(), stderr_path=Path()
+        )
         for rank, (code, number) in enumerate(ranks)
     ]
     about = {"failures": (), "directory": Path(), **more}
