@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.checking import REACH
+from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.choosing import choose_cluster
 from mesh.api.inquiries import ask, clusters_of, told_failures
 from mesh.api.records import LAST, ambiguous
@@ -56,7 +56,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     found: dict[str, DetachedRun] = {}
     failures: list[str] = []
     for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
-        inquiry = ask(asked, {"question": "tapes"}, reach=REACH)
+        inquiry = ask(asked, {"question": "tapes"}, reach=TCP_TIMEOUT_S)
         failures += told_failures(asked, inquiry)
         for answered in inquiry.answers.values():
             for tape in answered.answer["tapes"]:

@@ -41,7 +41,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], on_
 
     on_answer: called for each answer as it comes, in a thread of its own
     """
-    from mesh.engine.inquiry import PATIENCE, Inquiry
+    from mesh.engine.inquiry import ANSWER_TIMEOUT_S, Inquiry
 
     parts = distinct(clusters)
     hosts = tuple(host for part in parts for host in part.hosts)
@@ -53,7 +53,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], on_
     inquiry = Inquiry(
         place_ranks(hosts),
         question,
-        PATIENCE,
+        ANSWER_TIMEOUT_S,
         limit=HOST_LIMIT_S * math.ceil(most / PARALLEL_HOSTS),
         is_paused=lambda: prompts.is_open,
     )

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
-MOST_NAMED = 8  # hosts in one message
-STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
+NAMES_SHOWN = 8  # hosts in one message
+STOP_TIMEOUT_S = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_PATIENCE)
+    inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_TIMEOUT_S)
     troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
@@ -145,7 +145,7 @@ def agreed(gpus: Mapping[str, int]) -> int:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" if names[NAMES_SHOWN:] else "")
 
 
 class FoundRun(Struct, frozen=True, kw_only=True):
@@ -193,12 +193,12 @@ def ask(
 
     then, each_machine, wanted: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing
     """
-    from mesh.engine.inquiry import PATIENCE, Inquiry
+    from mesh.engine.inquiry import ANSWER_TIMEOUT_S, Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = replace(spec, sync=False, lock=False)
     placement = place_ranks(cluster.hosts)
-    inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
+    inquiry = Inquiry(placement, question, patience or ANSWER_TIMEOUT_S, then, each_machine=each_machine, wanted=wanted)
     showing = Showing(kept=False, quiet=quiet)
     outcome, _, _ = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=inquiry, reach_limit_s=reach))
     if outcome.cause is Cause.SIGNAL:
@@ -331,7 +331,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     matching = sorted(run for run in known if run.startswith(name))
     where = ", ".join(cluster.name for cluster in clusters)
     if len(matching) > 1 and not name:
-        raise UsageError(f"several runs are on {where}: {', '.join(matching[-MOST_NAMED:])}", hint="name one of them")
+        raise UsageError(f"several runs are on {where}: {', '.join(matching[-NAMES_SHOWN:])}", hint="name one of them")
     if len(matching) > 1:
         raise ambiguous(name, matching)
     wanted = f"no run {name!r}" if name else "no run"
@@ -339,6 +339,6 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         hint = "`mesh check CLUSTER` shows what is wrong there; --cluster asks one alone"
         raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
     if not matching:
-        runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
+        runs = f"`mesh ps` shows {', '.join(sorted(known)[-NAMES_SHOWN:])}" if known else "`mesh ps` shows none at all"
         raise UsageError(f"{wanted} is on {where}", hint=runs)
     return matching[0]

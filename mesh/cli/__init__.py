@@ -1,1 +1,1 @@
-"""The ``mesh`` command: the option table, the commands, and tables for people. Each command calls one function of api."""
+"""The ``mesh`` command: the option table, the commands, and tables for people. A command calls one function of api."""

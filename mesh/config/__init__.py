@@ -1,1 +1,1 @@
-"""Readers of flags, environment and YAML files, which return core values. No layer above reads a setting from anywhere."""
+"""Readers of flags, environment and YAML files, which return core values. No layer above reads settings itself."""

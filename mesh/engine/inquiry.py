@@ -14,8 +14,8 @@ from mesh.core.pull import NotPulled
 from mesh.engine.orders import Ask, Finish, Order
 
 Questions = Mapping[int, Mapping[str, Any]]  # by node
-PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
-SLOW = 50e3  # bytes per second that what comes with a question may take
+ANSWER_TIMEOUT_S = 20.0  # seconds for an answer; beyond it the host is as good as lost
+ENCLOSED_BYTES_PER_S = 50e3  # bytes per second that what comes with a question may take
 
 
 class Inquiry:
@@ -25,7 +25,7 @@ class Inquiry:
         self,
         placement: Placement,
         question: Mapping[str, Any],
-        patience: float = PATIENCE,
+        patience: float = ANSWER_TIMEOUT_S,
         then: Callable[[Inquiry], Questions] | None = None,
         *,
         each_machine: bool = False,
@@ -157,7 +157,7 @@ class Inquiry:
 
     def _ask(self, node: int, question: Mapping[str, Any], enclosed: bytes = b"") -> Order:
         self._asked[node] = question
-        self._waiting[node] = self._now + self._patience + len(enclosed) / SLOW
+        self._waiting[node] = self._now + self._patience + len(enclosed) / ENCLOSED_BYTES_PER_S
         return Ask(node=node, question=question, lasting=self._lasting, enclosed=enclosed)
 
     def _let_go(self, node: int) -> Order:

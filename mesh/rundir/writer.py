@@ -40,7 +40,7 @@ from mesh.verdict.verdict import Verdict, make_verdict
 
 BUFFER_BYTES = 1 << 20  # of output that wait in memory
 FLUSH_DELAY_S = 0.2  # for more output to come; a crash loses no more than that
-NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
+INDEX_MERGE_S = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL_BYTES = 1 << 16  # of a log that are read for its last lines
 
@@ -239,7 +239,7 @@ class StoreSink:
         log.add(event.data)
         self._changed[number] = log
         last = self._record
-        if last and last[1] == number and 0 <= event.time - last[0] < NEAR:
+        if last and last[1] == number and 0 <= event.time - last[0] < INDEX_MERGE_S:
             self._record = last[0], number, log.size
         else:
             self._end_record()

@@ -16,7 +16,7 @@ import fabric
 import paramiko
 
 from mesh.backends.ssh.advice import advice, no_agent, reason, target
-from mesh.backends.ssh.ahead import PARALLEL, Begun
+from mesh.backends.ssh.ahead import PARALLEL_CONNECTIONS, Begun
 from mesh.backends.ssh.config import load_ssh_config
 from mesh.backends.ssh.connection import Shared, SshConnection
 from mesh.backends.ssh.login import Secrets
@@ -29,13 +29,13 @@ from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 
 NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
-TRIES = 3
+CONNECT_TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
-CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
+RECEIVE_BYTES = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
-NARROW = 1 << 18  # bytes on their way to one host at least
-RATE = 125e6  # bytes a second, a gigabit
-PATIENCE = 1.0  # seconds without a grant, after which nothing is withheld any more
+WINDOW_MIN_BYTES = 1 << 18  # bytes on their way to one host at least
+LINK_BYTES_PER_S = 125e6  # bytes a second, a gigabit
+WINDOW_GRANT_TIMEOUT_S = 1.0  # seconds without a grant, after which nothing is withheld any more
 
 # Errors reach us as exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -71,7 +71,7 @@ class SshChannel:
         if "OpenSSH" not in self._channel.get_transport().remote_version:
             return
         with self._channel.lock:
-            most = min(self._channel.out_window_size, max(NARROW, round_trip * RATE))
+            most = min(self._channel.out_window_size, max(WINDOW_MIN_BYTES, round_trip * LINK_BYTES_PER_S))
             self._withheld += self._channel.out_window_size - int(most)
             self._channel.out_window_size = int(most)
 
@@ -79,13 +79,13 @@ class SshChannel:
         """Until something may be sent; the whole window is used where that takes long."""
         channel = self._channel
         with channel.lock:
-            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(PATIENCE)):
+            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(WINDOW_GRANT_TIMEOUT_S)):
                 # More may have been granted since the time was up.
                 channel.out_window_size, self._withheld = channel.out_window_size + self._withheld, 0
 
     def receive(self) -> bytes:
         try:
-            return self._channel.recv(CHUNK)
+            return self._channel.recv(RECEIVE_BYTES)
         except (OSError, EOFError):
             return b""
 
@@ -95,7 +95,7 @@ class SshChannel:
             status = self._channel.exit_status
         said = b""
         while self._channel.recv_stderr_ready() and len(said) < STDERR_KEPT:
-            said += self._channel.recv_stderr(CHUNK)
+            said += self._channel.recv_stderr(RECEIVE_BYTES)
         return Farewell(status=status, stderr=said[-STDERR_KEPT:])
 
     def ask(self) -> None:
@@ -169,8 +169,8 @@ class SshBackend:
         environ: Mapping[str, str],
         connect_timeout: float = 0.0,
         passwords: Passwords,
-        tries: int = TRIES,
-        parallel: int = PARALLEL,
+        tries: int = CONNECT_TRIES,
+        parallel: int = PARALLEL_CONNECTIONS,
         reach: float = math.inf,
         begun: Begun | None = None,
     ) -> None:
