@@ -122,7 +122,6 @@ class Scratch:
             directory=self.directory,
             left=read_left(read_record(self.directory), open_events(self.directory)),
             fetch=have,
-            skip={},
             hide={},
             told=self.directory / LOGS,
             begin="here",
@@ -165,7 +164,6 @@ class Place:
                 directory=self._directory,
                 left=left,
                 fetch={},
-                skip={},
                 hide=have if begin == "here" else {},
                 told=directory / LOGS,
                 begin=begin,
@@ -175,9 +173,10 @@ class Place:
             left = read_left(read_record(directory), lock)
             left = replace(left, about={**found.about, **left.about})
             fetch = {} if begin == "start" else left.have
-            skip = left.have if begin == "start" else {}
+            if begin == "start":
+                left = replace(left, skip=left.have)
             self.attaching = Attaching(
-                directory=directory, left=left, fetch=fetch, skip=skip, hide={}, told=directory / LOGS, begin=begin
+                directory=directory, left=left, fetch=fetch, hide={}, told=directory / LOGS, begin=begin
             )
 
     def told(self, result: RunResult) -> RunResult:

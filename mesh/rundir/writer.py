@@ -58,22 +58,20 @@ class StoreSink:
         spec: RunSpec,
         cluster_name: str,
         placement: Placement,
-        tell: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
         left: Left | None = None,
-        skip: Mapping[tuple[int, Stream], int] | None = None,
     ) -> None:
-        """tell: called once, with what keeps the directory from being complete.
+        """report: called once, with the reason why the directory is not complete
 
-        left: what another client has left there, and is gone on with; the caller holds its lock
-        skip: bytes of each stream that come once more, and are there already
+        left: the state in which another client has left the directory; the caller holds its lock
         """
         self.directory, self.logs = directory, directory / LOGS
         self.problem = ""
-        self._tell, self._placement, self._prerun = tell, placement, spec.prerun
+        self._report, self._placement, self._prerun = report, placement, spec.prerun
         self._started: list[Started] = []
         self._left_out: list[dict[str, Any]] = [dict(item) for item in left.left_out] if left else []
         self._told = set(left.told) if left else set()  # what is in events.jsonl once
-        self._skip = dict(skip or {})
+        self._skip = dict(left.skip) if left else {}
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         count = 2 * placement.world_size + len(placement.hosts)
         self._index_shares = max(1, count // 4)
@@ -325,7 +323,7 @@ class StoreSink:
     def _failed(self, error: OSError) -> None:
         if not self.problem:
             self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
-            self._tell(self.problem)
+            self._report(self.problem)
 
 
 def open_events(directory: Path) -> int:

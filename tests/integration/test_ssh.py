@@ -69,9 +69,9 @@ class Client:
         tries: int = 3,
         **cluster: object,
     ) -> list[Channel | HostUnreachable]:
-        made = Cluster(name="pod", hosts=hosts, **cluster)  # type: ignore[arg-type]
+        made = Cluster(name="pod", hosts=hosts, connect_timeout=timeout, **cluster)  # type: ignore[arg-type]
         passwords = Passwords(made.password_env, environ or {}, ask)
-        backend = SshBackend(made, environ=environ or {}, passwords=passwords, connect_timeout=timeout, tries=tries)
+        backend = SshBackend(made, environ=environ or {}, passwords=passwords, tries=tries)
         self.backends.append(backend)
         found = {opened.node: opened.result for opened in backend.open(hosts, argv)}
         return [found[node] for node in range(len(hosts))]
@@ -349,8 +349,8 @@ def test_logins_beyond_maxstartups_are_tried_again(client: Client) -> None:
 def test_giving_up_while_connecting(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
         host = client.host(address="127.0.0.1", port=silent.getsockname()[1])
-        cluster = Cluster(name="pod", hosts=(host,))
-        backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}), connect_timeout=60)
+        cluster = Cluster(name="pod", hosts=(host,), connect_timeout=60.0)
+        backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}))
         threading.Timer(0.3, backend.close).start()
         assert list(backend.open([host], ["true"])) == []
 
