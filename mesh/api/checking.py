@@ -16,6 +16,7 @@ from mesh.app.owner import Owners
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
+from mesh.core.question import Question
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.check.checkup import Checkup
 
     checkup = Checkup(place_ranks(cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
-    inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=TCP_TIMEOUT_S)
+    inquiry = ask(cluster, Question(message=checkup.question()), then=checkup.then, reach=TCP_TIMEOUT_S)
     return [
         HostReport(host=host.name, findings=(*findings, *carrier_of(cluster).findings(host)))
         for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)

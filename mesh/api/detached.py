@@ -22,6 +22,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import runs_directory
+from mesh.core.question import Question
 from mesh.core.run import RunSpec, followed
 from mesh.hosts.interfaces import Purpose
 from mesh.rundir.layout import LOGS, SUFFIX
@@ -56,7 +57,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     found: dict[str, DetachedRun] = {}
     failures: list[str] = []
     for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
-        inquiry = ask(asked, {"question": "tapes"}, reach=TCP_TIMEOUT_S)
+        inquiry = ask(asked, Question(message={"question": "tapes"}), reach=TCP_TIMEOUT_S)
         failures += told_failures(asked, inquiry)
         for answered in inquiry.answers.values():
             for tape in answered.answer["tapes"]:

@@ -24,6 +24,7 @@ from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.core.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 from mesh.rundir.records import RUN_ID, Record
@@ -82,7 +83,7 @@ def ps(
     Raises UsageError.
     """
     failures: list[str] = []
-    question = {"question": "runs"}
+    question = Question(message={"question": "runs"})
     gathering = _Gathering(show)
     if cluster:
         for found in clusters_of(cluster, options, clusters_file, failures):
@@ -106,7 +107,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_TIMEOUT_S)
+    inquiry = ask(found, Question(message={"question": "clean", "dry_run": dry_run}, answer_s=STOP_TIMEOUT_S))
     troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
@@ -119,7 +120,7 @@ def clean(
 
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
-    inquiry = ask(cluster, {"question": "gpus"}, quiet=quiet)
+    inquiry = ask(cluster, Question(message={"question": "gpus"}), quiet=quiet)
     troubles = told_failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
@@ -180,25 +181,19 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
 
 def ask(
     cluster: Cluster,
-    question: Mapping[str, Any],
-    patience: float = 0.0,
+    question: Question,
     then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
-    reach: float = math.inf,
     *,
-    each_machine: bool = False,
-    wanted: Callable[[str], bytes] = lambda name: b"",
+    reach: float = math.inf,
     quiet: bool = False,
 ) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual.
-
-    then, each_machine, wanted: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing
-    """
-    from mesh.engine.inquiry import ANSWER_TIMEOUT_S, Inquiry
+    """Ask every host. then: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing"""
+    from mesh.engine.inquiry import Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = replace(spec, sync=False, lock=False)
     placement = place_ranks(cluster.hosts)
-    inquiry = Inquiry(placement, question, patience or ANSWER_TIMEOUT_S, then, each_machine=each_machine, wanted=wanted)
+    inquiry = Inquiry(placement, question, then)
     showing = Showing(kept=False, quiet=quiet)
     outcome, _, _ = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=inquiry, reach_limit_s=reach))
     if outcome.cause is Cause.SIGNAL:
@@ -324,7 +319,7 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     known: set[str] = set()
     silent: list[str] = []
     for cluster in clusters:
-        inquiry = ask(cluster, {"question": "runs"})
+        inquiry = ask(cluster, Question(message={"question": "runs"}))
         silent += told_failures(cluster, inquiry)
         for answered in inquiry.answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}

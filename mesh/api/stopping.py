@@ -7,6 +7,7 @@ from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters
 from mesh.api.records import find_record
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.question import Question
 from mesh.rundir.records import State
 
 
@@ -39,11 +40,11 @@ def stop(
         )
     else:
         where = find_run(run, cluster, options, clusters_file)
-    question = {"question": "stop", "run": where.run, "grace": options.grace}
+    message = {"question": "stop", "run": where.run, "grace": options.grace}
     stopped: set[str] = set()
     troubles = list(where.problems)
     for found in where.clusters:
-        inquiry = ask(found, question, STOP_TIMEOUT_S)
+        inquiry = ask(found, Question(message=message, answer_s=STOP_TIMEOUT_S))
         troubles += told_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}
