@@ -20,6 +20,7 @@ from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
 from mesh.core.outcome import Cause
+from mesh.core.question import Question
 from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.rundir.layout import LOGS
 from mesh.rundir.records import Record, State
@@ -129,7 +130,7 @@ def _tell(
     for found in where.clusters:
         if where.record and where.record.hosts:
             found = with_hosts(found, where.record.hosts)
-        inquiry = ask(found, {**question, "run": where.run})
+        inquiry = ask(found, Question(message={**question, "run": where.run}))
         troubles += told_failures(found, inquiry)
         for answered in inquiry.answers.values():
             told += answered.answer["told"]

@@ -16,6 +16,7 @@ from mesh.app.owner import Owners
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
+from mesh.core.question import Question
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mesh.core.findings import Finding
 
 DEFAULTS = Options()
-REACH = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
+TCP_TIMEOUT_S = 3.0  # seconds for a host to take a connection; a packet that was lost is sent again after 1 s
 _ACTIVATED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([^\s\"';&|]+)/bin/activate(?=$|[\s\"';&|])", re.MULTILINE)
 # Other words that may choose the interpreter of the ranks, in a way that cannot be seen from here.
 _CHOOSES = re.compile(r"\b(?:conda|mamba|micromamba|pyenv|module|activate|PATH)\b")
@@ -149,7 +150,7 @@ def _check(cluster: Cluster, wanted: Wanted) -> list[HostReport]:
     from mesh.check.checkup import Checkup
 
     checkup = Checkup(place_ranks(cluster.hosts, slices=cluster.slices), wanted, new_key(), Owners().is_dead)
-    inquiry = ask(cluster, checkup.question(), then=checkup.then, reach=REACH)
+    inquiry = ask(cluster, Question(message=checkup.question()), then=checkup.then, reach=TCP_TIMEOUT_S)
     return [
         HostReport(host=host.name, findings=(*findings, *carrier_of(cluster).findings(host)))
         for host, findings in zip(cluster.hosts, checkup.findings(inquiry), strict=True)

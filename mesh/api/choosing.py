@@ -13,7 +13,7 @@ from mesh.app.owner import user_name
 from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, is_cluster, load_clusters
 from mesh.config.project import Project, load_project
 from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
-from mesh.config.settings import Options, kept, patient, run_spec
+from mesh.config.settings import Client, Options, kept, patient, run_spec
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import DEFAULT_LEASE, RunSpec
@@ -79,7 +79,8 @@ def make_spec(project: Project, options: Options, command: Sequence[str]) -> Run
     # A program may have replaced stderr, also by None.
     is_terminal = getattr(sys.stderr, "isatty", bool)()
     lease = LEASE_ON_A_TERMINAL_S if is_terminal else DEFAULT_LEASE
-    return run_spec(project, options, command, new_run_id(), os.environ, user_name(), _place(), lease)
+    client = Client(user=user_name(), machine=_place(), environ=os.environ, lease=lease)
+    return run_spec(project, options, command, new_run_id(), client)
 
 
 def _place() -> str:

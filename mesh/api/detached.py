@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.checking import REACH
+from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.choosing import choose_cluster
 from mesh.api.inquiries import ask, clusters_of, told_failures
 from mesh.api.records import LAST, ambiguous
@@ -22,6 +22,7 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import runs_directory
+from mesh.core.question import Question
 from mesh.core.run import RunSpec, followed
 from mesh.hosts.interfaces import Purpose
 from mesh.rundir.layout import LOGS, SUFFIX
@@ -56,7 +57,7 @@ def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     found: dict[str, DetachedRun] = {}
     failures: list[str] = []
     for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
-        inquiry = ask(asked, {"question": "tapes"}, reach=REACH)
+        inquiry = ask(asked, Question(message={"question": "tapes"}), reach=TCP_TIMEOUT_S)
         failures += told_failures(asked, inquiry)
         for answered in inquiry.answers.values():
             for tape in answered.answer["tapes"]:
@@ -122,7 +123,6 @@ class Scratch:
             directory=self.directory,
             left=read_left(read_record(self.directory), open_events(self.directory)),
             fetch=have,
-            skip={},
             hide={},
             told=self.directory / LOGS,
             begin="here",
@@ -165,7 +165,6 @@ class Place:
                 directory=self._directory,
                 left=left,
                 fetch={},
-                skip={},
                 hide=have if begin == "here" else {},
                 told=directory / LOGS,
                 begin=begin,
@@ -175,9 +174,10 @@ class Place:
             left = read_left(read_record(directory), lock)
             left = replace(left, about={**found.about, **left.about})
             fetch = {} if begin == "start" else left.have
-            skip = left.have if begin == "start" else {}
+            if begin == "start":
+                left = replace(left, skip=left.have)
             self.attaching = Attaching(
-                directory=directory, left=left, fetch=fetch, skip=skip, hide={}, told=directory / LOGS, begin=begin
+                directory=directory, left=left, fetch=fetch, hide={}, told=directory / LOGS, begin=begin
             )
 
     def told(self, result: RunResult) -> RunResult:

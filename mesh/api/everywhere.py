@@ -23,6 +23,7 @@ from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Backend, Channel, NoAgent, Opened
 from mesh.core.outcome import Cause
+from mesh.core.question import Question
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
@@ -36,12 +37,12 @@ JOIN_TIMEOUT_S = 5.0  # for a thread to end after its backend was closed
 OnAnswer = Callable[[str, Mapping[str, Any]], object]  # is called with the name of a host and its answer
 
 
-def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], on_answer: OnAnswer) -> list[str]:
+def ask_everywhere(clusters: Sequence[Cluster], question: Question, on_answer: OnAnswer) -> list[str]:
     """Ask every host of these clusters; return the hosts that gave no answer in time, one line each.
 
     on_answer: called for each answer as it comes, in a thread of its own
     """
-    from mesh.engine.inquiry import PATIENCE, Inquiry
+    from mesh.engine.inquiry import Inquiry
 
     parts = distinct(clusters)
     hosts = tuple(host for part in parts for host in part.hosts)
@@ -53,7 +54,6 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Mapping[str, Any], on_
     inquiry = Inquiry(
         place_ranks(hosts),
         question,
-        PATIENCE,
         limit=HOST_LIMIT_S * math.ceil(most / PARALLEL_HOSTS),
         is_paused=lambda: prompts.is_open,
     )

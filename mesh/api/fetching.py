@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from mesh.api.checking import REACH
+from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
@@ -83,7 +83,7 @@ class Fetch:
                 showing=Showing(quiet=True),
                 decider=self._decider,
                 attaching=attaching,
-                reach_limit_s=REACH,
+                reach_limit_s=TCP_TIMEOUT_S,
             )
             outcome, _, store = launch(parts)
         except MeshError as error:

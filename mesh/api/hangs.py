@@ -18,6 +18,7 @@ from mesh.api.records import LAST
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
+from mesh.core.question import Question
 from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.core.stacks import Group, ended, fold, notes
 
@@ -52,11 +53,12 @@ def stacks(
     placement = found.record.placement if found.record and found.record.hosts else None
     chosen = choose_ranks("--rank", ranks, placement) if ranks else None
     tool, load = _py_spy()
-    question = {"question": "stacks", "run": found.run, "tool": tool}
+    message = {"question": "stacks", "run": found.run, "tool": tool}
+    question = Question(message=message, each_machine=True, wanted=lambda name: load())
     answers: list[tuple[str, Answer]] = []
     failures = list(found.problems)
     for one in found.clusters:
-        inquiry = ask(one, question, each_machine=True, wanted=lambda name: load())
+        inquiry = ask(one, question)
         failures += told_failures(one, inquiry)
         answers += [(one.hosts[node].name, answered.answer) for node, answered in sorted(inquiry.answers.items())]
     answers = _once(answers)

@@ -24,6 +24,7 @@ from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.outcome import Cause
+from mesh.core.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 from mesh.rundir.records import RUN_ID, Record
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from mesh.engine.inquiry import Inquiry
 
 DEFAULTS = Options()
-MOST_NAMED = 8  # hosts in one message
-STOP_PATIENCE = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
+NAMES_SHOWN = 8  # hosts in one message
+STOP_TIMEOUT_S = 3600.0  # seconds for the answer of a host that ends runs: each of them has its own grace
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ def ps(
     Raises UsageError.
     """
     failures: list[str] = []
-    question = {"question": "runs"}
+    question = Question(message={"question": "runs"})
     gathering = _Gathering(show)
     if cluster:
         for found in clusters_of(cluster, options, clusters_file, failures):
@@ -106,7 +107,7 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    inquiry = ask(found, {"question": "clean", "dry_run": dry_run}, STOP_PATIENCE)
+    inquiry = ask(found, Question(message={"question": "clean", "dry_run": dry_run}, answer_s=STOP_TIMEOUT_S))
     troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
@@ -119,7 +120,7 @@ def clean(
 
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
-    inquiry = ask(cluster, {"question": "gpus"}, quiet=quiet)
+    inquiry = ask(cluster, Question(message={"question": "gpus"}), quiet=quiet)
     troubles = told_failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
@@ -145,7 +146,7 @@ def agreed(gpus: Mapping[str, int]) -> int:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" if names[NAMES_SHOWN:] else "")
 
 
 class FoundRun(Struct, frozen=True, kw_only=True):
@@ -180,25 +181,19 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
 
 def ask(
     cluster: Cluster,
-    question: Mapping[str, Any],
-    patience: float = 0.0,
+    question: Question,
     then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
-    reach: float = math.inf,
     *,
-    each_machine: bool = False,
-    wanted: Callable[[str], bytes] = lambda name: b"",
+    reach: float = math.inf,
     quiet: bool = False,
 ) -> Inquiry:
-    """Ask every host. patience: seconds for an answer, 0: the usual.
-
-    then, each_machine, wanted: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing
-    """
-    from mesh.engine.inquiry import PATIENCE, Inquiry
+    """Ask every host. then: as with Inquiry; reach: as reach_limit_s of Parts; quiet: as with Showing"""
+    from mesh.engine.inquiry import Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
     spec = replace(spec, sync=False, lock=False)
     placement = place_ranks(cluster.hosts)
-    inquiry = Inquiry(placement, question, patience or PATIENCE, then, each_machine=each_machine, wanted=wanted)
+    inquiry = Inquiry(placement, question, then)
     showing = Showing(kept=False, quiet=quiet)
     outcome, _, _ = launch(Parts(spec=spec, cluster=cluster, showing=showing, decider=inquiry, reach_limit_s=reach))
     if outcome.cause is Cause.SIGNAL:
@@ -324,14 +319,14 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
     known: set[str] = set()
     silent: list[str] = []
     for cluster in clusters:
-        inquiry = ask(cluster, {"question": "runs"})
+        inquiry = ask(cluster, Question(message={"question": "runs"}))
         silent += told_failures(cluster, inquiry)
         for answered in inquiry.answers.values():
             known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
     matching = sorted(run for run in known if run.startswith(name))
     where = ", ".join(cluster.name for cluster in clusters)
     if len(matching) > 1 and not name:
-        raise UsageError(f"several runs are on {where}: {', '.join(matching[-MOST_NAMED:])}", hint="name one of them")
+        raise UsageError(f"several runs are on {where}: {', '.join(matching[-NAMES_SHOWN:])}", hint="name one of them")
     if len(matching) > 1:
         raise ambiguous(name, matching)
     wanted = f"no run {name!r}" if name else "no run"
@@ -339,6 +334,6 @@ def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
         hint = "`mesh check CLUSTER` shows what is wrong there; --cluster asks one alone"
         raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
     if not matching:
-        runs = f"`mesh ps` shows {', '.join(sorted(known)[-MOST_NAMED:])}" if known else "`mesh ps` shows none at all"
+        runs = f"`mesh ps` shows {', '.join(sorted(known)[-NAMES_SHOWN:])}" if known else "`mesh ps` shows none at all"
         raise UsageError(f"{wanted} is on {where}", hint=runs)
     return matching[0]

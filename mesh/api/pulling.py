@@ -21,6 +21,7 @@ from mesh.core.errors import UsageError
 from mesh.core.events import Event
 from mesh.core.outcome import Outcome
 from mesh.core.pull import NotPulled, Pulled
+from mesh.core.question import Question
 from mesh.core.run import Kind
 from mesh.rundir.results import PullResult, failures
 
@@ -68,7 +69,8 @@ def pull(
         done, failed = pull_summary(outcome, placement, collected.pulled, collected.missing, took, str(directory))
         return [*done, *_warned(project, place)] if done else [], failed
 
-    inquiry = Inquiry(place_ranks(found.hosts), {"question": "pull", "paths": list(paths)}, math.inf)
+    question = Question(message={"question": "pull", "paths": list(paths)}, answer_s=math.inf)
+    inquiry = Inquiry(place_ranks(found.hosts), question)
     showing = Showing(json=json, quiet=quiet, kept=False)
     outcome, placement, _ = launch(
         Parts(

@@ -20,9 +20,9 @@ from mesh.rundir.layout import EVENTS
 from mesh.rundir.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
 
 LAST = "last"
-KEPT = 50  # runs that `runs prune` keeps, however old
-KEPT_FOR = 30 * 86400.0  # seconds for which it keeps all others
-YOUNG = 3600.0  # seconds: what is no older may be a run that is just beginning
+RUNS_KEPT = 50  # runs that `runs prune` keeps, however old
+KEPT_FOR_S = 30 * 86400.0  # seconds for which it keeps all others
+BEGIN_TIME_S = 3600.0  # seconds: what is no older may be a run that is just beginning
 _REMOVED = ".removed"  # ends the name of a directory that is being removed
 
 
@@ -71,7 +71,7 @@ def prune(*, keep: int | None = None, older_than: float | None = None, dry_run: 
     Raises UsageError, and MeshError if a directory cannot be removed.
     """
     if keep is None and older_than is None:
-        keep, older_than = KEPT, KEPT_FOR
+        keep, older_than = RUNS_KEPT, KEPT_FOR_S
     if keep is not None and keep < 0:
         raise UsageError(f"--keep: expected a number of runs, found {keep}")
     return _prune(runs_directory(os.environ), keep or 0, older_than or 0.0, dry_run)
@@ -85,7 +85,7 @@ def _prune(directory: Path, keep: int, older_than: float, dry_run: bool) -> Iter
         path = directory / name
         record = read_record(path)
         age = now - (_changed(path) if record.ended is None else record.ended)
-        if record.state is State.ON or age < older_than or (record.ended is None and age < YOUNG):
+        if record.state is State.ON or age < older_than or (record.ended is None and age < BEGIN_TIME_S):
             continue
         size = size_on_disk(path)
         if dry_run or _remove(path):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mesh.api.fetching import fetch_end
-from mesh.api.inquiries import DEFAULTS, STOP_PATIENCE, FoundRun, ask, clusters_of, find_run, told_failures
+from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters_of, find_run, told_failures
 from mesh.api.records import find_record
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.question import Question
 from mesh.rundir.records import State
 
 
@@ -39,11 +40,11 @@ def stop(
         )
     else:
         where = find_run(run, cluster, options, clusters_file)
-    question = {"question": "stop", "run": where.run, "grace": options.grace}
+    message = {"question": "stop", "run": where.run, "grace": options.grace}
     stopped: set[str] = set()
     troubles = list(where.problems)
     for found in where.clusters:
-        inquiry = ask(found, question, STOP_PATIENCE)
+        inquiry = ask(found, Question(message=message, answer_s=STOP_TIMEOUT_S))
         troubles += told_failures(found, inquiry)
         for node, answered in inquiry.answers.items():
             stopped |= {told["run"] for told in answered.answer["stopped"]}

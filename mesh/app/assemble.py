@@ -43,7 +43,6 @@ class Attaching(Struct, frozen=True, kw_only=True):
     directory: Path
     left: Left  # written there before
     fetch: Place  # bytes of each rank's streams that need not come
-    skip: Place  # bytes that come again, and are in the directory
     hide: Place  # bytes that come, and are not shown
     told: Path  # the directory of logs that messages name
     begin: str  # "now": nothing of what was there when we came is shown
@@ -223,7 +222,6 @@ def _store(parts: Parts, placement: Placement, screen: Screen) -> StoreSink:
         spec=parts.spec,
         cluster_name=parts.cluster.name,
         placement=placement,
-        tell=screen.report_incomplete_logs,
+        report=screen.report_incomplete_logs,
         left=attaching.left if attaching else None,
-        skip=attaching.skip if attaching else None,
     )

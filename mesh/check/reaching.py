@@ -12,7 +12,7 @@ from mesh.core.cluster import Placement
 from mesh.core.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
 
-ROUNDS = 4
+REACHING_ROUNDS = 4
 ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
 OPEN = "let hosts reach each other on every TCP port: ranks, large syncs and detached runs need it"
 # The results of a try (remote/agent/reach.py): in words, and what to do.
@@ -77,7 +77,7 @@ class Network:
                 node: {"question": "try", "key": self._key, "targets": [[one.address, one.port] for one in tries]}
                 for node, tries in self._tries.items()
             }
-        if 1 < len(inquiry.rounds) < ROUNDS:
+        if 1 < len(inquiry.rounds) < REACHING_ROUNDS:
             return {node: {"question": "hush"} for node in here}
         return {}
 

@@ -21,6 +21,7 @@ from mesh.core.events import (
 )
 from mesh.core.findings import Finding, Verdict
 from mesh.core.outcome import Outcome
+from mesh.core.question import Question
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.engine.orders import Order, Tell
 from mesh.engine.supervisor import Supervisor
@@ -50,7 +51,7 @@ class Vetted:
 
     def __init__(self, supervisor: Supervisor, checkup: Examination, placement: Placement) -> None:
         self._supervisor, self._checkup = supervisor, checkup
-        self._inquiry = Inquiry(placement, checkup.question(), then=self._then)
+        self._inquiry = Inquiry(placement, Question(message=checkup.question()), then=self._then)
         self._kept: list[Event] = []  # events that the supervisor has not seen
         self._tick = Tick(time=0.0, monotonic=0.0)
         self._is_asking, self._is_answered = True, False

@@ -42,10 +42,10 @@ class Option(Generic[T]):
     name: str  # without dashes, as "host-grace"
     commands: tuple[str, ...]  # that have it
     group: str  # heading in the help
+    metavar: str  # stands for the value in the help; "": a switch, which takes none
     help: str
     read: Callable[[str, str], T]  # from the flag's name and the text after it; raises UsageError
     default: T  # where it is not given
-    metavar: str = ""  # stands for the value in the help; "": a switch, which takes none
     bare: T | None = None  # the value where none follows; None: one must follow
     short: str = ""  # as "-d"
     joined: Callable[[T, T], T] | None = None  # combines the values of a repeated option; None: the last one wins
@@ -99,42 +99,25 @@ class Given:
 
 
 AnyOption: TypeAlias = Option[Any]
-TABLE: list[AnyOption] = []  # all of them, in the order of this module: that of the help
-
-
-def value(
-    name: str,
-    commands: tuple[str, ...],
-    group: str,
-    metavar: str,
-    about: str,
-    read: Callable[[str, str], T],
-    default: T,
-    **more: Any,
-) -> Option[T]:
-    """Add an option with a value to the table. The parameters are the fields of Option."""
-    option = Option(name, commands, group, about, read, default, metavar, **more)
-    TABLE.append(option)
-    return option
 
 
 def text(name: str, commands: tuple[str, ...], group: str, metavar: str, about: str, **more: Any) -> Option[str]:
-    """Add an option whose value is taken as it is."""
-    return value(name, commands, group, metavar, about, _as_text, more.pop("default", ""), **more)
+    """Return an option whose value is taken as it is."""
+    return Option(name, commands, group, metavar, about, _as_text, more.pop("default", ""), **more)
 
 
 def switch(
     name: str, commands: tuple[str, ...], group: str, about: str, *, on: bool = True, **more: Any
 ) -> Option[bool]:
-    """Add an option without a value, which is ``on`` where it is given."""
-    return value(name, commands, group, "", about, lambda flag, text: on, not on, **more)
+    """Return an option without a value, which is ``on`` where it is given."""
+    return Option(name, commands, group, "", about, lambda flag, text: on, not on, **more)
 
 
 def seconds(name: str, commands: tuple[str, ...], about: str, group: str = ENDS) -> Option[float | None]:
-    """Add an option in seconds; its field in Options and its MESH_ variable have its name."""
+    """Return an option in seconds; its field in Options and its MESH_ variable have its name."""
     variable = f"MESH_{name.upper().replace('-', '_')}"
     field = name.replace("-", "_")
-    return value(name, commands, group, "SECONDS", about, read_seconds, None, variable=variable, field=field)
+    return Option(name, commands, group, "SECONDS", about, read_seconds, None, variable=variable, field=field)
 
 
 def _as_text(flag: str, text: str) -> str:
@@ -178,10 +161,10 @@ CONNECT_TIMEOUT = seconds(
     "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
 )
 
-ROLES: Option[tuple[Role, ...]] = value(
+ROLES: Option[tuple[Role, ...]] = Option(
     "role", ("run",), RANKS, "ROLE", "LABEL@HOSTS: shell text; repeatable", read_role, (), joined=add, field="roles"
 )
-NPROC = value(
+NPROC = Option(
     "nproc",
     STARTS,
     RANKS,
@@ -201,7 +184,7 @@ LAUNCHER = text(
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
-MASTER_PORT = value(
+MASTER_PORT = Option(
     "master-port",
     (*STARTS, "check"),
     RANKS,
@@ -211,7 +194,7 @@ MASTER_PORT = value(
     0,
     field="master_port",
 )
-ENV: Option[Mapping[str, str]] = value(
+ENV: Option[Mapping[str, str]] = Option(
     "env",
     STARTS,
     RANKS,
@@ -271,7 +254,7 @@ WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, u
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip")
 
-WAIT = value(
+WAIT = Option(
     "wait",
     (*STARTS, "setup", "push"),
     SHARING,
@@ -282,8 +265,15 @@ WAIT = value(
     bare=math.inf,
     field="wait",
 )
-MAD_WAIT = value(
-    "wait", ("mad",), SHARING, "SECONDS", "wait for busy nodes, at most so long (or 10m)", _as_wait, 0.0, bare=math.inf
+MAD_WAIT = Option(
+    "wait",
+    ("mad",),
+    SHARING,
+    "SECONDS",
+    "wait for busy nodes, at most so long (or 10m)",
+    _as_wait,
+    0.0,
+    bare=math.inf,
 )
 SHARE = switch("share", ("run",), SHARING, "run beside others, in a copy of the workspace", field="share")
 EXCLUSIVE = switch(
@@ -302,10 +292,10 @@ STACKS_ON_TIMEOUT = switch(
     field="stacks_on_timeout",
 )
 
-PATHS: Option[Sequence[str]] = value(
+PATHS: Option[Sequence[str]] = Option(
     "path", ("check",), COMMAND, "PATH", "must be there, alike on all hosts; repeatable", _as_words, (), joined=add
 )
-PROGRAMS: Option[Sequence[str]] = value(
+PROGRAMS: Option[Sequence[str]] = Option(
     "program", ("check",), COMMAND, "NAME", "must be on PATH; repeatable", _as_words, (), joined=add
 )
 DRY_CLEAN = switch("dry-run", ("clean",), OTHER, "list it, and remove nothing")
@@ -325,13 +315,13 @@ FROM = text(
 SOME_RANKS = text("rank", ("logs", "signal", "stacks"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
 STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
-SINCE = value("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
+SINCE = Option("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
 GREP = text("grep", ("logs",), OUTPUT, "REGEX", "only lines in which this Python regex matches")
 FOLLOW = switch("follow", ("logs",), OUTPUT, "go on until the run has ended", short="-f")
 LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no host")
 
-KEEP = value("keep", ("runs",), OTHER, "N", "prune: the newest N stay", read_number, None)
-OLDER_THAN = value(
+KEEP = Option("keep", ("runs",), OTHER, "N", "prune: the newest N stay", read_number, None)
+OLDER_THAN = Option(
     "older-than", ("runs",), OTHER, "TIME", "prune: what ended within TIME stays (default: 30d)", read_seconds, None
 )
 DRY_PRUNE = switch("dry-run", ("runs",), OTHER, "prune: print what would be removed, and stop")
@@ -351,16 +341,22 @@ TPU_PREFIX = text("TPU_PREFIX", MULTIHOST, HOSTS, "NAME", "a TPU's name; pod sta
 TPU_COMMAND = text("COMMAND", MULTIHOST, COMMAND, "TEXT", "what every worker runs, as text for bash")
 SCRIPT_DIR = text("SCRIPT_DIR", MULTIHOST, FILES, "DIR", "the directory to send and to run in (default: .)")
 RUN_NAME = text("RUN_NAME", MULTIHOST, FILES, "NAME", "its directory's name on the hosts")
-USE_EXISTING_FOLDER = value(
+USE_EXISTING_FOLDER = Option(
     "USE_EXISTING_FOLDER", MULTIHOST, FILES, "BOOL", "run in RUN_NAME's directory, send nothing", read_flag, None
 )
-INTERNAL_IP = value(
+INTERNAL_IP = Option(
     "INTERNAL_IP", MULTIHOST, HOSTS, "BOOL", "this machine is in the TPUs' own network", read_flag, None
 )
 PROJECT = text("PROJECT", MULTIHOST, HOSTS, "NAME", "the TPUs' project (default: gcloud's)")
 ZONE = text("ZONE", MULTIHOST, HOSTS, "NAME", "the TPUs' zone (default: gcloud's)")
-SCP_TIMEOUT_SECS = value(
-    "SCP_TIMEOUT_SECS", MULTIHOST, FILES, "SECONDS", "for SCRIPT_DIR to be everywhere (default: 600)", read_number, None
+SCP_TIMEOUT_SECS = Option(
+    "SCP_TIMEOUT_SECS",
+    MULTIHOST,
+    FILES,
+    "SECONDS",
+    "for SCRIPT_DIR to be everywhere (default: 600)",
+    read_number,
+    None,
 )
 TPU_CLUSTERS = text("clusters", MULTIHOST, OTHER, "FILE", "take user and key from the cluster TPU_PREFIX in FILE")
 
@@ -369,7 +365,7 @@ MAD = ("mad",)
 MAD_MODEL = text("model", MAD, COMMAND, "TAG", "the tag of a model; required")
 MAD_NODES = text("nodes", MAD, HOSTS, "HOSTS", "by commas, the first one has rank 0; required")
 MAD_USER = text("ssh-user", MAD, HOSTS, "USER", "who logs in there; required")
-MAD_PASSWORD: Option[str | bool | None] = value(
+MAD_PASSWORD: Option[str | bool | None] = Option(
     "ssh-password",
     MAD,
     HOSTS,
@@ -392,6 +388,10 @@ MAD_PROGRAM = text("madengine-path", MAD, COMMAND, "PATH", "on the nodes (defaul
 MAD_ARGUMENTS = text("additional-args", MAD, COMMAND, "TEXT", "more words, split as a shell would")
 MAD_DIRECTORY = text("working-directory", MAD, FILES, "DIR", "in the home there (default: a copy of this directory)")
 MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as keys; flags win")
+
+
+# All options in the order of this module, which is that of the help.
+TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
 
 
 def options_of(command: str) -> list[AnyOption]:

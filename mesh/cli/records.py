@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from mesh.api import Record, Removed
-from mesh.cli.reports import MOST_COMMAND, age
+from mesh.cli.reports import COMMAND_WIDTH, age
 from mesh.core.amounts import told_bytes
 from mesh.core.escapes import plain
 from mesh.core.outcome import Cause
@@ -65,4 +65,4 @@ def _status(record: Record) -> str:
 def _command(record: Record) -> str:
     otherwise = f"mesh {'push' if record.kind == 'sync' else record.kind}" if record.kind else "-"
     text = (record.spec.told or otherwise).encode("utf-8", "backslashreplace").decode()
-    return plain(text.replace("\n", " "))[:MOST_COMMAND]
+    return plain(text.replace("\n", " "))[:COMMAND_WIDTH]

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mesh.keeper.packets import About
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
-MOST_COMMAND = 60  # characters of a command
-MOST_ROWS = 8  # of healthy hosts
-MOST = 16  # characters of a cell; longer texts stand below the table
+COMMAND_WIDTH = 60  # characters of a command
+HEALTHY_ROWS = 8  # healthy hosts that a long table shows
+CELL_WIDTH = 16  # characters of a cell; longer texts stand below the table
 
 
 def report_as_dict(report: HostReport) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     looked_at = [name for name in names if any(row[name] != SHORT["unknown"] for row in cells.values())]
     dull = [name for name in looked_at if all(row[name] in (SHORT["ok"], SHORT["unknown"]) for row in cells.values())]
     seen = [name for name in looked_at if name not in dull]
-    rows = [report for report in reports if len(reports) <= MOST_ROWS or _troubles(report)]
+    rows = [report for report in reports if len(reports) <= HEALTHY_ROWS or _troubles(report)]
     if rows:
         yield from aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])
     if len(rows) < len(reports):
@@ -112,7 +112,7 @@ def _run_row(line: RunLine, now: float) -> list[str]:
     state = f"{line.state}, detached" if line.detached else state
     since = age(now - line.since) if line.since else "-"
     counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
-    command = " ".join(line.command.split())[:MOST_COMMAND]  # a text may have several lines
+    command = " ".join(line.command.split())[:COMMAND_WIDTH]  # a text may have several lines
     return [line.run, line.cluster or "-", line.owner or "-", since, *counts, command]
 
 
@@ -188,4 +188,4 @@ def _cell(report: HostReport, name: str) -> str:
     found = [finding for finding in report.findings if finding.name == name]
     worst = next((v for v in ("failed", "warning", "unknown") if any(one.verdict.value == v for one in found)), "ok")
     told = found[0].told if len(found) == 1 and worst == "ok" else ""
-    return told if 0 < len(told) <= MOST else SHORT[worst]
+    return told if 0 < len(told) <= CELL_WIDTH else SHORT[worst]

@@ -95,6 +95,15 @@ class Options(Struct, frozen=True, kw_only=True):
         return self
 
 
+class Client(Struct, frozen=True, kw_only=True):
+    """The client that starts a run."""
+
+    user: str  # with machine and workspace, decides the directory on the hosts
+    machine: str
+    environ: Mapping[str, str]
+    lease: float = DEFAULT_LEASE  # seconds, where no option, variable or file sets it
+
+
 _TYPES = get_type_hints(Options)
 
 
@@ -170,17 +179,14 @@ def run_spec(
     options: Options,
     command: Sequence[str],
     run: str,
-    environ: Mapping[str, str],
-    user: str,
-    machine: str,
-    lease: float = DEFAULT_LEASE,
+    client: Client,
 ) -> RunSpec:
     """Return the spec of a run without its hosts: option > environment > project file > default. Raises UsageError.
 
     command: the words for execve
-    run: the id of the run; user, machine: who runs it and where, for the directory on the hosts
-    lease: seconds, where nobody chose any
+    run: the id of the run
     """
+    environ = client.environ
     if any(not isinstance(word, str) or "\0" in word for word in command):
         raise UsageError("the words of a command are texts without zero bytes")
     if options.stdin not in ("none", "rank0", "all"):
@@ -196,7 +202,7 @@ def run_spec(
         drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
-        lease=_seconds("lease", options.lease, environ, lease, least=1.0),
+        lease=_seconds("lease", options.lease, environ, client.lease, least=1.0),
         keep_going=options.keep_going,
         stdin=options.stdin,
         spool=project.spool,
@@ -204,7 +210,7 @@ def run_spec(
     )
     return RunSpec(
         run=run,
-        project=project_directory_name(project.workspace, user, machine),
+        project=project_directory_name(project.workspace, client.user, client.machine),
         workspace=project.workspace,
         groups=(Group(command=tuple(command), env=env, nproc=_nproc(options, env)),),
         rules=rules,

@@ -11,11 +11,11 @@ from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
 from mesh.core.pull import NotPulled
+from mesh.core.question import Question
 from mesh.engine.orders import Ask, Finish, Order
 
 Questions = Mapping[int, Mapping[str, Any]]  # by node
-PATIENCE = 20.0  # seconds for an answer; beyond it the host is as good as lost
-SLOW = 50e3  # bytes per second that what comes with a question may take
+ENCLOSED_BYTES_PER_S = 50e3  # bytes per second that what comes with a question may take
 
 
 class Inquiry:
@@ -24,27 +24,21 @@ class Inquiry:
     def __init__(
         self,
         placement: Placement,
-        question: Mapping[str, Any],
-        patience: float = PATIENCE,
+        question: Question,
         then: Callable[[Inquiry], Questions] | None = None,
         *,
-        each_machine: bool = False,
-        wanted: Callable[[str], bytes] = lambda name: b"",
         limit: float = math.inf,
         is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """patience: seconds for an answer; math.inf: it lasts, and a connection that ends meanwhile is made again.
+        """question: the first one; its rules hold for those that follow
 
         then: called whenever all hosts have answered, or have failed: the next questions, {} to end; hosts stay
         until then. None: each leaves when it has answered
-        each_machine: ask once where several hosts are one machine, reached alike: the others give no answer
-        wanted: what a host is to have that answers "wants"; it is asked the same once more then
         limit: seconds after which hosts that have not answered have failed, also those that are not reached yet
         is_paused: True while the user is asked for a password, which does not count
         """
-        self._placement, self._question, self._patience = placement, question, patience
-        self._then, self._wanted = then, wanted
-        self._machines: set[object] | None = set() if each_machine else None  # that have been asked
+        self._placement, self._question, self._then = placement, question, then
+        self._machines: set[object] | None = set() if question.each_machine else None  # that have been asked
         self._asked: dict[int, Mapping[str, Any]] = {}  # what each was asked last
         self._leaving: set[int] = set()  # who has been let go
         self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
@@ -53,7 +47,7 @@ class Inquiry:
         self._limit, self._is_paused = limit, is_paused
         self._time_left = limit  # seconds
         self._interrupted = 0
-        self._lasting = math.isinf(patience)
+        self._lasting = math.isinf(question.answer_s)
         self._incomplete = False  # a host does not bring all that it was asked for
         self._has_lost = False  # a host, while its answer was coming
         self.connected: dict[int, Connected] = {}
@@ -96,9 +90,9 @@ class Inquiry:
                 if self._is_asked(event):
                     self._owing.discard(node)
                     return [self._let_go(node)]
-                return [self._ask(node, self._question)]
+                return [self._ask(node, self._question.message)]
             case Answered(node=node, answer={"wants": str(name)}):
-                return [self._ask(node, self._asked[node], self._wanted(name))]
+                return [self._ask(node, self._asked[node], self._question.wanted(name))]
             case Answered(node=node):
                 self.rounds[-1][node] = event
                 self._owing.discard(node)
@@ -138,7 +132,7 @@ class Inquiry:
             return [self._ask(node, question) for node, question in questions.items()]
         self._then = None
         staying = [node for node in self._waiting if node not in self._leaving]
-        self._waiting.update(dict.fromkeys(staying, self._now + self._patience))
+        self._waiting.update(dict.fromkeys(staying, self._now + self._question.answer_s))
         return [self._let_go(node) for node in staying]
 
     def _may_ask(self, node: int) -> bool:
@@ -157,7 +151,7 @@ class Inquiry:
 
     def _ask(self, node: int, question: Mapping[str, Any], enclosed: bytes = b"") -> Order:
         self._asked[node] = question
-        self._waiting[node] = self._now + self._patience + len(enclosed) / SLOW
+        self._waiting[node] = self._now + self._question.answer_s + len(enclosed) / ENCLOSED_BYTES_PER_S
         return Ask(node=node, question=question, lasting=self._lasting, enclosed=enclosed)
 
     def _let_go(self, node: int) -> Order:

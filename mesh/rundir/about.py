@@ -14,7 +14,7 @@ from mesh.core import encoding
 from mesh.core.cluster import Placement
 from mesh.core.outcome import Outcome
 from mesh.core.run import RunSpec
-from mesh.rundir.layout import RUN, VERSION
+from mesh.rundir.layout import FORMAT_VERSION, RUN
 from mesh.rundir.records import UNFETCHED, read_about
 from mesh.verdict.verdict import Verdict
 
@@ -55,7 +55,7 @@ def describe(spec: RunSpec, cluster: str, placement: Placement) -> dict[str, obj
 def describe_begin(spec: RunSpec, cluster: str, placement: Placement) -> dict[str, object]:
     """Return run.json of a run that begins. cluster: its name"""
     return {
-        "version": VERSION,
+        "version": FORMAT_VERSION,
         "run": spec.run,
         "kind": spec.kind.value,
         "commands": [command.run for command in spec.commands],

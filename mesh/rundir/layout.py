@@ -8,7 +8,7 @@ import struct
 from mesh.core.cluster import Placement
 from mesh.core.events import Stream
 
-VERSION = 2  # of run.json and all that lies beside it
+FORMAT_VERSION = 2  # of run.json and all that lies beside it
 RUN, EVENTS, LOGS, INDEX = "run.json", "events.jsonl", "logs", "index"
 
 # A record of logs/index: seconds since the epoch, the log's number, and how far the log goes by then.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mesh.core.events import Stream
 from mesh.rundir.layout import EVENTS, SUFFIX, log_name, read_tail_name
@@ -25,6 +25,7 @@ class Left(Struct, frozen=True, kw_only=True):
     before: Mapping[str, int]  # bytes that a log's own file lacks, less those of the markers in their place
     left_out: Sequence[Mapping[str, Any]]  # as run.json has it
     told: frozenset[tuple[str, int]]  # events that are in events.jsonl: "started" and "exited" of which ranks
+    skip: Mapping[tuple[int, Stream], int] = field(default_factory=dict)  # bytes of each stream that come again
 
 
 def read_left(record: Record, lock: int) -> Left:

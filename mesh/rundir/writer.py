@@ -40,7 +40,7 @@ from mesh.verdict.verdict import Verdict, make_verdict
 
 BUFFER_BYTES = 1 << 20  # of output that wait in memory
 FLUSH_DELAY_S = 0.2  # for more output to come; a crash loses no more than that
-NEAR = 0.05  # seconds within which chunks that follow each other in one log are one in the index
+INDEX_MERGE_S = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL_BYTES = 1 << 16  # of a log that are read for its last lines
 
@@ -58,22 +58,20 @@ class StoreSink:
         spec: RunSpec,
         cluster_name: str,
         placement: Placement,
-        tell: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
         left: Left | None = None,
-        skip: Mapping[tuple[int, Stream], int] | None = None,
     ) -> None:
-        """tell: called once, with what keeps the directory from being complete.
+        """report: called once, with the reason why the directory is not complete
 
-        left: what another client has left there, and is gone on with; the caller holds its lock
-        skip: bytes of each stream that come once more, and are there already
+        left: the state in which another client has left the directory; the caller holds its lock
         """
         self.directory, self.logs = directory, directory / LOGS
         self.problem = ""
-        self._tell, self._placement, self._prerun = tell, placement, spec.prerun
+        self._report, self._placement, self._prerun = report, placement, spec.prerun
         self._started: list[Started] = []
         self._left_out: list[dict[str, Any]] = [dict(item) for item in left.left_out] if left else []
         self._told = set(left.told) if left else set()  # what is in events.jsonl once
-        self._skip = dict(skip or {})
+        self._skip = dict(left.skip) if left else {}
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
         count = 2 * placement.world_size + len(placement.hosts)
         self._index_shares = max(1, count // 4)
@@ -239,7 +237,7 @@ class StoreSink:
         log.add(event.data)
         self._changed[number] = log
         last = self._record
-        if last and last[1] == number and 0 <= event.time - last[0] < NEAR:
+        if last and last[1] == number and 0 <= event.time - last[0] < INDEX_MERGE_S:
             self._record = last[0], number, log.size
         else:
             self._end_record()
@@ -325,7 +323,7 @@ class StoreSink:
     def _failed(self, error: OSError) -> None:
         if not self.problem:
             self.problem = f"{error.strerror or error}: {error.filename or self.directory}"
-            self._tell(self.problem)
+            self._report(self.problem)
 
 
 def open_events(directory: Path) -> int:

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from mesh.backends.ssh.backend import CHUNK, NARROW, PATIENCE, RATE, SshBackend, SshChannel, remote_line
+from mesh.backends.ssh.backend import (
+    LINK_BYTES_PER_S,
+    RECEIVE_BYTES,
+    WINDOW_GRANT_TIMEOUT_S,
+    WINDOW_MIN_BYTES,
+    SshBackend,
+    SshChannel,
+    remote_line,
+)
 from mesh.backends.ssh.passwords import Passwords
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
@@ -61,9 +69,9 @@ class Client:
         tries: int = 3,
         **cluster: object,
     ) -> list[Channel | HostUnreachable]:
-        made = Cluster(name="pod", hosts=hosts, **cluster)  # type: ignore[arg-type]
+        made = Cluster(name="pod", hosts=hosts, connect_timeout=timeout, **cluster)  # type: ignore[arg-type]
         passwords = Passwords(made.password_env, environ or {}, ask)
-        backend = SshBackend(made, environ=environ or {}, passwords=passwords, connect_timeout=timeout, tries=tries)
+        backend = SshBackend(made, environ=environ or {}, passwords=passwords, tries=tries)
         self.backends.append(backend)
         found = {opened.node: opened.result for opened in backend.open(hosts, argv)}
         return [found[node] for node in range(len(hosts))]
@@ -114,19 +122,19 @@ def fill(channel: Channel | HostUnreachable, round_trip: float) -> tuple[int, in
     assert channel.receive() == b"\n"
     channel.pace(round_trip)
     granted, sent = channel._channel.out_window_size, 0
-    channel._channel.settimeout(PATIENCE)
+    channel._channel.settimeout(WINDOW_GRANT_TIMEOUT_S)
     with contextlib.suppress(ChannelClosed):
         while True:
-            channel.send(bytes(CHUNK))
-            sent += CHUNK
+            channel.send(bytes(RECEIVE_BYTES))
+            sent += RECEIVE_BYTES
     return granted, sent
 
 
 def test_no_more_is_on_its_way_than_a_fast_link_has(client: Client) -> None:
     """Of what its program does not read sshd would take 2 MB; it does so if it grants nothing for a while."""
     near, far = client.open(client.host(0), client.host(1), argv=(sys.executable, "-c", READS_NOTHING))
-    assert fill(near, 0.001)[0] == NARROW
-    assert fill(far, 0.01)[0] == 0.01 * RATE
+    assert fill(near, 0.001)[0] == WINDOW_MIN_BYTES
+    assert fill(far, 0.01)[0] == 0.01 * LINK_BYTES_PER_S
 
 
 def test_what_another_server_grants_is_used(client: Client) -> None:
@@ -135,13 +143,13 @@ def test_what_another_server_grants_is_used(client: Client) -> None:
     assert isinstance(near, SshChannel)
     near._channel.get_transport().remote_version = "SSH-2.0-AsyncSSH_2.14.0"
     granted, sent = fill(near, 0.001)
-    assert sent > granted - CHUNK > 1 << 20
+    assert sent > granted - RECEIVE_BYTES > 1 << 20
 
 
 def test_a_window_that_stays_shut_is_opened(client: Client) -> None:
     (near,) = client.open(client.host(), argv=(sys.executable, "-c", READS_NOTHING))
     granted, sent = fill(near, 0.001)
-    assert granted == NARROW
+    assert granted == WINDOW_MIN_BYTES
     assert sent > 1 << 20
 
 
@@ -160,7 +168,7 @@ def test_a_grant_that_comes_as_the_time_is_up_counts(client: Client, monkeypatch
     monkeypatch.setattr(channel.out_buffer_cv, "wait", times_out)
     channel.out_window_size = 0
     near._wait_for_window()
-    assert channel.out_window_size == 97_000 + granted - NARROW
+    assert channel.out_window_size == 97_000 + granted - WINDOW_MIN_BYTES
 
 
 def test_what_the_hosts_compute_quickest_is_agreed_on(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -341,8 +349,8 @@ def test_logins_beyond_maxstartups_are_tried_again(client: Client) -> None:
 def test_giving_up_while_connecting(client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
         host = client.host(address="127.0.0.1", port=silent.getsockname()[1])
-        cluster = Cluster(name="pod", hosts=(host,))
-        backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}), connect_timeout=60)
+        cluster = Cluster(name="pod", hosts=(host,), connect_timeout=60.0)
+        backend = SshBackend(cluster, environ={}, passwords=Passwords("", {}))
         threading.Timer(0.3, backend.close).start()
         assert list(backend.open([host], ["true"])) == []
 

@@ -21,7 +21,7 @@ from mesh.cli.parser import parse as parse_command
 from mesh.cli.program import COMMANDS, overview
 from mesh.cli.reference import page
 from mesh.config.project import load_project
-from mesh.config.settings import Options, patient, run_spec
+from mesh.config.settings import Client, Options, patient, run_spec
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.run import command_words
@@ -85,7 +85,7 @@ def test_each_variable_of_the_table_is_read(tmp_path: Path) -> None:
         if option.variable and option.variable != "MESH_CLUSTERS":
             project = load_project(tmp_path)
             environ = {option.variable: "77"}
-            spec = run_spec(project, Options(), ["true"], "r", environ, "me", "laptop")
+            spec = run_spec(project, Options(), ["true"], "r", Client(user="me", machine="laptop", environ=environ))
             cluster = patient(Cluster(name="pod", hosts=()), Options(), environ)
             assert getattr(cluster if option.field == "connect_timeout" else spec.rules, option.field) == 77.0
 

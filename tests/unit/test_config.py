@@ -17,7 +17,7 @@ from mesh.config.clusters import clusters_path, find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
 from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.selectors import select_hosts
-from mesh.config.settings import Options, given_command, run_spec
+from mesh.config.settings import Client, Options, given_command, run_spec
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import UsageError
 from mesh.core.prefix import filled
@@ -364,10 +364,14 @@ def test_the_examples_load_and_are_what_init_writes(tmp_path: Path) -> None:
 # ---- one run
 
 
+def client(environ: dict[str, str]) -> Client:
+    return Client(user="me", machine="laptop", environ=environ)
+
+
 def spec(typed: dict[str, object], words: list[str], environ: dict[str, str] | None = None, tmp: str = "/") -> RunSpec:
     project = replace(load_project(Path(tmp)), env={"A": "file", "B": "file"}, passed=("WANDB_*",), grace=7.0)
     options = given_of(COMMANDS["run"], typed, ()).options()
-    return run_spec(project, options, given_command(words, "usage"), "r", environ or {}, "me", "laptop")
+    return run_spec(project, options, given_command(words, "usage"), "r", client(environ or {}))
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -413,7 +417,7 @@ def test_values_of_options_that_no_flag_can_have() -> None:
     project = load_project(Path("/"))
     for options in (Options(timeout=float("nan")), Options(grace=-1.0), Options(drain=float("inf"))):
         with pytest.raises(UsageError, match="expected at least 0 s"):
-            run_spec(project, options, ["true"], "r", {}, "me", "laptop")
+            run_spec(project, options, ["true"], "r", client({}))
 
 
 HOSTS = Cluster(name="pod", hosts=tuple(Host(name=f"tpu-{n}", address=f"tpu-{n}") for n in range(6)))

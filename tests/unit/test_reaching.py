@@ -12,6 +12,7 @@ from mesh.check.vetting import Vetted
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.findings import Finding
+from mesh.core.question import Question
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.supervisor import Supervisor
 from tests.specs import spec_of
@@ -31,7 +32,7 @@ def found(
 ) -> dict[int, list[Finding]]:
     """What is found where these tries fail, by source and target; master: those of the first host's second port."""
     network = Network(place_ranks(HOSTS), "00", master_port)
-    inquiry = Inquiry(place_ranks(HOSTS), {"question": "check"}, then=network.then)
+    inquiry = Inquiry(place_ranks(HOSTS), Question(message={"question": "check"}), then=network.then)
     inquiry.handle(Tick(time=0, monotonic=0))
     for node in range(3):
         event = Connected(time=0, node=node, address=address.format(node), machine=f"m{node}")
@@ -114,7 +115,7 @@ def test_rounds_of_questions() -> None:
         asked.append(len(inquiry.rounds))
         return {node: {"question": len(inquiry.rounds)} for node in range(3)} if len(inquiry.rounds) < 3 else {}
 
-    inquiry = Inquiry(place_ranks(HOSTS), {"question": 0}, then=then)
+    inquiry = Inquiry(place_ranks(HOSTS), Question(message={"question": 0}), then=then)
 
     def questions(*events: object) -> list[object]:
         orders = [order for event in events for order in inquiry.handle(event)]  # type: ignore[arg-type]

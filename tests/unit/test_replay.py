@@ -20,7 +20,7 @@ from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
 from mesh.rundir.records import State, read_record
 from mesh.rundir.replay import Replay
-from mesh.rundir.writer import NEAR, StoreSink
+from mesh.rundir.writer import INDEX_MERGE_S, StoreSink
 from tests.specs import spec_of
 
 RUN = "20261121-101500-3f9c2a"
@@ -111,7 +111,7 @@ def test_since(chunks: list[tuple[int, Stream, int, float]], after: float) -> No
         end(sink)
         found = by_log(replayed(Path(name), rest=False, since=1000.0 + after))
     # Chunks are whole lines here. What is one record with what came before may be left out with it.
-    for key, data in by_log([one for one in outputs if one.time >= 1000.0 + after + NEAR]).items():
+    for key, data in by_log([one for one in outputs if one.time >= 1000.0 + after + INDEX_MERGE_S]).items():
         assert found.get(key, b"").endswith(data)
     most = by_log([one for one in outputs if one.time >= 1000.0 + after])
     assert all(most[key].endswith(data) for key, data in found.items())
@@ -212,7 +212,7 @@ def test_the_index_is_small(tmp_path: Path) -> None:
     for number in range(1000):
         sink.handle(Output(time=number / 10_000, node=0, rank=0, stream=Stream.STDOUT, data=b"x" * 1000))
     end(sink)
-    assert (tmp_path / RUN / "logs" / INDEX).stat().st_size <= 3 * RECORD.size * (0.1 / NEAR + 1)
+    assert (tmp_path / RUN / "logs" / INDEX).stat().st_size <= 3 * RECORD.size * (0.1 / INDEX_MERGE_S + 1)
 
 
 RUN_JSONS = [

@@ -10,6 +10,7 @@ from mesh.api import hangs
 from mesh.core.cluster import Host, Placement, place_ranks
 from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, Tick
 from mesh.core.outcome import Cause
+from mesh.core.question import Question
 from mesh.core.stacks import Gathered, ended, fold, full, notes, short
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Order, Say, Signal
@@ -124,7 +125,7 @@ def answered(node: int, **told: Any) -> Answered:
 
 def test_a_machine_is_asked_once() -> None:
     hosts = tuple(Host(name=name, address="a", port=port) for name, port in (("x", 0), ("y", 0), ("z", 23)))
-    inquiry = Inquiry(place_ranks(hosts), {"question": "stacks"}, each_machine=True)
+    inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "stacks"}, each_machine=True))
     kinds = [type(inquiry.handle(connected(node, "m"))[0]) for node in range(3)]
     assert kinds == [Ask, Finish, Ask]
 
@@ -132,7 +133,8 @@ def test_a_machine_is_asked_once() -> None:
 def test_a_machine_is_asked_once_in_each_round() -> None:
     hosts = tuple(Host(name=name, address="a") for name in ("x", "y"))
     more = [{0: {"question": 2}, 1: {"question": 2}}, {}]
-    inquiry = Inquiry(place_ranks(hosts), {"question": 1}, then=lambda inquiry: more.pop(0), each_machine=True)
+    question = Question(message={"question": 1}, each_machine=True)
+    inquiry = Inquiry(place_ranks(hosts), question, then=lambda inquiry: more.pop(0))
     for node in range(2):
         inquiry.handle(connected(node, "m"))
     assert inquiry.handle(answered(0)) == [Ask(node=0, question={"question": 2})]
@@ -143,7 +145,9 @@ def test_a_machine_is_asked_once_in_each_round() -> None:
 
 
 def test_a_host_that_wants_something_gets_it_and_is_asked_again() -> None:
-    inquiry = Inquiry(placement(1), {"question": "stacks"}, wanted=lambda name: name.encode() * 1_000_000)
+    inquiry = Inquiry(
+        placement(1), Question(message={"question": "stacks"}, wanted=lambda name: name.encode() * 1_000_000)
+    )
     inquiry.handle(Tick(time=1, monotonic=1))
     inquiry.handle(connected(0, "m"))
     (ask,) = inquiry.handle(answered(0, wants="x"))

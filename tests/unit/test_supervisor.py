@@ -35,6 +35,7 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.pull import NotPulled
+from mesh.core.question import Question
 from mesh.core.run import Kind, PrerunEntry, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
@@ -728,7 +729,7 @@ def test_what_keeps_the_first_host_from_a_lock_is_asked_of_the_others() -> None:
 class TestInquiry:
     def replay(self, *events: Event) -> Inquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
-        inquiry = Inquiry(place_ranks(hosts), {"question": "check"})
+        inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "check"}))
         inquiry.handle(Tick(time=1, monotonic=1))
         self.orders = [order for event in events for order in inquiry.handle(event)]
         return inquiry
@@ -747,7 +748,9 @@ class TestInquiry:
         """The time in which the user types a password does not count."""
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
         prompts = [False]
-        inquiry = Inquiry(place_ranks(hosts), {"question": "runs"}, limit=5.0, is_paused=lambda: prompts[0])
+        inquiry = Inquiry(
+            place_ranks(hosts), Question(message={"question": "runs"}), limit=5.0, is_paused=lambda: prompts[0]
+        )
         inquiry.handle(Tick(time=1, monotonic=1))
         inquiry.handle(connected(1))
         inquiry.handle(Answered(time=2, node=1, answer={}, clock=0.0))
@@ -768,7 +771,7 @@ class TestInquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
 
         def ended(*events: Event) -> Outcome:
-            inquiry = Inquiry(place_ranks(hosts), {"question": "pull"}, math.inf)
+            inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "pull"}, answer_s=math.inf))
             asked = [order for event in (connected(0), connected(1)) for order in inquiry.handle(event)]
             assert asked == [Ask(node=node, question={"question": "pull"}, lasting=True) for node in range(2)]
             inquiry.handle(Tick(time=1e9, monotonic=1e9))

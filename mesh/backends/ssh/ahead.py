@@ -14,8 +14,8 @@ from pathlib import Path
 from mesh.backends.ssh.files import FILES, keyword_of, lines_of
 from mesh.core.cluster import Cluster
 
-PARALLEL = 32  # connections being opened at a time
-PORT = 22
+PARALLEL_CONNECTIONS = 32  # connections being opened at a time
+SSH_PORT = 22
 WHERE = frozenset(("hostname", "port", "proxyjump", "proxycommand"))  # what paramiko's or our own code connects by
 
 Begun = dict[tuple[str, int], socket.socket]  # by address and port; whoever takes one takes it out
@@ -27,9 +27,9 @@ def begun(cluster: Cluster) -> Iterator[Begun]:
     found: Begun = {}
     try:
         if not cluster.gateway and not _is_decided_elsewhere():
-            for host in cluster.hosts[:PARALLEL]:
+            for host in cluster.hosts[:PARALLEL_CONNECTIONS]:
                 if not host.proxy_command:
-                    _begin(found, host.address, host.port or PORT)
+                    _begin(found, host.address, host.port or SSH_PORT)
         yield found
     finally:
         for sock in found.values():

@@ -10,15 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import fabric
 import paramiko
 
 from mesh.backends.ssh.advice import advice, no_agent, reason, target
-from mesh.backends.ssh.ahead import PARALLEL, Begun
+from mesh.backends.ssh.ahead import PARALLEL_CONNECTIONS, Begun
 from mesh.backends.ssh.config import load_ssh_config
-from mesh.backends.ssh.connection import Shared, SshConnection
+from mesh.backends.ssh.connection import Limits, Shared, SshConnection
 from mesh.backends.ssh.login import Secrets
 from mesh.backends.ssh.passwords import Passwords
 from mesh.backends.ssh.sockets import GivenUp
@@ -27,15 +26,14 @@ from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.events import Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 
-NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
-CONNECT_TIMEOUT = 10.0  # seconds for one try: TCP, banner, key exchange and login
-TRIES = 3
+CONNECT_TIMEOUT_S = 10.0  # for one try: TCP, banner, key exchange and login
+CONNECT_TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
-CHUNK = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
+RECEIVE_BYTES = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
 STDERR_KEPT = 65536  # bytes
-NARROW = 1 << 18  # bytes on their way to one host at least
-RATE = 125e6  # bytes a second, a gigabit
-PATIENCE = 1.0  # seconds without a grant, after which nothing is withheld any more
+WINDOW_MIN_BYTES = 1 << 18  # bytes on their way to one host at least
+LINK_BYTES_PER_S = 125e6  # bytes a second, a gigabit
+WINDOW_GRANT_TIMEOUT_S = 1.0  # seconds without a grant, after which nothing is withheld any more
 
 # Errors reach us as exceptions; paramiko's threads would print tracebacks of their own.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -71,7 +69,7 @@ class SshChannel:
         if "OpenSSH" not in self._channel.get_transport().remote_version:
             return
         with self._channel.lock:
-            most = min(self._channel.out_window_size, max(NARROW, round_trip * RATE))
+            most = min(self._channel.out_window_size, max(WINDOW_MIN_BYTES, round_trip * LINK_BYTES_PER_S))
             self._withheld += self._channel.out_window_size - int(most)
             self._channel.out_window_size = int(most)
 
@@ -79,13 +77,13 @@ class SshChannel:
         """Until something may be sent; the whole window is used where that takes long."""
         channel = self._channel
         with channel.lock:
-            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(PATIENCE)):
+            while not (channel.out_window_size or channel.closed or channel.out_buffer_cv.wait(WINDOW_GRANT_TIMEOUT_S)):
                 # More may have been granted since the time was up.
                 channel.out_window_size, self._withheld = channel.out_window_size + self._withheld, 0
 
     def receive(self) -> bytes:
         try:
-            return self._channel.recv(CHUNK)
+            return self._channel.recv(RECEIVE_BYTES)
         except (OSError, EOFError):
             return b""
 
@@ -95,7 +93,7 @@ class SshChannel:
             status = self._channel.exit_status
         said = b""
         while self._channel.recv_stderr_ready() and len(said) < STDERR_KEPT:
-            said += self._channel.recv_stderr(CHUNK)
+            said += self._channel.recv_stderr(RECEIVE_BYTES)
         return Farewell(status=status, stderr=said[-STDERR_KEPT:])
 
     def ask(self) -> None:
@@ -167,23 +165,19 @@ class SshBackend:
         cluster: Cluster,
         *,
         environ: Mapping[str, str],
-        connect_timeout: float = 0.0,
         passwords: Passwords,
-        tries: int = TRIES,
-        parallel: int = PARALLEL,
+        tries: int = CONNECT_TRIES,
         reach: float = math.inf,
         begun: Begun | None = None,
     ) -> None:
-        """connect_timeout: seconds for each try; 0: as the cluster says, else CONNECT_TIMEOUT
+        """tries: how often to connect to each host
 
-        reach: seconds for TCP alone; if less than connect_timeout, who is silent so long is not tried again.
-
+        reach: seconds for TCP alone, as tcp_s of Limits
         begun: connections that are on their way already
         """
         self._begun: Begun = {} if begun is None else begun
-        self._cluster, self._environ, self._reach = cluster, environ, reach
-        self._connect_timeout = connect_timeout or cluster.connect_timeout or CONNECT_TIMEOUT
-        self._tries, self._parallel = tries, parallel
+        self._cluster, self._environ, self._tries = cluster, environ, tries
+        self._limits = Limits(connect_s=cluster.connect_timeout or CONNECT_TIMEOUT_S, tcp_s=reach)
         self._secrets = Secrets(passwords)
         self._connections: list[SshConnection] = []
         self._shared: Shared | None = None
@@ -206,14 +200,13 @@ class SshBackend:
             secrets=self._secrets,
             environ=self._environ,
             strict=self._cluster.host_keys is HostKeys.STRICT,
-            connect_timeout=self._connect_timeout,
-            reach=self._reach,
+            limits=self._limits,
             begun=self._begun,
         )
         shared.given_up = self._given_up
         self._gateway = shared.gateway(self._cluster.gateway, None) if self._cluster.gateway else None
         self._hosts = hosts
-        self._connections = [self._connection(host, shared, self._gateway) for host in hosts]
+        self._connections = [self._connection(host, shared) for host in hosts]
         self._shared = shared
 
     def ways(self) -> list[str]:
@@ -241,12 +234,12 @@ class SshBackend:
             except HostUnreachable as error:
                 return Opened(node=node, result=error)
 
-        yield from group.open_each(self._parallel, open_one, self._given_up.is_set)
+        yield from group.open_each(PARALLEL_CONNECTIONS, open_one, self._given_up.is_set)
 
     def reopen(self, node: int, argv: Sequence[str]) -> SshChannel:
         assert self._shared is not None  # as it was opened before
         self._connections[node].close()
-        self._connections[node] = self._connection(self._hosts[node], self._shared, self._gateway)
+        self._connections[node] = self._connection(self._hosts[node], self._shared)
         if self._given_up.is_set():
             raise HostUnreachable("given up")
         try:
@@ -268,18 +261,8 @@ class SshBackend:
         for connection in [*self._connections, *(self._shared.gateways.values() if self._shared else ())]:
             connection.close()
 
-    def _connection(self, host: Host, shared: Shared, gateway: SshConnection | None) -> SshConnection:
-        files = (Path(host.identity_file),) if host.identity_file else ()
-        way = host.proxy_command or gateway
-        return SshConnection(
-            host.address or NOWHERE,
-            port=host.port,
-            user=host.user,
-            shared=shared,
-            files=files,
-            gateway=way,
-            key_alias=host.key_alias,
-        )
+    def _connection(self, host: Host, shared: Shared) -> SshConnection:
+        return SshConnection(host, shared=shared, gateway=host.proxy_command or self._gateway)
 
     def _open(self, host: Host, connection: SshConnection, command: str, tries: int) -> SshChannel:
         """Connect, as often as it takes, and start the command. Raises HostUnreachable and GivenUp."""
@@ -297,7 +280,7 @@ class SshBackend:
                     raise GivenUp
             try:
                 connection.open()
-                channel = connection.transport.open_session(timeout=self._connect_timeout)
+                channel = connection.transport.open_session(timeout=self._limits.connect_s)
                 channel.exec_command(command)
                 if self._given_up.is_set():  # ``close`` may have come before it
                     connection.close()

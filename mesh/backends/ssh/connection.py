@@ -14,6 +14,7 @@ from typing import Any
 
 import fabric
 import paramiko
+from msgspec import Struct
 
 from mesh.backends.ssh.ahead import Begun
 from mesh.backends.ssh.config import SshConfig
@@ -22,9 +23,18 @@ from mesh.backends.ssh.login import Login, Secrets, expanded
 from mesh.backends.ssh.proxy import ProxySocket, proxy_command
 from mesh.backends.ssh.sockets import GIVEN_UP_POLL_S, GivenUp, connect
 from mesh.backends.ssh.transport import QuietTransport, prefer
+from mesh.core.cluster import Host
 from mesh.core.errors import HostUnreachable
 
+NOWHERE = "host.invalid"  # RFC 6761: there is none of that name
 MAX_LOGINS = 8  # at a time at one sshd, which from 10 on turns some away (sshd_config(5), MaxStartups 10:30:100)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Times for one try to connect, in seconds."""
+
+    connect_s: float  # for TCP, banner, key exchange and login together
+    tcp_s: float  # for TCP alone; a host that is silent for so long is not tried again if this is less than connect_s
 
 
 class SshConnection(fabric.Connection):  # type: ignore[misc]
@@ -32,25 +42,18 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
 
     def __init__(
         self,
-        host: str,
+        host: Host,
         *,
-        port: int = 0,
-        user: str = "",
         shared: Shared,
-        files: tuple[Path, ...] = (),
         gateway: Any = None,
-        key_alias: str = "",
     ):
-        """port, user: 0 and "" leave them to ssh_config; files: private keys that the cluster names.
-
-        key_alias: the name of its host key in known_hosts; "": from ssh_config
-        """
         self._shared = shared
-        self._key_alias = key_alias
-        self._files = files
+        self._key_alias = host.key_alias
+        self._files = (Path(host.identity_file),) if host.identity_file else ()
         self._proxy: ProxySocket | None = None
         self._opening = threading.Lock()
-        super().__init__(host, port=port or None, user=user or None, gateway=gateway, config=shared.config)
+        address, port, user = host.address or NOWHERE, host.port or None, host.user or None
+        super().__init__(address, port=port, user=user, gateway=gateway, config=shared.config)
         self.client.set_missing_host_key_policy(_Policy(self))
 
     # Invoke's looks through all that dir() finds first, as a setting may be meant: half of what making one takes.
@@ -96,12 +99,12 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
             self._proxy.drop()
 
     def _open(self) -> None:
-        deadline = time.monotonic() + self._shared.connect_timeout
+        deadline = time.monotonic() + self._shared.limits.connect_s
         try:
-            sock = self._socket(min(deadline, time.monotonic() + self._shared.reach))
+            sock = self._socket(min(deadline, time.monotonic() + self._shared.limits.tcp_s))
         except TimeoutError as error:
-            if self._shared.reach < self._shared.connect_timeout:
-                raise HostUnreachable(f"no answer within {self._shared.reach:g} s") from error
+            if self._shared.limits.tcp_s < self._shared.limits.connect_s:
+                raise HostUnreachable(f"no answer within {self._shared.limits.tcp_s:g} s") from error
             raise
         kinds = self.checker.known_kinds()
 
@@ -130,8 +133,8 @@ class SshConnection(fabric.Connection):  # type: ignore[misc]
                 sock=sock,
                 timeout=left,
                 banner_timeout=left,
-                auth_timeout=self._shared.connect_timeout,
-                channel_timeout=self._shared.connect_timeout,
+                auth_timeout=self._shared.limits.connect_s,
+                channel_timeout=self._shared.limits.connect_s,
                 transport_factory=transport,
                 auth_strategy=login,
             )
@@ -190,12 +193,11 @@ class Shared:
         secrets: Secrets,
         environ: Any,
         strict: bool,
-        connect_timeout: float,
-        reach: float,
+        limits: Limits,
         begun: Begun,
     ) -> None:
         self.config, self.secrets, self.environ = config, secrets, environ
-        self.strict, self.connect_timeout, self.reach, self.begun = strict, connect_timeout, reach, begun
+        self.strict, self.limits, self.begun = strict, limits, begun
         self.given_up = threading.Event()
         self.gateways: dict[tuple[str, object], SshConnection] = {}
         self._lock = threading.RLock()
@@ -223,9 +225,8 @@ class Shared:
             key = text, before
             if key not in self.gateways:
                 named = fabric.connection.derive_shorthand(text)
-                self.gateways[key] = SshConnection(
-                    named["host"], port=named["port"] or 0, user=named["user"] or "", shared=self, gateway=before
-                )
+                host = Host(name=text, address=named["host"], port=named["port"] or 0, user=named["user"] or "")
+                self.gateways[key] = SshConnection(host, shared=self, gateway=before)
             return self.gateways[key]
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
+from mesh.backends.ssh.ahead import SSH_PORT
 from mesh.core.errors import HostUnreachable
 
-SSH_PORT = 22
 STEP = "host-key"  # of connecting, that fails here
 _writing = threading.Lock()
 
