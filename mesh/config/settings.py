@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import get_type_hints
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import ValidationError, convert, field
 from msgspec.structs import asdict, replace
 
 from mesh.config.hosts import NoHost, numbers
@@ -25,6 +25,7 @@ from mesh.core.run import (
     VISIBLE_DEVICES,
     Group,
     Launch,
+    RuleOptions,
     Rules,
     RunSpec,
     command_words,
@@ -38,9 +39,11 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """What may be chosen for one run. Times are in seconds; None leaves them to MESH_GRACE and the like, then to
-    mesh.yaml, then to the default."""
+class Options(RuleOptions, frozen=True, kw_only=True):
+    """The user's choices for one run. Times are in seconds.
+
+    A time that is None comes from MESH_GRACE and the like, then from mesh.yaml, then from the default.
+    """
 
     hosts: str = ""  # only these: names or ranges, as "tpu-0,tpu-[4-7]"; "": all
     ranks: str = ""  # only the hosts with these numbers, as "0-3,6"; "": all
@@ -58,8 +61,6 @@ class Options(Struct, frozen=True, kw_only=True):
     # For each try to connect and log in (10), and then for the login to start mesh's agent (20).
     connect_timeout: float | None = None
     lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
-    keep_going: bool = False  # a failed rank does not stop the others
-    stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     stdin_notice: bool = False  # say once if it has data and no rank gets it
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
@@ -203,8 +204,6 @@ def run_spec(
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
         lease=_seconds("lease", options.lease, environ, lease, least=1.0),
-        keep_going=options.keep_going,
-        stdin=options.stdin,
         spool=project.spool,
         logs=project.logs,
     )
@@ -213,7 +212,7 @@ def run_spec(
         project=project_directory_name(project.workspace, user, machine),
         workspace=project.workspace,
         groups=(Group(command=tuple(command), env=env, nproc=_nproc(options, env)),),
-        rules=rules,
+        rules=replace(rules, **{name: getattr(options, name) for name in RuleOptions.__struct_fields__}),
         ignore=project.ignore,
         include_git=project.include_git,
         prerun=project.prerun,
