@@ -50,7 +50,7 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     exclude: str = ""  # not these: names, ranges or numbers
     roles: tuple[Role, ...] = ()  # commands by hosts, in place of one command for all
     nproc: int = 1  # ranks on each host, 1 .. 1024; AUTO: as many as it has GPUs
-    launcher: str = ""  # "torchrun", "accelerate" or "deepspeed": what starts them; "": mesh itself
+    launcher: str = ""  # the value of a Launch, which starts them; "": mesh itself
     bind: bool = False  # each rank sees one GPU of its host: that with the number of its LOCAL_RANK
     master_port: int = 0  # where the ranks meet on the first host, 1 .. 65535; 0: one that is free
     env: Mapping[str, str] = field(default_factory=dict)  # for every rank
