@@ -46,7 +46,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Question, on_answer: O
 
     parts = distinct(clusters)
     hosts = tuple(host for part in parts for host in part.hosts)
-    together = Cluster(name="all clusters", hosts=hosts, backend="several", parts=tuple(parts))
+    together = Cluster(name="all clusters", hosts=hosts, parts=tuple(parts))
     spec = make_spec(Project(workspace=Path("/"), named=False), Options(), ())
     spec = replace(spec, sync=False, lock=False)
     most = max((len(part.hosts) for part in parts), default=0)

@@ -99,7 +99,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     carrier = parts.carrier or carrier_of(cluster)
     allow_descriptors(len(cluster.hosts), carrier)
     uses_kept = parts.uses_kept and carrier.keeps and can_keep(cluster)
-    begun = {} if uses_kept else files.enter_context(connections_ahead(cluster))
+    begun = {} if uses_kept else files.enter_context(connections_ahead(cluster, carrier))
     # Imported while connections begin.
     from mesh.backends.ssh.passwords import Passwords
     from mesh.engine.launcher import Launcher

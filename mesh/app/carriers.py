@@ -56,10 +56,10 @@ def carrier_of(cluster: Cluster) -> Carrier:
     return CARRIERS[cluster.backend]
 
 
-def connections_ahead(cluster: Cluster) -> contextlib.AbstractContextManager[Begun]:
+def connections_ahead(cluster: Cluster, carrier: Carrier) -> contextlib.AbstractContextManager[Begun]:
     """Begin connections before all modules are imported that use them."""
     # An sshd does not wait while the user types a password.
-    if not carrier_of(cluster).begins_ahead or cluster.password_env or cluster.ask_password:
+    if not carrier.begins_ahead or cluster.password_env or cluster.ask_password:
         return contextlib.nullcontext({})
     from mesh.backends.ssh.ahead import begun
 

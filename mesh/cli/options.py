@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from mesh.config.roles import Role, read_role
 from mesh.config.settings import (
+    LAUNCHERS,
     Options,
     read_environment,
     read_flag,
@@ -22,7 +23,6 @@ from mesh.config.settings import (
     read_port,
     read_seconds,
 )
-from mesh.core.run import Launch
 from mesh.core.typed import Typed
 
 T = TypeVar("T")
@@ -179,8 +179,8 @@ LAUNCHER = text(
     STARTS,
     RANKS,
     "NAME",
-    "torchrun, accelerate or deepspeed starts the ranks",
-    choices=tuple(launch.value for launch in Launch if launch.value),
+    f"starts the ranks: {LAUNCHERS}",
+    choices=tuple(LAUNCHERS.split(", ")),
     field="launcher",
 )
 BIND = switch("bind", STARTS, RANKS, "each rank sees one GPU (CUDA_VISIBLE_DEVICES)", field="bind")
@@ -237,11 +237,7 @@ TIMEOUT = seconds("timeout", (*STARTS, "setup"), "end the run after this time (o
 HOST_GRACE = seconds("host-grace", STARTS, "a host silent so long is lost, status 76 (default: 60)")
 LEASE = seconds("lease", STARTS, "a run goes on so long without its client (default: 900 on a terminal, else 60)")
 KEEP_GOING = switch(
-    "keep-going",
-    STARTS,
-    ENDS,
-    "go on past a failed rank (exec: or unreachable host)",
-    field="keep_going",
+    "keep-going", STARTS, ENDS, "go on past a failed rank (exec: or unreachable host)", field="keep_going"
 )
 DETACH = switch("detach", STARTS, ENDS, "leave once all ranks run; print the run's id", short="-d", field="detach")
 
@@ -304,13 +300,7 @@ REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for the hosts of TP
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
-    "from",
-    ("attach",),
-    OUTPUT,
-    "WHERE",
-    "from start, now, or here: where we left",
-    default="here",
-    choices=BEGINS,
+    "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
 SOME_RANKS = text("rank", ("logs", "signal", "stacks"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
 STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")

@@ -24,6 +24,7 @@ from mesh.core.run import (
     VISIBLE_DEVICES,
     Group,
     Launch,
+    RuleOptions,
     Rules,
     RunSpec,
     command_words,
@@ -37,7 +38,7 @@ _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(RuleOptions, frozen=True, kw_only=True):
     """The choices for one run.
 
     Times are in seconds. None leaves a time to its variable (MESH_GRACE and the like), then to mesh.yaml, then to the
@@ -49,7 +50,7 @@ class Options(Struct, frozen=True, kw_only=True):
     exclude: str = ""  # not these: names, ranges or numbers
     roles: tuple[Role, ...] = ()  # commands by hosts, in place of one command for all
     nproc: int = 1  # ranks on each host, 1 .. 1024; AUTO: as many as it has GPUs
-    launcher: str = ""  # "torchrun", "accelerate" or "deepspeed": what starts them; "": mesh itself
+    launcher: str = ""  # the value of a Launch, which starts them; "": mesh itself
     bind: bool = False  # each rank sees one GPU of its host: that with the number of its LOCAL_RANK
     master_port: int = 0  # where the ranks meet on the first host, 1 .. 65535; 0: one that is free
     env: Mapping[str, str] = field(default_factory=dict)  # for every rank
@@ -60,8 +61,6 @@ class Options(Struct, frozen=True, kw_only=True):
     # For each try to connect and log in (10), and then for the login to start mesh's agent (20).
     connect_timeout: float | None = None
     lease: float | None = None  # that hosts keep the run without a sign of us, at least 1 (900 on a terminal, else 60)
-    keep_going: bool = False  # a failed rank does not stop the others
-    stdin: str = "none"  # which ranks get our standard input: "none", "rank0" or "all"
     stdin_notice: bool = False  # show a message once if it has data and no rank gets it
     wait: float = 0.0  # for hosts that are busy with another run, at most so long; math.inf: without an end
     share: bool = False  # run beside others, in a copy of the workspace that is removed afterwards
@@ -203,8 +202,6 @@ def run_spec(
         timeout=_seconds("timeout", options.timeout, environ, 0.0),
         host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
         lease=_seconds("lease", options.lease, environ, client.lease, least=1.0),
-        keep_going=options.keep_going,
-        stdin=options.stdin,
         spool=project.spool,
         logs=project.logs,
     )
@@ -213,7 +210,7 @@ def run_spec(
         project=project_directory_name(project.workspace, client.user, client.machine),
         workspace=project.workspace,
         groups=(Group(command=tuple(command), env=env, nproc=_nproc(options, env)),),
-        rules=rules,
+        rules=replace(rules, **{name: getattr(options, name) for name in RuleOptions.__struct_fields__}),
         ignore=project.ignore,
         include_git=project.include_git,
         prerun=project.prerun,

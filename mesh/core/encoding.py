@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import asdict
+
 from mesh.core import stacks
 from mesh.core.cluster import Placement
 from mesh.core.events import (
     Answered,
     Busy,
-    CaughtUp,
     Connected,
     Event,
     Exited,
-    Finished,
     Gone,
     HostEvent,
     HostNotice,
     LeftOut,
     Lost,
-    Notice,
     PrepareFailed,
     PrerunDecided,
     RankEvent,
     Ready,
-    Reconnected,
-    Reconnecting,
-    Silent,
-    Started,
     Synced,
     WorkspaceFailed,
 )
-from mesh.core.pull import NotPulled, Pulled
+from mesh.core.pull import Pulled
 
 
 def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
@@ -47,8 +42,6 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Pulled(files=files, unchanged=unchanged, bytes=size, special_modes=special, seconds=seconds):
             counts = {"files": files, "unchanged": unchanged, "bytes": size, "special_modes": special}
             yield {**_host("pulled", event, placement), **counts, "seconds": seconds}
-        case NotPulled(path=path, reason=reason, fails=fails):
-            yield {**_host("not_pulled", event, placement), "path": path, "reason": reason, "fails": fails}
         case Ready():
             yield _host("ready", event, placement)
         case Busy(owner=owner):
@@ -57,8 +50,6 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             yield {**_host("failed", event, placement), "step": step, "message": message, "hint": hint}
         case WorkspaceFailed(time=time, message=message, hint=hint):
             yield {"event": "failed", "time": time, "step": "workspace", "message": message, "hint": hint}
-        case Started(pid=pid):
-            yield {**rank("started", event, placement), "pid": pid}
         case Exited(code=code, signal=number):
             how: dict[str, Any] = {"signal": number} if number else {"code": code}
             during = {"during": event.during} if event.during else {}
@@ -70,24 +61,26 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}
-        case CaughtUp():
-            yield _host("attached", event, placement)
-        case Reconnecting(reason=reason):
-            yield {**_host("reconnecting", event, placement), "reason": reason}
-        case Reconnected():
-            yield _host("reconnected", event, placement)
         case LeftOut(stream=stream, bytes=size):
             yield {**rank("left_out", event, placement), "stream": stream.value, "bytes": size}
-        case Silent(seconds=seconds):
-            yield {**_host("silent", event, placement), "seconds": seconds}
         case Gone(left=left, stays=stays):
             yield {**_host("gone", event, placement), "left": list(left), **({"stays": list(stays)} if stays else {})}
         case HostNotice(text=text):
             yield {**_host("notice", event, placement), "text": text}
-        case Notice(time=time, text=text):
-            yield {"event": "notice", "time": time, "text": text}
-        case Finished(time=time, exit_code=code, cause=cause, run=run):
-            yield {"event": "finished", "time": time, "exit_code": code, "cause": cause, "run": run}
+        case _ if tag := event.__struct_config__.tag:
+            yield _whole(str(tag), event, placement)
+
+
+def _whole(name: str, event: Event, placement: Placement) -> dict[str, object]:
+    """Return an event with all of its fields."""
+    fields = asdict(event)
+    fields.pop("node", None)
+    match event:
+        case RankEvent():
+            return {**rank(name, event, placement), **fields}
+        case HostEvent():
+            return {**_host(name, event, placement), **fields}
+    return {"event": name, **fields}
 
 
 def rank(name: str, event: RankEvent, placement: Placement) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 Every event carries ``time``: seconds since the epoch on the launcher's clock. A time from a host is corrected by the
 offset between the two clocks, so that events of different hosts can be compared.
+
+An event with a tag is written to --json and to events.jsonl with all of its fields, the tag being its name.
+mesh/core/encoding.py writes the others.
 """
 
 from __future__ import annotations
@@ -209,7 +212,7 @@ class Answered(HostEvent, frozen=True, kw_only=True):
     clock: float  # seconds that the host's clock is ahead of ours
 
 
-class Started(RankEvent, frozen=True, kw_only=True):
+class Started(RankEvent, frozen=True, kw_only=True, tag="started"):
     """The rank's process exists."""
 
     pid: int  # on its host
@@ -278,17 +281,17 @@ class Lost(HostEvent, frozen=True, kw_only=True):
     is_cut: bool = False  # only the connection is gone: the agent may keep the ranks until its lease ends
 
 
-class Reconnecting(HostEvent, frozen=True, kw_only=True):
+class Reconnecting(HostEvent, frozen=True, kw_only=True, tag="reconnecting"):
     """The connection ended; the agent goes on, and the client is connecting again."""
 
     reason: str
 
 
-class Reconnected(HostEvent, frozen=True, kw_only=True):
+class Reconnected(HostEvent, frozen=True, kw_only=True, tag="reconnected"):
     """The client is connected to the agent again, and no bytes were lost."""
 
 
-class Silent(HostEvent, frozen=True, kw_only=True):
+class Silent(HostEvent, frozen=True, kw_only=True, tag="silent"):
     """No byte has come from the host for some time, or (seconds == 0) the silence is over."""
 
     seconds: float
@@ -334,7 +337,7 @@ class Introduced(HostEvent, frozen=True, kw_only=True):
     reason: str = ""  # why they cannot meet
 
 
-class CaughtUp(HostEvent, frozen=True, kw_only=True):
+class CaughtUp(HostEvent, frozen=True, kw_only=True, tag="attached"):
     """All earlier events of the host have come: those from now on are newer than our attachment."""
 
 
@@ -369,13 +372,13 @@ class Tick(Event, frozen=True, kw_only=True):
     monotonic: float  # seconds of time.monotonic(), for deadlines
 
 
-class Notice(Event, frozen=True, kw_only=True):
+class Notice(Event, frozen=True, kw_only=True, tag="notice"):
     """A line for the user about the run as a whole. The supervisor makes it for the sinks."""
 
     text: str
 
 
-class Finished(Event, frozen=True, kw_only=True):
+class Finished(Event, frozen=True, kw_only=True, tag="finished"):
     """The run has ended on all hosts; the last event of every run."""
 
     exit_code: int

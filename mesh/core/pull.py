@@ -69,7 +69,7 @@ class Pulled(HostEvent, frozen=True, kw_only=True):
     seconds: float  # since the host was reached
 
 
-class NotPulled(HostEvent, frozen=True, kw_only=True):
+class NotPulled(HostEvent, frozen=True, kw_only=True, tag="not_pulled"):
     """A path that a pull does not bring from this host."""
 
     path: str  # as the user gave it, or as it would be here; for people

@@ -80,17 +80,22 @@ class PrerunEntry(Struct, frozen=True, kw_only=True):
         return f'"{line}"' if len(line) <= ENTRY_CHARACTERS else f'"{line[: ENTRY_CHARACTERS - 3]}..."'
 
 
-class Rules(Struct, frozen=True, kw_only=True):
-    """How a run may go and end. Times are in seconds, sizes in bytes."""
+class RuleOptions(Struct, frozen=True, kw_only=True):
+    """The rules that the user's options hold by the same name and with the same default."""
+
+    keep_going: bool = False  # a failed rank does not stop the others
+    stdin: str = "none"  # ranks that get the client's standard input: "none", "rank0" or "all"
+
+
+class Rules(RuleOptions, frozen=True, kw_only=True):
+    """How a run may go and end; agents receive all of it. Times are in seconds, sizes in bytes."""
 
     grace: Seconds = DEFAULT_GRACE  # from SIGTERM to SIGKILL
     drain: Seconds = DEFAULT_DRAIN  # of output of the other ranks after the first failure
     timeout: Seconds = 0.0  # wall clock from the start of the ranks; 0: none
     host_grace: Seconds = DEFAULT_HOST_GRACE  # a host that is silent for longer is lost
     lease: Seconds = DEFAULT_LEASE  # hosts keep the run for so long without a sign of life from the client
-    keep_going: bool = False  # a failed rank does not stop the others
     skip_unreachable: bool = False  # hosts that cannot be reached have no ranks; the ranks of the others start
-    stdin: str = "none"  # ranks that get the client's standard input: "none", "rank0" or "all"
     spool: Bytes = DEFAULT_SPOOL  # of output that may wait on a host's disk
     logs: Bytes = DEFAULT_LOGS  # of the client's disk for all logs of the run together
 

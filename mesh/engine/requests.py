@@ -1,4 +1,4 @@
-"""Requests to an agent that are made of the run's specification."""
+"""Requests to an agent, made from the spec of a run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,10 @@ def begin_request(run: Run, node: int) -> Begin:
         needs_home=spec.needs_home,
         devices=cluster.devices,
         device_patience=DEVICES_FREE_LIMIT_S,
-        spool=spec.rules.spool,
-        lease=spec.rules.lease,
         return_within=run.backend.client_return,
-        grace=spec.rules.grace,
+        rules=spec.rules,
         ports=() if node else ports_wanted(spec, run.placement),
         stacks=spec.stacks,
-        drain=spec.rules.drain,
-        timeout=spec.rules.timeout,
-        keep_going=spec.rules.keep_going,
         plan=run.local.plan,
     )
 

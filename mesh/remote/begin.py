@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from mesh.core.interfaces import CLIENT_RETURN_S
-from mesh.core.run import PrerunEntry
+from mesh.core.run import PrerunEntry, Rules
 from mesh.remote.agent.frames import encode
 
 
@@ -30,16 +30,10 @@ class Begin(Struct, frozen=True, kw_only=True):
     needs_home: bool = True  # fail where HOME is read-only; False: work in /tmp there
     devices: Sequence[str]  # shell patterns of device files
     device_patience: float  # seconds in which they must be free again after the run
-    spool: int  # bytes of output that may wait on the host's disk
-    lease: float  # seconds without a sign from us after which the agent ends everything
     return_within: float = CLIENT_RETURN_S  # for a client to be back whose channel has ended while it was beating
-    grace: float  # seconds from SIGTERM to SIGKILL when it does
+    rules: Rules = Rules()  # fields of the request as well; the agent's table of messages names those that it reads
     ports: Sequence[int] = ()  # TCP ports to keep for the ranks from its lock to their start; 0: any that is free
     stacks: bool = False  # every Python of the ranks is prepared to write its stacks
-    # For a run that goes on without us.
-    drain: float = 2.0  # seconds that ranks may speak after a failure
-    timeout: float = 0.0  # seconds from the start of the ranks; 0: none
-    keep_going: bool = False  # a failed rank does not stop the others
     plan: Mapping[str, object] = field(default_factory=dict)  # of the run, for a client that comes back
 
 
@@ -75,7 +69,9 @@ def begin_frame(begin: Begin, marker: str) -> bytes:
     """Return the first message of a run to its agent. marker: what the agent's greeting begins with"""
     lists = {name: list(getattr(begin, name)) for name in ("devices", "ports")}
     maps = {name: dict(getattr(begin, name)) for name in ("about", "plan")}
-    return encode({"type": "begin", "marker": marker, **asdict(begin), **lists, **maps})
+    fields = {**asdict(begin), **lists, **maps, **asdict(begin.rules)}
+    del fields["rules"]
+    return encode({"type": "begin", "marker": marker, **fields})
 
 
 def prepare_frame(preparation: Preparation, finds: Finds) -> bytes:

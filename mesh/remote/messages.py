@@ -13,6 +13,20 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mesh.core.events import (
+    AsksPassword,
+    Cleared,
+    Detached,
+    HostEvent,
+    HostNotice,
+    Introduced,
+    OtherTree,
+    Reconnected,
+    Serving,
+    StaysAttached,
+    Unfetched,
+    WantsPassword,
+)
 from mesh.core.text import one_line
 from mesh.remote.agent.frames import FrameError
 from mesh.remote.agent.messages import (
@@ -199,6 +213,21 @@ ANSWERS: dict[str, Message] = {
     "introduced": Message({"port": integer(0, 65535), "reason": shown}),
     "piece": Message(data=PIECE_BYTES),
     "answer": Message({"answer": anything}),  # answers.py checks it, by the question
+}
+
+# Messages with the fields of an event; all other events are made one by one.
+EVENTS: Mapping[str, type[HostEvent]] = {
+    "other-tree": OtherTree,
+    "serving": Serving,
+    "unfetched": Unfetched,
+    "wants-password": WantsPassword,
+    "asks-password": AsksPassword,
+    "notice": HostNotice,
+    "clear": Cleared,
+    "attached": Reconnected,
+    "detached": Detached,
+    "stays-attached": StaysAttached,
+    "introduced": Introduced,
 }
 
 # From the process that reads a detached run's journal, beside those of the run itself.

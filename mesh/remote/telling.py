@@ -9,32 +9,21 @@ from typing import Any
 
 from mesh.core.events import (
     Answered,
-    AsksPassword,
     Busy,
-    Cleared,
-    Detached,
     Ended,
     Exited,
     Gone,
     HostEvent,
-    HostNotice,
-    Introduced,
     Lacks,
     LeftOut,
     Locked,
     OtherRun,
-    OtherTree,
     PrepareFailed,
     PrerunDecided,
     Ready,
-    Reconnected,
-    Serving,
     Started,
-    StaysAttached,
     Stopped,
     Synced,
-    Unfetched,
-    WantsPassword,
 )
 from mesh.remote import messages
 from mesh.remote.agent.frames import FrameError
@@ -51,28 +40,19 @@ def event_of(
     offset: seconds that the host's clock is ahead of ours
     """
     now = time.time()
+    if event := messages.EVENTS.get(header["type"]):
+        fields = {name: header[name] for name in event.__struct_fields__ if name in header}
+        return event(**fields | {"time": now, "node": node})
     match header["type"]:
-        case "attached":
-            return Reconnected(time=now, node=node)
-        case "notice":
-            return HostNotice(time=now, node=node, text=header["text"], seconds=header["seconds"])
         case "stopped":
             return Stopped(time=header["time"] - offset, node=node)
         case "lacks":
             wants = messages.lacks(data, lacks_bytes)
             return Lacks(time=now, node=node, wants=wants, attempt=header["attempt"])
-        case "other-tree":
-            return OtherTree(time=now, node=node, tree=header["tree"], attempt=header["attempt"])
         case "started":
             return Started(time=header["time"] - offset, node=node, rank=header["rank"], pid=header["pid"])
         case "exited" | "ended":
             return _end(header, node, offset)
-        case "detached":
-            return Detached(time=now, node=node, ends_with=header["ends_with"])
-        case "stays-attached":
-            return StaysAttached(time=now, node=node)
-        case "introduced":
-            return Introduced(time=now, node=node, port=header["port"], reason=header["reason"])
         case "left-out":
             rank, stream = header["rank"], header["stream"]
             return LeftOut(time=now, node=node, rank=rank, stream=stream, bytes=header["bytes"])
@@ -87,10 +67,6 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
             tree, bare, ports = header["tree"], header["bare"], tuple(header["ports"])
             others = tuple(other_run(told, offset) for told in header["others"])
             return Locked(time=now, node=node, tree=tree, is_bare=bare, ports=ports, others=others)
-        case "serving":
-            return Serving(time=now, node=node, tree=header["tree"], port=header["port"])
-        case "unfetched":
-            return Unfetched(time=now, node=node, tree=header["tree"], reason=header["reason"])
         case "busy":
             owner = header["owner"]
             is_brief, is_other_user = owner.get("watch") is True, owner.get("other_user") is True
@@ -112,14 +88,8 @@ def _other(header: Mapping[str, Any], now: float, node: int, sent: int, offset: 
             killed_by = "" if number is None else f"signal {number}" if number else "a signal"
             at = header["time"] - offset
             return PrepareFailed(time=at, node=node, step=step, message=message, hint=hint, killed_by=killed_by)
-        case "wants-password":
-            return WantsPassword(time=now, node=node)
-        case "asks-password":
-            return AsksPassword(time=now, node=node, step=header["step"])
         case "answer":
             return Answered(time=now, node=node, answer=header["answer"], clock=offset)
-        case "clear":
-            return Cleared(time=now, node=node)
         case "gone":
             return Gone(time=now, node=node, left=tuple(header["left"]), stays=tuple(header["stays"]))
         case other:

@@ -31,7 +31,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel
-from mesh.core.run import PrerunEntry
+from mesh.core.run import PrerunEntry, Rules
 from mesh.remote.agent import cgroups
 from mesh.remote.agent.doors import group_of
 from mesh.remote.agent.state import machine_directory
@@ -179,6 +179,7 @@ def opener(remote_dir: Path) -> Iterator[Open]:
         **changes: object,
     ) -> Run:
         run = f"run-{os.getpid()}"
+        rules = {name: changes.pop(name) for name in Rules.__struct_fields__ if name in changes}
         begin = Begin(
             run=run,
             project="p",
@@ -189,11 +190,9 @@ def opener(remote_dir: Path) -> Iterator[Open]:
             share=False,
             devices=(),
             device_patience=5.0,
-            spool=10**9,
-            lease=60.0,
-            grace=5.0,
+            rules=replace(Rules(spool=10**9, lease=60.0, grace=5.0), **rules),
         )
-        begin = replace(begin, **changes)  # type: ignore[arg-type]
+        begin = replace(begin, **changes)
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception), opened.result
         channels.append(opened.result)

@@ -28,6 +28,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel
+from mesh.core.run import Rules
 from mesh.remote.begin import Begin, Rank
 from mesh.remote.blob import start_command
 from mesh.remote.following import Following
@@ -67,7 +68,12 @@ def come(remote_dir: Path, any_python: str) -> Iterator[Come]:
         have: Mapping[tuple[int, Stream], int] | None = None, python: str = any_python, only_reads: bool = False
     ) -> Look:
         about = {"run": RUN, "project": "p", "remote_dir": str(remote_dir), "about": {}, "owner": None, "node": 0}
-        more = {"share": False, "devices": (), "device_patience": 5.0, "spool": 10**9, "lease": 60.0, "grace": 5.0}
+        more = {
+            "share": False,
+            "devices": (),
+            "device_patience": 5.0,
+            "rules": Rules(spool=10**9, lease=60.0, grace=5.0),
+        }
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception)
         channels.append(opened.result)

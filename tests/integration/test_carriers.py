@@ -47,9 +47,10 @@ def run_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     def run(backend: PrefixBackend, events: Events, *command: str) -> Outcome:
         monkeypatch.setattr(carriers, "CARRIERS", {"prefix": carriers.Carrier(open=lambda cluster, means: backend)})
         host = Host(name="h", address="127.0.0.1", remote_dir=str(tmp_path / "remote"))
-        spec = RunSpec(run=new_run_id(), project="p", workspace=tmp_path, command=command, sync=False, grace=0.5)
+        spec = spec_of(run=new_run_id(), workspace=tmp_path, command=command, sync=False, grace=0.5)
         cluster = Cluster(name="prefixed", hosts=(host,), backend="prefix")
-        outcome, _, _ = launch(spec, cluster, Showing(quiet=True, kept=False), events)
+        parts = Parts(spec=spec, cluster=cluster, showing=Showing(quiet=True, kept=False), sinks=(events,))
+        outcome, _, _ = launch(parts)
         return outcome
 
     return run

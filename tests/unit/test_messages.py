@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mesh.core.cluster import Cluster, Host, place_ranks
-from mesh.core.events import Event, Lost, PrepareFailed
+from mesh.core.encoding import objects
+from mesh.core.events import Event, Lost, Notice, PrepareFailed, Serving, Silent, Started
 from mesh.core.interfaces import Opened
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.text import one_line
@@ -31,6 +32,7 @@ from mesh.remote.agent.errand import NO_ANSWER
 from mesh.remote.agent.frames import Decoder, FrameError, encode
 from mesh.remote.agent.main import Agent
 from mesh.remote.following import Following
+from mesh.remote.telling import event_of
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
 from tests.specs import spec_of
 from tests.unit.test_session import BEGIN, Recorder, begun
@@ -493,3 +495,19 @@ def test_stacks_that_nobody_could_look_at_are_an_answer() -> None:
     Agent._send_stacks(agent, NO_ANSWER)  # type: ignore[arg-type]
     checked = answers.answer({"question": "stacks"}, sent[0]["answer"], has_enclosed=False)
     assert checked["notes"] == [[NO_ANSWER["error"], NO_ANSWER["hint"]]]
+
+
+def test_an_event_is_made_from_the_fields_of_its_message() -> None:
+    header = {"type": "serving", "tree": 3, "port": 4711}
+    event = event_of(header, b"", node=1, sent=0, lacks_bytes=0, offset=0.0)
+    assert event == Serving(time=event.time, node=1, tree=3, port=4711)
+
+
+def test_an_event_with_a_tag_is_written_with_all_of_its_fields() -> None:
+    placement = place_ranks([Host(name="a", address=""), Host(name="b", address="")], [2, 2])
+    of_rank = {"event": "started", "time": 1.0, "rank": 3, "host": "b", "pid": 9}
+    assert list(objects(Started(time=1.0, node=1, rank=3, pid=9), placement)) == [of_rank]
+    of_host = {"event": "silent", "time": 1.0, "rank": 2, "host": "b", "seconds": 5.0}
+    assert list(objects(Silent(time=1.0, node=1, seconds=5.0), placement)) == [of_host]
+    of_run = {"event": "notice", "time": 1.0, "text": "x"}
+    assert list(objects(Notice(time=1.0, text="x"), placement)) == [of_run]

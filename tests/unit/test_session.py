@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
+from mesh.core.run import Rules
 from mesh.remote.agent.frames import Decoder, encode
 from mesh.remote.begin import Begin, Rank
 from mesh.remote.sender import PIECE_BYTES
@@ -28,9 +29,7 @@ BEGIN = Begin(
     share=False,
     devices=(),
     device_patience=5.0,
-    spool=10**9,
-    lease=60.0,
-    grace=5.0,
+    rules=Rules(spool=10**9, lease=60.0, grace=5.0),
 )
 
 
