@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from mesh.app import carriers
-from mesh.app.assemble import Showing, launch, new_run_id
+from mesh.app.assemble import Parts, launch, new_run_id
+from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Host
 from mesh.core.events import Event, HostNotice, Lost, Output, PrepareFailed, Started
 from mesh.core.outcome import Outcome
-from mesh.core.run import RunSpec
 from tests.prefix import PrefixBackend
+from tests.specs import spec_of
 
 
 class Events:

@@ -80,7 +80,7 @@ def test_logs_are_folded_by_the_time_at_which_lines_came(home: Home) -> None:
         (["nonsense"], "error: no run 'nonsense' was started on this machine\n"),
         (["20"], "error: '20' is the beginning of several runs: "),
         (["--rank", "2"], "error: --rank: no rank 2 in run "),
-        (["--rank", "x"], "error: --rank: 'x' is no set of numbers"),
+        (["--rank", "x"], "error: --rank: 'x' names no rank"),
         (["--since", "soon"], "error: --since: expected seconds, or a time"),
         (["--grep", "a(b"], "error: --grep: missing ), unterminated subpattern at position 1\n       a(b\n        ^\n"),
         (["--grep", "a{2"], ""),
