@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence

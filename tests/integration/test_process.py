@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -40,15 +39,6 @@ def test_an_interrupt_ends_a_command_that_was_started_in_the_background(home: Ho
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=30)
     assert client.returncode == 128 + signal.SIGINT
-
-
-def test_an_early_interrupt_leaves_no_traceback(home: Home) -> None:
-    for moment in range(24):
-        client = home.popen("exec", "local:1", "true")
-        time.sleep(0.01 * moment)
-        client.send_signal(signal.SIGINT)
-        _, err = client.communicate(timeout=30)
-        assert b"Traceback" not in err
 
 
 def test_clusters_come_from_a_descriptor_of_the_client(home: Home) -> None:
