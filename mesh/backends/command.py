@@ -6,12 +6,14 @@ import contextlib
 import getpass
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from mesh.core.cluster import Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
@@ -24,6 +26,7 @@ STDERR_BYTES = 65536  # that are kept
 STATUS_TIMEOUT_S = 2.0  # for the exit status, once the channel has ended
 TERM_TIMEOUT_S = 2.0  # for a command to end after its channel; an agent of this machine has its own grace
 KILL_TIMEOUT_S = 15.0  # as a last resort
+SWEEP_TIMEOUT_S = 5.0  # for a guardian to end the ranks of an agent that was killed
 
 
 class CommandChannel:
@@ -85,9 +88,10 @@ class CommandChannel:
         """Wait for the command, and end it where it does not end. closed: when its channel was, monotonic"""
         if self.is_left and self.process.poll() is None:
             self.process.returncode = 0  # it is init's child once mesh has ended; Popen would complain
-        limits = [(KILL_TIMEOUT_S, self.process.kill)]
-        if not self._is_agent:  # a command that is an agent after all takes SIGTERM as the end of its run
-            limits.insert(0, (TERM_TIMEOUT_S, self.process.terminate))
+        if self._is_agent:
+            limits = [(KILL_TIMEOUT_S, self._kill_agent), (KILL_TIMEOUT_S + SWEEP_TIMEOUT_S, self.process.kill)]
+        else:  # a command that is an agent after all takes SIGTERM as the end of its run
+            limits = [(TERM_TIMEOUT_S, self.process.terminate), (KILL_TIMEOUT_S, self.process.kill)]
         for limit, end in limits:
             try:
                 self.process.wait(max(0.0, closed + limit - time.monotonic()))
@@ -97,6 +101,13 @@ class CommandChannel:
         self.process.wait()
         self._socket.close()
         self._stderr.close()
+
+    def _kill_agent(self) -> None:
+        """Kill the child of the process that was started, which is the guardian: it ends the ranks then."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = self.process.pid
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
 
 
 class CommandBackend:

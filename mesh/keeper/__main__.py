@@ -10,8 +10,8 @@ import threading
 
 import msgspec
 
-from mesh.keeper.packets import Fill, ask
-from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file
+from mesh.keeper.packets import Fill, Stop, ask
+from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file, other_versions
 
 
 def main(path: str, locked: str = "") -> None:
@@ -41,6 +41,9 @@ def serve(path: str, requests: list[Fill]) -> None:
         os.unlink(path)
     keeper = Keeper(path)
     signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
+    for other in other_versions(path, os.environ):  # so that no host has two agents waiting
+        with contextlib.suppress(OSError):
+            ask(other, Stop()).close()
     for request in requests:
         threading.Thread(target=keeper.fill, args=(request,), daemon=True).start()
     keeper.serve()

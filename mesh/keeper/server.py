@@ -36,7 +36,6 @@ from mesh.keeper.packets import (
     receive,
     send_all,
 )
-from mesh.keeper.places import LOCK_SUFFIX, has_lock, lock_file, other_versions
 from mesh.remote.blob import opening, start_command
 
 CLOCK_POLL_S = 1.0
@@ -296,28 +295,3 @@ def _inode(path: str) -> int:
         return os.stat(path).st_ino
     except OSError:
         return 0
-
-
-def main(path: str, locked: str = "") -> None:
-    """Run the keeper's process. stdin has its first requests. locked: the descriptor of its lock, if it has that"""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    requests = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Fill])
-    with open(int(locked), "wb") if locked else lock_file(path) as lock:
-        if has_lock(lock):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            keeper = Keeper(path)
-            signal.signal(signal.SIGTERM, lambda number, frame: keeper.end())
-            for other in other_versions(path, os.environ):  # so that no host has two agents waiting
-                with contextlib.suppress(OSError):
-                    ask(other, Stop()).close()
-            for request in requests:
-                threading.Thread(target=keeper.fill, args=(request,), daemon=True).start()
-            keeper.serve()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + LOCK_SUFFIX)
-        else:  # another keeper has started just now
-            with contextlib.suppress(OSError):
-                for request in requests:
-                    ask(path, request).close()
