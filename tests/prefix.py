@@ -28,7 +28,10 @@ class PrefixChannel:
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> bytes:
-        return self._socket.recv(65536)
+        try:
+            return self._socket.recv(65536)
+        except OSError:  # the other end is gone, and has not read all of ours
+            return b""
 
     def farewell(self) -> Farewell:
         return Farewell(status=self.process.wait(2.0), stderr=b"", is_agents=False)
