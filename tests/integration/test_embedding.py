@@ -58,7 +58,7 @@ def processes_of(mark: str) -> list[str]:
 
 
 def process_state() -> dict[str, object]:
-    """What a run might change for the whole process."""
+    """Return the state of this process that a run could change: handlers, directory, environment and the like."""
     umask = os.umask(0o077)
     os.umask(umask)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGPIPE, signal.SIGCHLD)

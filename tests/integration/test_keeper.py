@@ -193,7 +193,7 @@ def test_what_ended_meanwhile_is_started_again(kept: Home, lab: Lab) -> None:
 
 
 def test_a_host_that_does_not_answer_is_logged_in_to_anew(kept: Home, lab: Lab) -> None:
-    """As when a network has forgotten the connection, and neither end can see it."""
+    """The network drops the connection, and neither end is notified."""
     there = lab.hosts[1].processes(with_sshd=True)
     sessions = [pid for pid, command in there if command.startswith("sshd: root")]
     assert sessions, there

@@ -113,7 +113,7 @@ def test_ps_lists_a_run_of_the_version_before_and_stop_ends_it(pod: Home, older:
 def test_stop_from_another_home_ends_a_run_of_the_version_before(
     pod: Home, older: Home, lab: Lab, tmp_path: Path, how: str
 ) -> None:
-    """Nothing here knows the run."""
+    """A run is stopped from a home that has no record of it."""
     run, client = begin(older, how, "pod", *SLEEP)
     elsewhere = replace(pod, environ={**pod.environ, "XDG_STATE_HOME": str(tmp_path / "state")})
     assert ended(elsewhere.mesh("stop", run[:-2], "--cluster", "pod", "--grace", "1"), run)
