@@ -76,7 +76,7 @@ class Attachment(Supervisor):
             case PrepareFailed(step="attach"):
                 self._refused = self._refused or event
                 return []
-            case PrepareFailed(step="tape"):
+            case PrepareFailed(step="journal"):
                 return self._lost_files(event)
             case PrepareFailed(node=node, message=message) if event.step in CONNECTING:
                 return self._unreachable(Lost(time=event.time, node=node, reason=message))

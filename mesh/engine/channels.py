@@ -14,7 +14,7 @@ from mesh.core.text import one_line
 from mesh.engine.courier import NEAR_S
 from mesh.engine.inbox import Inbox
 from mesh.engine.receiver import Receiver
-from mesh.engine.requests import begin_request, early_finds, preparation
+from mesh.engine.requests import begin_request, early_finds, library_of, prepare_request
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.remote.blob import start_command
@@ -113,7 +113,8 @@ class Channels:
             ranks = run.placement.ranks(session.node)
             session.follow(begin, ranks, local.have or {}, only_reads=local.only_reads, only_end=local.only_end)
         elif run.decider.prepares_at_once:
-            session.begin(begin, preparation(run, session.node), early_finds(run, session.node))
+            prepare = prepare_request(run, session.node, early_finds(run, session.node))
+            session.begin(begin, prepare, library_of(run))
         else:
             session.begin(begin)
         try:
@@ -138,8 +139,8 @@ class Channels:
 
         Raises HostUnreachable if that is final.
         """
-        while time.monotonic() < session.heard + self._run.spec.rules.host_grace:
-            if self._over.wait(RECONNECT_INTERVAL_S if session.opened > session.heard else 0.0):
+        while time.monotonic() < session.active_at + self._run.spec.rules.host_grace:
+            if self._over.wait(RECONNECT_INTERVAL_S if session.opened > session.active_at else 0.0):
                 return None
             try:
                 session.opened = time.monotonic()

@@ -17,16 +17,15 @@ from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from mesh.core.errors import MeshError
 from mesh.core.events import Event, Lacks, OtherTree, Serving, Synced, Unfetched
 from mesh.core.run import RunSpec
+from mesh.core.wants import Want
 from mesh.engine.credentials import make_credentials
 from mesh.engine.fanout import Tree
 from mesh.remote.session import Session
-
-Want = Mapping[str, Any]  # a content that a host lacks, as docs/sync.md has it
 
 FORESEEN_BYTES = 256 << 10  # of contents that are sent along before a host asks for them
 AHEAD_BYTES = 256 << 20  # that are packed for a host without a tree before it asks; it may have them elsewhere
@@ -266,7 +265,9 @@ class Courier:
         if other.attempt != self._attempt:
             return
         if node in self._told_again:
-            raise MeshError("a host has reported a wrong tree twice", hint="is another program changing ~/.mesh there?")
+            raise MeshError(
+                "a host has reported a wrong tree twice", hint="another program may be changing ~/.mesh there"
+            )
         self._told_again.add(node)
         self._begin(node, self._sessions[node], other.tree)
 

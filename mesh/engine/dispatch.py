@@ -10,11 +10,11 @@ from mesh.engine import orders
 from mesh.engine.courier import Courier
 from mesh.engine.credentials import make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
-from mesh.engine.requests import preparation
+from mesh.engine.requests import library_of, prepare_request
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
 from mesh.engine.wrapping import host_command
-from mesh.remote.begin import Finds, Rank
+from mesh.protocol.requests import Finds, RankStart
 from mesh.remote.session import Session
 
 OLDEST_RUN_DAYS = 3650  # that a run may go on without us
@@ -70,7 +70,7 @@ class Dispatcher:
                 locked = self._facts.locked[node]
                 self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
             case orders.Prepare(node=node):
-                session.prepare(preparation(self._run, node), self._finds(node))
+                session.prepare(prepare_request(self._run, node, self._finds(node)), library_of(self._run))
             case orders.Start(node=node) if spec.commands:
                 session.setup(self._run.placement.ranks(node)[0], spec.commands, spec.force)
             case orders.Start(node=node):
@@ -90,13 +90,13 @@ class Dispatcher:
             case orders.Finish(number=number, grace=grace):
                 session.finish(number, grace)
 
-    def ranks(self, node: int) -> list[Rank]:
+    def ranks(self, node: int) -> list[RankStart]:
         """Return the ranks of a host, as its agent starts them."""
         spec, ranks = self._run.spec, []
         for rank in self._run.placement.ranks(node):
             env = rank_environment(spec, self._run.placement, rank)
             stdin = spec.rules.stdin == "all" or (spec.rules.stdin == "rank0" and rank == 0)
-            ranks.append(Rank(rank=rank, env=env, stdin=stdin))
+            ranks.append(RankStart(rank=rank, env=env, stdin=stdin))
         return ranks
 
     def _start(self, node: int, session: Session) -> None:
@@ -115,7 +115,7 @@ class Dispatcher:
         """Return what the first rank of a host does, once all hosts have answered."""
         env = self._environment(node)
         if not self._run.spec.has_command:
-            return Finds(env=env)
+            return Finds(env=env, interface="", targets=[])
         # The first host's own name may mean loopback there; then the way to another host shows the interface.
         second = [self._facts.address_of(1)] if not node and len(self._run.placement.hosts) > 1 else []
         return Finds(env=env, interface=self._run.cluster.interface, targets=[env["MASTER_ADDR"], *second])

@@ -1,4 +1,4 @@
-"""The variables that mesh sets for the ranks (listed in README.md)."""
+"""The variables that mesh sets for the ranks (listed in docs/ranks.md)."""
 
 from __future__ import annotations
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.outcome import EXIT_LOST, EXIT_PREPARE, Cause, Outcome
 from mesh.core.pull import NotPulled
-from mesh.core.question import Question
 from mesh.engine.orders import Ask, Finish, Order
+from mesh.engine.question import Question
+from mesh.protocol import questions
+from mesh.protocol.records import Record
+from mesh.protocol.replies import WantsTool
 
-Questions = Mapping[int, Mapping[str, Any]]  # by node
-ENCLOSED_BYTES_PER_S = 50e3  # bytes per second that what comes with a question may take
+Questions = Mapping[int, questions.Question[object]]  # by node
+R = TypeVar("R", bound=Record)
+ENCLOSED_BYTES_PER_S = 50e3  # bytes per second that an enclosure of a question may take
 
 
 class Inquiry:
-    """Asks every host one question, or several that build on each other, and keeps what came of it, by node."""
+    """Asks every host one question, or several that build on each other, and keeps answers and failures by node."""
 
     def __init__(
         self,
@@ -39,10 +43,11 @@ class Inquiry:
         """
         self._placement, self._question, self._then = placement, question, then
         self._machines: set[object] | None = set() if question.each_machine else None  # that have been asked
-        self._asked: dict[int, Mapping[str, Any]] = {}  # what each was asked last
-        self._leaving: set[int] = set()  # who has been let go
-        self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))  # until when
-        self._owing = set(self._waiting)  # who has not answered what was asked last
+        self._asked: dict[int, questions.Question[object]] = {}  # the last question to each
+        self._leaving: set[int] = set()  # hosts whose agents were ordered to leave
+        # By node: when its answer is overdue, monotonic.
+        self._waiting: dict[int, float] = dict.fromkeys(range(len(placement.hosts)), float("inf"))
+        self._owing = set(self._waiting)  # hosts that have not answered the last question
         self._now = 0.0  # seconds, monotonic
         self._limit, self._is_paused = limit, is_paused
         self._time_left = limit  # seconds
@@ -56,8 +61,13 @@ class Inquiry:
 
     @property
     def answers(self) -> dict[int, Answered]:
-        """To the first question."""
+        """Return the answers to the first question, by node."""
         return self.rounds[0]
+
+    def replies(self, kind: type[R], number: int = 0) -> dict[int, R]:
+        """Return the records that answered a question, in order of nodes. number: of the question, from 0"""
+        answers = self.rounds[number] if number < len(self.rounds) else {}
+        return {node: one.answer for node, one in sorted(answers.items()) if isinstance(one.answer, kind)}
 
     @property
     def done(self) -> bool:
@@ -91,7 +101,7 @@ class Inquiry:
                     self._owing.discard(node)
                     return [self._let_go(node)]
                 return [self._ask(node, self._question.message)]
-            case Answered(node=node, answer={"wants": str(name)}):
+            case Answered(node=node, answer=WantsTool(wants=name)):
                 return [self._ask(node, self._asked[node], self._question.wanted(name))]
             case Answered(node=node):
                 self.rounds[-1][node] = event
@@ -125,11 +135,11 @@ class Inquiry:
         """Once all have answered: what comes next, or the end."""
         if self._then is None or self._owing or not self._waiting:
             return []
-        questions = {node: question for node, question in self._then(self).items() if self._may_ask(node)}
-        if questions:
+        following = {node: question for node, question in self._then(self).items() if self._may_ask(node)}
+        if following:
             self.rounds.append({})
-            self._owing = set(questions)
-            return [self._ask(node, question) for node, question in questions.items()]
+            self._owing = set(following)
+            return [self._ask(node, question) for node, question in following.items()]
         self._then = None
         staying = [node for node in self._waiting if node not in self._leaving]
         self._waiting.update(dict.fromkeys(staying, self._now + self._question.answer_s))
@@ -149,7 +159,7 @@ class Inquiry:
         self._machines.add(machine)
         return known
 
-    def _ask(self, node: int, question: Mapping[str, Any], enclosed: bytes = b"") -> Order:
+    def _ask(self, node: int, question: questions.Question[object], enclosed: bytes = b"") -> Order:
         self._asked[node] = question
         self._waiting[node] = self._now + self._question.answer_s + len(enclosed) / ENCLOSED_BYTES_PER_S
         return Ask(node=node, question=question, lasting=self._lasting, enclosed=enclosed)

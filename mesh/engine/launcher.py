@@ -26,8 +26,6 @@ from mesh.core.events import (
     Notice,
     OtherTree,
     PrepareFailed,
-    Progress,
-    Sending,
     Serving,
     StdoutClosed,
     Synced,
@@ -38,11 +36,14 @@ from mesh.core.events import (
 )
 from mesh.core.interfaces import Sink
 from mesh.core.outcome import Outcome
+from mesh.core.progress import Progress, Sending
 from mesh.engine import orders
 from mesh.engine.channels import Channels
 from mesh.engine.courier import Courier, Luggage
 from mesh.engine.dispatch import Dispatcher, Facts
 from mesh.engine.inbox import Arrival, Inbox
+from mesh.engine.masking import Masking
+from mesh.engine.pace import Pace
 from mesh.engine.run import Run
 from mesh.engine.showing import Sinks
 from mesh.engine.signals import noted_signals
@@ -80,8 +81,10 @@ class Launcher:
             self._workspace_failed,
         )
         self._facts = facts
+        self._masking = Masking(run.local.secrets, run.placement, run.local.before)
         self._dispatcher = Dispatcher(run, facts, self._channels.sessions, self._courier, self._threads)
         self.is_shown = True  # False after a run whose reader stood still when it was interrupted
+        self._pace = Pace(run.placement)
         self._ticked_at = 0.0  # monotonic: the last Tick
         self._progress_at = 0.0  # monotonic: the next Sending
 
@@ -101,7 +104,9 @@ class Launcher:
                     self._threads.start("mesh-pack", self._list_workspace)
                     self._courier.start()
                 self._drive()
-                outcome = self._decider.outcome(time.time())
+                outcome = self._run.local.secrets.outcome(self._decider.outcome(time.time()))
+                if outcome.goes_on:
+                    self._masking.forget()
                 code, cause = outcome.exit_code, outcome.cause.value
                 self._show(Finished(time=outcome.ended, exit_code=code, cause=cause, run=self._spec.run))
             finally:
@@ -122,6 +127,8 @@ class Launcher:
         """Run until every agent has left; the only loop that touches state."""
         while not self._decider.done:
             self._pass_time()
+            for output in self._masking.due():
+                self._sinks.show(output, self._pass_time)
             passed = time.monotonic()
             with contextlib.suppress(queue.Empty):
                 arrival = self._inbox.next(TICK_S)
@@ -143,6 +150,8 @@ class Launcher:
             self._decide(event)
             if isinstance(event, Notice):
                 self._show(event)
+        for behind in self._pace.look(now, time.time()):
+            self._show(behind)
         if time.monotonic() >= self._progress_at:
             self._progress_at = time.monotonic() + PROGRESS_INTERVAL_S
             if sending := self._courier.sending():
@@ -164,7 +173,8 @@ class Launcher:
             self._channels.expect_password(event)
         elif isinstance(event, AsksPassword):
             self._channels.give_password(event)
-        self._decide(event)
+        self._pace.note(event)
+        self._decide(self._masking.event(event))
         self._show(event)
         if arrival.session is not None:
             arrival.session.acknowledge(arrival.place)
@@ -212,7 +222,8 @@ class Launcher:
 
         Notices that come of it are shown from within; there are only as many as a user can cause.
         """
-        self._sinks.show(event, self._pass_time)
+        for shown in self._masking.shown(event):
+            self._sinks.show(shown, self._pass_time)
 
     def _hang_up(self) -> None:
         """Begin nothing more; close every channel and end every thread but those of the sinks."""

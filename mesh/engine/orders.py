@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec import Struct
 
 from mesh.core.events import EndOrdered, Event
+from mesh.protocol.questions import Question
 
 
 class Say(Struct, frozen=True, kw_only=True):
@@ -51,7 +49,7 @@ class Start(HostOrder, frozen=True, kw_only=True):
 class Ask(HostOrder, frozen=True, kw_only=True):
     """Send the agent a question."""
 
-    question: Mapping[str, Any]
+    question: Question[object]
     lasting: bool = False  # the answer takes long, so that a broken connection is made again meanwhile
     enclosed: bytes = b""  # bytes that belong to the question
 

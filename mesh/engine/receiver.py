@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, PathRefused
 from mesh.core.events import HostEvent, PrepareFailed
 from mesh.core.pull import Destination, NotPulled, Offer, Pulled, Pulling
-from mesh.remote import messages
-from mesh.remote.agent.frames import Decoder, FrameError, encode
+from mesh.core.text import one_line
+from mesh.protocol import pulling
+from mesh.protocol.frames import Decoder, FrameError
+from mesh.protocol.messages import encode
+from mesh.protocol.packed import packed, read_rows, unpacked
+from mesh.protocol.pulling import ENTRIES, OF_PULL, Entry, OfPull, Want, Wish
+from mesh.remote.session import HEADER_BYTES
 
 PULLING_PERIOD_S = 0.25  # between two Pulling
 FILES_LISTED = 10_000  # that were listed and have not come
@@ -45,14 +47,14 @@ class _Wanted(Struct, frozen=True):
 
 
 class Receiver:
-    """The local end of one host's pull. remote/agent/pull.py has the other one, and the format of its frames."""
+    """The local end of one host's pull. agent/ask/pull.py has the other one, and the format of its frames."""
 
     def __init__(
         self, node: int, destination: Destination, reply: Callable[[bytes], None], is_near: Callable[[], bool]
     ) -> None:
         """reply: sends bytes to the host; is_near: returns True if the link is faster than a compressor."""
         self._node, self._destination, self._reply, self._is_near = node, destination, reply, is_near
-        self._decoder = Decoder(messages.PULL_SIZES, messages.HEADER_BYTES)
+        self._decoder = Decoder(OF_PULL.sizes, HEADER_BYTES)
         self._wanted: deque[_Wanted] = deque()  # files that the host is to send, in this order
         self._state = _State.BETWEEN
         self._barred: tuple[bytes, ...] = ()  # a directory that was refused, whose entries are not named as well
@@ -67,7 +69,7 @@ class Receiver:
             return
         try:
             for header, piece in self._decoder.feed(data):
-                yield from self._frame(messages.read(messages.OF_PULL, header), piece)
+                yield from self._take(OF_PULL.read(header, one_line), piece)
         except MeshError as error:
             yield self._failed("here", str(error), error.hint)
         except OSError as error:
@@ -88,60 +90,58 @@ class Receiver:
 
     # ---- frames
 
-    def _frame(self, header: dict[str, Any], data: bytes) -> Iterator[HostEvent]:
-        match header["type"]:
-            case "list":
-                yield from self._listed(messages.pull_rows(data, LIST_BYTES))
-            case "problem":
-                yield self._problem(_path(header["path"]), header["why"], fails=header["fails"])
-            case "file" if self._wanted:
-                yield from self._guarded(self._wanted[0].path, lambda: self._begin(header["offset"]))
-            case "data" if self._state is not _State.BETWEEN:
-                piece = _unpacked(data) if header.get("packed") else data
+    def _take(self, message: OfPull, data: bytes) -> Iterator[HostEvent]:
+        match message:
+            case pulling.Listing():
+                yield from self._listed(read_rows(message.NAME, ENTRIES, data, LIST_BYTES))
+            case pulling.Problem(path=path, why=why, fails=fails):
+                yield self._problem(_path(path), why, fails=fails)
+            case pulling.File(offset=offset) if self._wanted:
+                yield from self._guarded(self._wanted[0].path, partial(self._begin, offset))
+            case pulling.Data(packed=is_packed) if self._state is not _State.BETWEEN:
+                piece = _unpacked(data) if is_packed else data
                 self._bytes += len(piece)
                 if self._state is _State.WRITING:
                     yield from self._guarded(self._wanted[0].path, lambda: self._destination.write(piece))
-            case "end" if self._state is not _State.BETWEEN:
+            case pulling.End() if self._state is not _State.BETWEEN:
                 wanted, state, self._state = self._wanted.popleft(), self._state, _State.BETWEEN
-                content, mode, mtime = header["hash"], header["mode"], header["mtime"]
                 if state is _State.WRITING:
-                    yield from self._guarded(wanted.path, lambda: self._finish(content, mode, mtime))
-            case "failed" if self._wanted:
+                    yield from self._guarded(wanted.path, partial(self._finish, message))
+            case pulling.Failed(why=why) if self._wanted:
                 self._state = _State.BETWEEN
                 self._destination.drop(keep=False)
-                yield self._problem(self._wanted.popleft().path, header["why"])
-            case "done" if not self._wanted:
+                yield self._problem(self._wanted.popleft().path, why)
+            case pulling.Done() if not self._wanted:
                 yield from self._done()
             case other:
-                raise FrameError(f"an unexpected frame {other!r}")
+                raise FrameError(f"an unexpected message {other.NAME!r}")
 
-    def _listed(self, rows: Sequence[Sequence[Any]]) -> Iterator[HostEvent]:
-        wants = []
-        for number, row in enumerate(rows):
-            path = _path(row[0])
+    def _listed(self, entries: Sequence[Entry]) -> Iterator[HostEvent]:
+        wishes = []
+        for number, entry in enumerate(entries):
+            path = _path(entry.path)
             if path.startswith(self._barred):
                 continue
             found: list[_Wanted] = []
-            for problem in self._guarded(path, partial(self._place, path, row, found)):
-                self._barred = (path + b"/",) if row[1] == "d" else ()
+            for problem in self._guarded(path, partial(self._place, path, entry, found)):
+                self._barred = (path + b"/",) if entry.kind == "d" else ()
                 yield problem
             for wanted in found:
                 self._wanted.append(wanted)
                 self._of += wanted.size
-                wants.append([number, wanted.offer.size, wanted.offer.hash])
+                wishes.append(Wish(number=number, have=wanted.offer.size, hash=wanted.offer.hash))
         if len(self._wanted) > FILES_LISTED:
             raise FrameError("a list without end")
-        told = zlib.compress(json.dumps(wants, separators=(",", ":")).encode(), 1)
-        self._reply(encode({"type": "want", "compress": not self._is_near()}, told))
+        self._reply(encode(Want(compress=not self._is_near()), packed(wishes)))
 
-    def _place(self, path: bytes, row: Sequence[Any], found: list[_Wanted]) -> None:
+    def _place(self, path: bytes, entry: Entry, found: list[_Wanted]) -> None:
         """Make a directory or link; add a file to the list if it is not here already."""
-        _, kind, mode, mtime_ns, size, target = row
+        kind, mode, mtime_ns, size = entry.kind, entry.mode, entry.mtime_ns, entry.size
         self._special_modes += kind != "l" and bool(mode & SPECIAL_MODES)
         if kind == "d":
             self._destination.directory(path, mode, mtime_ns)
         elif kind == "l":
-            self._unchanged += not self._destination.link(path, _path(target), mtime_ns)
+            self._unchanged += not self._destination.link(path, _path(entry.target), mtime_ns)
             self._files += 1
         elif self._destination.has(path, mode, mtime_ns, size):
             self._files += 1
@@ -157,8 +157,8 @@ class Receiver:
         self._of -= offset
         self._state = _State.WRITING
 
-    def _finish(self, content: str, mode: int, mtime_ns: int) -> None:
-        self._destination.finish(content, mode, mtime_ns)
+    def _finish(self, end: pulling.End) -> None:
+        self._destination.finish(end.hash, end.mode, end.mtime)
         self._files += 1
 
     def _guarded(self, path: bytes, work: Callable[[], None]) -> Iterator[HostEvent]:
@@ -217,6 +217,6 @@ def _path(text: str) -> bytes:
 def _unpacked(data: bytes) -> bytes:
     """Uncompress a piece of a file. Raises FrameError."""
     try:
-        return messages.unpacked(data, PIECE_BYTES)
+        return unpacked(data, PIECE_BYTES)
     except ValueError as error:
         raise FrameError(f"data: {error}") from None

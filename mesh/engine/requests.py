@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from mesh.engine.environment import ports_wanted
 from mesh.engine.run import Run
 from mesh.engine.wrapping import host_program
-from mesh.remote.begin import Begin, Finds, Preparation
+from mesh.protocol.first import Begin
+from mesh.protocol.requests import Finds, Prepare, PrerunEntry
 from mesh.remote.blob import library
+from mesh.remote.greeting import new_marker
 
 DEVICES_FREE_LIMIT_S = 30.0  # for a host's devices to be free again after a run
 
@@ -14,43 +18,51 @@ DEVICES_FREE_LIMIT_S = 30.0  # for a host's devices to be free again after a run
 def begin_request(run: Run, node: int) -> Begin:
     """Return the first request to a host's agent."""
     spec, cluster, owner = run.spec, run.cluster, run.local.owner
+    rules = {name: value for name, value in asdict(spec.rules).items() if name in Begin.FIELDS}
     return Begin(
+        marker=new_marker(),
         run=spec.run,
-        project=spec.project,
+        node=node,
         remote_dir=run.placement.hosts[node].remote_dir or cluster.remote_dir,
+        project=spec.project,
         about=owner,
         owner=owner if spec.lock else None,
         lock=run.decider.locks_at_once(node),
-        node=node,
         announce=spec.is_announced,
         exclusive=spec.exclusive,
         share=spec.share,
         existing=spec.existing,
         workspace_links=cluster.workspace_links,
         needs_home=spec.needs_home,
+        stacks=spec.stacks,
         devices=cluster.devices,
         device_patience=DEVICES_FREE_LIMIT_S,
         return_within=run.backend.client_return,
-        rules=spec.rules,
         ports=() if node else ports_wanted(spec, run.placement),
-        stacks=spec.stacks,
         plan=run.local.plan,
+        **rules,
     )
 
 
-def preparation(run: Run, node: int) -> Preparation:
-    """Return the work of a host before its ranks can start."""
+def prepare_request(run: Run, node: int, finds: Finds) -> Prepare:
+    """Return the request to prepare a host. finds: the environment of prerun, which is the first rank's"""
     spec = run.spec
-    return Preparation(
-        prerun=spec.prerun,
+    return Prepare(
+        finds=finds,
+        prerun=[PrerunEntry(run=entry.run, inputs=entry.inputs) for entry in spec.prerun],
         force=spec.force,
         claim=spec.claim,
         evict=spec.evict,
-        library=library() if spec.has_command else b"",
         program=host_program(spec, run.placement, node),
     )
 
 
+def library_of(run: Run) -> bytes:
+    """Return the source of the module that Python programs of the run may import as ``meshrun``; b"": none."""
+    return library() if run.spec.has_command else b""
+
+
 def early_finds(run: Run, node: int) -> Finds:
     """Return enough to find a named interface and the command on PATH, before all hosts have answered."""
-    return Finds(env=run.spec.groups[run.placement.group(node)].env, interface=run.cluster.interface)
+    env = run.spec.groups[run.placement.group(node)].env
+    return Finds(env=env, interface=run.cluster.interface, targets=[])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from mesh.core.cluster import Cluster, Placement
-from mesh.core.events import Event
+from mesh.core.events import Event, Stream
 from mesh.core.interfaces import Backend
+from mesh.core.masking import Secrets
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Destination
 from mesh.core.run import RunSpec
 from mesh.engine.courier import Luggage
 from mesh.engine.orders import Order
+from mesh.protocol.answers import Owner
 from mesh.remote.following import Place
 
 
@@ -43,7 +45,7 @@ class Local(Struct, frozen=True, kw_only=True):
     """The client's side of a run."""
 
     owner: dict[str, object]  # for the lock and the agent, which show it to others
-    is_dead: Callable[[Mapping[str, Any]], bool]  # true if an owner, or the run of an id, has certainly ended
+    is_dead: Callable[[Owner], bool]  # true if an owner, or the run of an id, has certainly ended
     luggage: Callable[[Callable[[Event], None]], Luggage]  # lists the workspace and posts; MeshError or OSError
     password: Callable[[str], str]  # of a user on the hosts, for sudo; asked for once; "" if there is none
     stdin: int = 0  # the descriptor of our standard input
@@ -53,6 +55,9 @@ class Local(Struct, frozen=True, kw_only=True):
     have: Place | None = None  # attach to the run, of which there is so much here; None: start it
     only_reads: bool = False  # attach, and end nothing there, not even what a lost agent has left
     only_end: bool = False  # attach, and leave the output on the hosts
+    secrets: Secrets = Secrets()  # values that decider and sinks never get
+    # The last bytes of a rank's stream that an earlier client has written; a value may have begun there.
+    before: Callable[[int, Stream], bytes] = lambda rank, stream: b""
     landing: Callable[[int], Destination] | None = None  # for files that are pulled from the host of a rank
 
 

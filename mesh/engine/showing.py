@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from mesh.core.events import Event, Progress
+from mesh.core.events import Event
 from mesh.core.interfaces import Sink
+from mesh.core.progress import Progress
 
 QUEUED_EVENTS = 256  # of up to 128 KiB each, that wait for one sink; beyond it output waits on the hosts
 IDLE_POLL_S = 0.05  # without an event; then ``idle`` of the sink is called

@@ -61,7 +61,7 @@ class Watchdog:
         limit = self._run.cluster.connect_timeout or GREETING_LIMIT_S
         if session.awaits_login and now - session.opened > limit:
             session.end_login(limit)
-        quiet = now - session.heard if session.waiting else 0.0
+        quiet = now - session.active_at if session.waiting else 0.0
         if quiet > self._run.spec.rules.host_grace:
             session.give_up(f"silent for {self._run.spec.rules.host_grace:g} s")
         if quiet > SILENCE_S and now - session.opened > SILENCE_S:

@@ -1,1 +1,1 @@
-"""The program on each host (agent), and its local end: session, messages, shipping."""
+"""The local end of an agent: session, messages, shipping."""

@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
 
 from mesh.core.events import Stream
 from mesh.core.run import SetupCommand
-from mesh.remote import answers, messages
-from mesh.remote.agent.frames import FrameError
+from mesh.core.text import one_line
+from mesh.protocol import answers
+from mesh.protocol.first import Begin
+from mesh.protocol.frames import FrameError
+from mesh.protocol.messages import Message
+from mesh.protocol.questions import Pull, Question
+from mesh.protocol.requests import Introduce, Lock, Prepare
 from mesh.remote.sudo import SetupSteps
+
+RANK_STREAMS = (Stream.STDOUT, Stream.STDERR)
 
 
 class Asked:
@@ -22,7 +28,7 @@ class Asked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: Counter[str] = Counter()  # requests without an answer, by type
+        self._waiting: Counter[type[Message]] = Counter()  # requests without an answer
         self._ports = 0  # that the host is to keep
         self._entries = 0  # of prerun
         self._attempt, self._synced = -1, -1  # of the workspace: sent last, and there
@@ -34,24 +40,24 @@ class Asked:
         self._steps = SetupSteps()
         self._streams: Mapping[str, Stream] = {}  # of the ranks
         self._given: Counter[int] = Counter()  # bytes of stdin that a rank has not taken
-        self._questions: deque[tuple[Mapping[str, Any], bool]] = deque()  # and whether they came with bytes
+        self._questions: deque[tuple[Question[object], bool]] = deque()  # and whether they came with bytes
         self._is_ending = False  # the client or the host has begun to end the run there
 
     # ---- requests
 
     def begin(self, ports: int) -> None:
         self._ports = ports
-        self.note("begin")
+        self.note(Begin)
 
-    def note(self, kind: str) -> None:
+    def note(self, request: type[Message]) -> None:
         """Note a request that has one answer."""
         with self._lock:
-            self._waiting[kind] += 1
+            self._waiting[request] += 1
 
     def prepare(self, entries: int) -> None:
         """entries: of prerun"""
         self._entries = entries
-        self.note("prepare")
+        self.note(Prepare)
 
     def send(self, attempt: int) -> None:
         """Note that the workspace is sent."""
@@ -66,7 +72,7 @@ class Asked:
 
     def start(self, ranks: Sequence[int]) -> None:
         self._ranks, self._running = frozenset(ranks), set(ranks)
-        self._streams = {name: Stream(name) for name in messages.STREAMS}
+        self._streams = {stream.value: stream for stream in RANK_STREAMS}
 
     def setup(self, rank: int, commands: Sequence[SetupCommand]) -> None:
         self._ranks, self._running, self._commands = frozenset((rank,)), {rank}, commands
@@ -87,7 +93,7 @@ class Asked:
         with self._lock:
             self._given[rank] += count
 
-    def ask(self, question: Mapping[str, Any], *, has_enclosed: bool) -> None:
+    def ask(self, question: Question[object], *, has_enclosed: bool) -> None:
         self._questions.append((question, has_enclosed))
 
     def end(self) -> None:
@@ -100,103 +106,115 @@ class Asked:
         """True while a question has no answer."""
         return bool(self._questions)
 
-    def stream(self, header: Mapping[str, Any], first_rank: int) -> tuple[int, Stream]:
+    @property
+    def step(self) -> int:
+        """Return the number of the setup's command that runs; -1: none has begun."""
+        return self._steps.step
+
+    def stream(self, message: answers.Output | answers.LeftOut, first_rank: int) -> tuple[int, Stream]:
         """Return the rank and the stream of output. Raises FrameError.
 
         first_rank: stands for the host, whose prerun is that of no rank
         """
-        name, rank = header["stream"], header["rank"]
-        if name == Stream.PRERUN.value:
+        if message.stream == Stream.PRERUN.value:
             if not self._entries:
-                raise FrameError(f"{header['type']}: stream: there is no prerun")
+                raise FrameError(f"{message.NAME}: stream: there is no prerun")
             return first_rank, Stream.PRERUN
-        if name not in self._streams:
-            raise FrameError(f"{header['type']}: stream: unexpected {name!r}")
-        self._check_rank(header)
-        return rank, self._streams[name]
+        if message.stream not in self._streams:
+            raise FrameError(f"{message.NAME}: stream: unexpected {message.stream!r}")
+        self._check_rank(message, message.rank)
+        return message.rank, self._streams[message.stream]
 
-    def check(self, header: dict[str, Any]) -> None:
+    def check(self, message: Message) -> None:
         """Check that a message can come now, and note what it answers. Raises FrameError."""
-        kind = header["type"]
-        match kind:
-            case "hello":
-                self._answered(kind, "begin")
-            case "locked":
-                self._answered(kind, "lock")
-                if len(header["ports"]) != self._ports:
-                    raise FrameError(f"locked: ports: expected {self._ports}, found {len(header['ports'])}")
-            case "busy":
-                self._answered(kind, "lock")
-            case "decided":
-                if not self._waiting["prepare"] or header["entry"] >= self._entries:
-                    raise FrameError(f"decided: entry: unexpected {header['entry']}")
-            case "ready":
-                self._answered(kind, "prepare")
-            case "lacks" | "other-tree" | "synced":
-                if not self._synced < header["attempt"] <= self._attempt:
-                    raise FrameError(f"{kind}: attempt: unexpected {header['attempt']}")
-                if kind == "synced":
-                    self._synced = header["attempt"]
-            case "serving" | "unfetched":
-                trees = self._serving if kind == "serving" else self._serving | self._fetching
-                if header["tree"] not in trees:
-                    raise FrameError(f"{kind}: tree: unexpected {header['tree']}")
-            case "introduced":
-                self._answered(kind, "introduce")
-            case "answer":
-                self._check_answer(header)
-            case "piece":
-                if not self._questions or self._questions[0][0]["question"] != "pull":
+        match message:
+            case answers.Hello():
+                self._answered(message, Begin)
+            case answers.Locked(ports=ports):
+                self._answered(message, Lock)
+                if len(ports) != self._ports:
+                    raise FrameError(f"locked: ports: expected {self._ports}, found {len(ports)}")
+            case answers.Busy():
+                self._answered(message, Lock)
+            case answers.Decided(entry=entry):
+                if not self._waiting[Prepare] or entry >= self._entries:
+                    raise FrameError(f"decided: entry: unexpected {entry}")
+            case answers.Ready():
+                self._answered(message, Prepare)
+            case answers.Lacks(attempt=attempt) | answers.OtherTree(attempt=attempt):
+                self._check_attempt(message, attempt)
+            case answers.Synced(attempt=attempt):
+                self._check_attempt(message, attempt)
+                self._synced = attempt
+            case answers.Serving(tree=tree):
+                self._check_tree(message, tree, self._serving)
+            case answers.Unfetched(tree=tree):
+                self._check_tree(message, tree, self._serving | self._fetching)
+            case answers.Introduced():
+                self._answered(message, Introduce)
+            case answers.Piece():
+                if not self._questions or not isinstance(self._questions[0][0], Pull):
                     raise FrameError("piece: nothing is pulled")
-            case "failed" | "stopped":
+            case answers.Failed() | answers.Stopped():
                 self._is_ending = True
-            case "gone":
+            case answers.Gone():
                 if self._running and not self._is_ending:
                     raise FrameError(f"gone: rank {min(self._running)} has not ended")
             case _:
-                self._check_of_ranks(header)
+                self._check_of_ranks(message)
 
-    def _check_of_ranks(self, header: dict[str, Any]) -> None:
-        kind = header["type"]
-        match kind:
-            case "started":
-                self._check_rank(header)
-            case "exited" | "ended":
-                self._check_rank(header)
-                if header.get("during") and header["during"] not in [command.run for command in self._commands]:
-                    raise FrameError(f"{kind}: during: no command of the setup")
-                if kind == "exited":
-                    if header["rank"] not in self._running:
-                        raise FrameError(f"exited: rank: {header['rank']} had ended before")
-                    self._running.discard(header["rank"])
-                    self._steps.end()
-            case "taken":
+    def _check_of_ranks(self, message: Message) -> None:
+        match message:
+            case answers.Started(rank=rank):
+                self._check_rank(message, rank)
+            case answers.Exited() | answers.Ended():
+                self._check_end(message)
+            case answers.Taken(rank=rank, bytes=count):
                 with self._lock:
-                    if header["bytes"] > self._given[header["rank"]]:
+                    if count > self._given[rank]:
                         raise FrameError("taken: bytes: more than were sent")
-                    self._given[header["rank"]] -= header["bytes"]
-            case "step":
-                self._steps.begin(header["number"])
-            case "wants-password":
+                    self._given[rank] -= count
+            case answers.Step(number=number):
+                self._steps.begin(number)
+            case answers.WantsPassword():
                 self._steps.expect_question()
-            case "asks-password":
-                header["step"] = self._steps.ask()
-            case "detached" | "stays-attached":
+            case answers.AsksPassword():
+                self._steps.ask()
+            case answers.Detached() | answers.StaysAttached():
                 if not self._streams:
-                    raise FrameError(f"{kind}: no rank was started")
+                    raise FrameError(f"{message.NAME}: no rank was started")
 
-    def _check_rank(self, header: Mapping[str, Any]) -> None:
-        if header["rank"] not in self._ranks:
-            raise FrameError(f"{header['type']}: rank: {header['rank']} is not on this host")
+    def _check_end(self, message: answers.End) -> None:
+        self._check_rank(message, message.rank)
+        if message.during and message.during not in [command.run for command in self._commands]:
+            raise FrameError(f"{message.NAME}: during: no command of the setup")
+        if isinstance(message, answers.Exited):
+            if message.rank not in self._running:
+                raise FrameError(f"exited: rank: {message.rank} had ended before")
+            self._running.discard(message.rank)
+            self._steps.end()
 
-    def _check_answer(self, header: dict[str, Any]) -> None:
+    def _check_rank(self, message: Message, rank: int) -> None:
+        if rank not in self._ranks:
+            raise FrameError(f"{message.NAME}: rank: {rank} is not on this host")
+
+    def _check_attempt(self, message: Message, attempt: int) -> None:
+        if not self._synced < attempt <= self._attempt:
+            raise FrameError(f"{message.NAME}: attempt: unexpected {attempt}")
+
+    def _check_tree(self, message: Message, tree: int, trees: Container[int]) -> None:
+        if tree not in trees:
+            raise FrameError(f"{message.NAME}: tree: unexpected {tree}")
+
+    def read_answer(self, message: answers.Answer) -> object:
+        """Return the record that answers the oldest question. Raises FrameError."""
         if not self._questions:
             raise FrameError("answer: nothing was asked")
         question, has_enclosed = self._questions.popleft()
-        header["answer"] = answers.answer(question, header["answer"], has_enclosed=has_enclosed)
+        return question.read(message.answer, one_line, has_enclosed=has_enclosed)
 
-    def _answered(self, kind: str, request: str) -> None:
+    def _answered(self, message: Message, request: type[Message]) -> None:
         with self._lock:
             if not self._waiting[request]:
-                raise FrameError(f"{kind}: nothing was asked")
+                raise FrameError(f"{message.NAME}: nothing was asked")
             self._waiting[request] -= 1

@@ -1,23 +1,26 @@
-"""The agent as it travels: the command that starts it, what looks for its modules there, and those in one piece."""
+"""The agent as it travels: the command that starts it, its first program, and all of it in one zip."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import re
-import zlib
+import io
+import zipfile
 from pathlib import Path
 
-from mesh.remote.agent.processes import BOOT
+from mesh.agent.process.processes import BOOT
 
-HERE = Path(__file__).parent
-STARTER, LOADER = "starter", "loader"
-MODULES = tuple(
-    sorted(path.stem for path in (HERE / "agent").glob("*.py") if path.stem not in (STARTER, LOADER, "__init__"))
-)
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
+ROOMS = ("agent", "protocol")  # that are shipped
+STARTER, FINDER = "agent/starter.py", "agent/version.py"  # the first program on a host: the second one is its import
+PACKAGE = "mesh"
+# The first line of the opening. To Python it is 0. A shell that replaced the login shell takes it for the start of a
+# document that never ends (sh(1), "<<"), so that it runs no line of the program.
+NO_SHELL = b'0 and "" << "no shell runs this program"\n'
+EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member of the zip, which is the same for the same modules
+FILE_MODE = 0o600
 
-MESHRUN = "meshrun.py"  # what a rank's program may import
+MESHRUN = "meshrun.py"  # the module that the program of a rank may import
 
 NO_PYTHON = frozenset((126, 127))  # exit status of the start command when there is no interpreter, as shells have it
 OLD_PYTHON = 96  # when it is below 3.8
@@ -33,66 +36,60 @@ _BOOT = (
 HOME = "~/"  # the login shell sees it in quotes
 
 
-_DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|\\.|"(?!""))*"""\n', re.MULTILINE)
-_COMMENT = re.compile(r"^ *# .*\n", re.MULTILINE)
-
-
-def without_words(source: str) -> str:
-    """Remove docstrings and comments from a module, because it travels to every host of every run.
-
-    Remove the import of annotations as well, which would load a module there (loader.py compiles with it).
-    """
-    return _COMMENT.sub("", _DOCSTRING.sub('\\1""\n', source)).replace("from __future__ import annotations\n", "")
-
-
 @functools.cache
 def blob() -> bytes:
-    """The sources of the modules, for a host that lacks them."""
-    texts = {name: without_words(_sources()[name].decode()) for name in MODULES}
-    return zlib.compress(json.dumps({**texts, LOADER: _loader()}).encode(), 9)
+    """Return the zip of the agent's modules, for a host that lacks them."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, source in _sources().items():
+            member = zipfile.ZipInfo(f"{PACKAGE}/{name}", EPOCH)
+            member.external_attr, member.compress_type = FILE_MODE << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(member, source)
+    return packed.getvalue()
 
 
 @functools.cache
 def opening() -> bytes:
     """Return the text that the start command reads first from its stdin."""
-    return f"{without_words(_sources()[STARTER].decode())}\nbegin('{_key()}', {_loader()!r})\n".encode()
-
-
-@functools.cache
-def _loader() -> str:
-    """It stands in one namespace with the starter."""
-    return without_words(_sources()[LOADER].decode()).replace("from .starter import PLACES, find_place\n", "")
+    size = sum(map(len, _sources().values()))
+    starter = _sources()[STARTER].replace(b"from mesh.agent.version import find\n", b"")
+    return NO_SHELL + _sources()[FINDER] + starter + f"\nstart('{_key()}', {size})\n".encode()
 
 
 def lacking() -> bytes:
-    """Return the line by which the loader asks for the blob."""
+    """Return the line by which the starter asks for the zip."""
     return b"\nlacks %s\n" % _key().encode()
 
 
 @functools.cache
 def _key() -> str:
-    """Differs from that of every other agent."""
-    return hashlib.blake2b(b"\0".join(_sources().values()), digest_size=16).hexdigest()
+    """Return the name of this version: a hash of all modules and their names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, source in _sources().items():
+        digest.update(b"%s %d\n%s" % (name.encode(), len(source), source))
+    return digest.hexdigest()
 
 
 @functools.cache
 def _sources() -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in files()}
+    """Return the modules by their paths below the package."""
+    modules = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return {"__init__.py": b"", **{path.relative_to(ROOT).as_posix(): path.read_bytes() for path in modules}}
 
 
 def files() -> list[Path]:
-    """Where the agent's modules are."""
-    return [HERE / "agent" / f"{name}.py" for name in (STARTER, LOADER, *MODULES)]
+    """Return the paths of the agent's modules."""
+    return [ROOT / name for name in _sources()]
 
 
 @functools.cache
 def library() -> bytes:
-    """The source of what programs on the hosts may import, with its docstrings: they are for whoever reads it there."""
+    """Return the source of the module for programs on hosts, with its docstrings, which people read there."""
     return (HERE / MESHRUN).read_bytes()
 
 
 def start_command(python: str) -> list[str]:
-    """The argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
+    """Return the argv that runs the agent with the host's interpreter ``python`` (a name or a path)."""
     options = ["-I", "-S", "-c", _BOOT.format(old=OLD_PYTHON, size=len(opening()))]
     if python.startswith(HOME):
         return ["sh", "-c", 'exec "$HOME/$0" "$@"', python[len(HOME) :], *options]

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import TypedDict
 
+from mesh.agent.guardian import KILLED, SWEPT_STATUS
 from mesh.core.errors import HostUnreachable
 from mesh.core.interfaces import Farewell, NoAgent
 from mesh.core.text import last_line
-from mesh.remote.agent.guardian import KILLED, SWEPT
 from mesh.remote.blob import NO_PYTHON, OLD_PYTHON
 
 
@@ -56,4 +56,4 @@ def lost_agent(farewell: Farewell) -> LostAgent:
         reason = f"its agent ended (exit {farewell.status})"
     else:
         reason = "the connection ended"
-    return LostAgent(reason=reason, is_clear=farewell.status == SWEPT, killed_by=killed_by)
+    return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)

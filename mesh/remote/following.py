@@ -1,4 +1,4 @@
-"""The local end of a run that goes on without us, or has ended: what one host has of it, from where we were."""
+"""The local end of a detached run: follows its journal on one host, from the place up to which the client has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
 from mesh.core.events import (
     CaughtUp,
@@ -20,20 +20,26 @@ from mesh.core.events import (
     Reconnected,
     Stream,
 )
-from mesh.remote import messages
-from mesh.remote.agent.frames import FrameError, encode
-from mesh.remote.agent.messages import PLACE_MAX
-from mesh.remote.begin import Begin
+from mesh.core.text import one_line
+from mesh.protocol import answers, journal
+from mesh.protocol.first import Begin, Follow
+from mesh.protocol.frames import FrameError
+from mesh.protocol.messages import Message, Table, encode
 from mesh.remote.blob import opening
+from mesh.remote.greeting import new_marker
 from mesh.remote.session import Session
+
+if TYPE_CHECKING:
+    from mesh.protocol.frames import Header
 
 Place = Mapping[tuple[int, Stream], int]  # bytes of each rank's streams
 
 
 class Following(Session):
-    """Reads the run's tape through a process of our own there; orders go through it to the run's agent."""
+    """Reads the run's journal through a process of its own there, which passes orders on to the run's agent."""
 
-    _table, _sizes = messages.OF_JOURNAL, messages.JOURNAL_SIZES
+    _table: ClassVar[Table[Message]] = journal.OF_JOURNAL
+    _first_step: ClassVar[str] = "attach"
 
     def follow(
         self, begin: Begin, ranks: Sequence[int], have: Place, *, only_reads: bool = False, only_end: bool = False
@@ -41,94 +47,104 @@ class Following(Session):
         """Ship the program and its only request.
 
         ranks: of this host
-        have: what need not come again; only_reads: what an agent that is gone has left there is left alone
+        have: output that need not come again; only_reads: end nothing that a killed agent has left there
         only_end: the journal does not count as fetched after that
         """
         self._asked.follow(ranks)
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._have, self._only_reads, self._only_end = dict(have), only_reads, only_end
         self._client = os.urandom(8).hex()
-        self._told: set[str] = set()  # all but output comes again through each channel
-        self._marker = os.urandom(16).hex()
-        self._sender.begin(opening() + encode(self._greeting()))
+        self._received: set[str] = set()  # all but output comes again through each channel
+        self._marker = new_marker()
+        self._sender.begin(opening() + encode(self._first()))
 
     def beat(self) -> None:
         """Ask for the host's time, and for a sign of life."""
         if self._sender.is_attached:
             super().beat()
 
-    def _greeting(self) -> dict[str, Any]:
-        ranks = {f"{rank}.{stream.value}": count for (rank, stream), count in self._have.items()}
-        return {
-            "type": "follow",
-            "marker": self._marker,
-            "run": self._run,
-            "node": self._agent,
-            "client": self._client,
-            "have": ranks,
-            "only_reads": self._only_reads,
-            "only_end": self._only_end,
-            "place": self.place,
-            "remote_dir": self._remote_dir,
-        }
+    def _first(self) -> Follow:
+        return Follow(
+            marker=self._marker,
+            run=self._run,
+            node=self._agent,
+            client=self._client,
+            have={f"{rank}.{stream.value}": count for (rank, stream), count in self._have.items()},
+            only_reads=self._only_reads,
+            only_end=self._only_end,
+            place=self.place,
+            remote_dir=self._remote_dir,
+        )
 
     def _channel_ended(self, greeted: bool, banner: bytes) -> Iterator[Event]:
         is_open = greeted and self._may_come_back and not self._sender.given_up
         if is_open and self._sender.channel.farewell().status == 0:
-            self._why = self._why_hung_up or "the connection ended"  # which our process there takes for our leaving
+            self._why = self._why_hung_up or "the connection ended"  # the reader takes that for our leaving
         else:
             yield from super()._channel_ended(greeted, banner)
 
-    def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+    def _event(self, message: Message, data: bytes) -> Iterator[Event]:
         now, node = time.time(), self.node
-        match header["type"]:
-            case "following":
-                self._offset = header["time"] - now
+        match message:
+            case journal.Following(time=there, machine=machine):
+                self._offset = there - now
                 is_back, self._may_come_back = self._may_come_back, True
                 self._go_on(0)
                 self.beat()
                 if is_back:
                     yield Reconnected(time=now, node=node)
                 else:
-                    address, machine = self._address, header["machine"]
-                    yield Connected(time=now, node=node, address=address, machine=machine)
-            case "caught-up":
+                    yield Connected(time=now, node=node, address=self._address, machine=machine)
+            case journal.CaughtUp():
                 yield CaughtUp(time=now, node=node)
-            case "no-tape":
-                yield from self._no_tape(header)
-            case "no-agent":
+            case journal.NoJournal():
+                yield self._no_journal(message)
+            case answers.Failed(message=text, hint=hint) if not self._may_come_back:
+                # The journal cannot be read there, for example because a newer mesh has written it.
                 self._over = True
-                left = "; ".join(header["left"])
-                reason = header["why"] or "its agent was killed"
+                yield PrepareFailed(time=now, node=node, step="attach", message=text, hint=hint)
+            case journal.NoAgent(left=left, why=why, time=at):
+                self._over = True
+                reason = why or "its agent was killed"
                 if left:
-                    reason += f", and left there {left}"
-                lost_at = header["time"] - self._offset
+                    reason += f", and left there {'; '.join(left)}"
+                lost_at = at - self._offset
                 yield Lost(time=lost_at, node=node, reason=reason, is_clear=not left, is_known=True)
-            case "beat":
-                yield from super()._event(header, data)
+            case answers.Beat():
+                yield from super()._event(message, data)
             case _:
-                yield from self._once(header, data)
+                yield from self._once(message, data)
 
-    def _once(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """Yield the events of a frame other than output, unless an earlier channel brought it."""
-        known = json.dumps(header)
-        if known in self._told:
+    def _once(self, message: Message, data: bytes) -> Iterator[Event]:
+        """Yield the events of a message other than output, unless an earlier channel brought it."""
+        known = json.dumps(message.header())
+        if known in self._received:
             return
-        self._told.add(known)
-        if header["type"] == "exited":
-            for name, count in header.get("printed", {}).items():
-                yield from self._output({"type": "output", "rank": header["rank"], "stream": name, "at": count}, b"")
-        if header["type"] == "end-ordered":
-            more = {"lost": header.get("lost", -1), "reason": header.get("reason", "")}
-            at, cause = header["time"] - self._offset, header["cause"]
-            yield EndOrdered(time=at, node=self.node, cause=cause, signal=header["signal"], **more)
+        self._received.add(known)
+        if isinstance(message, answers.Exited):
+            for name, count in message.printed.items():
+                yield from self._new_output(answers.Output(rank=message.rank, stream=name, at=count), b"")
+        if isinstance(message, journal.EndOrdered):
+            yield EndOrdered(
+                time=message.time - self._offset,
+                node=self.node,
+                cause=message.cause,
+                signal=message.signal,
+                lost=message.lost,
+                reason=message.reason,
+            )
         else:
-            yield from super()._event(header, data)
+            yield from super()._event(message, data)
 
-    def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """Yield the new part of an output frame, and before it a gap for what is missing."""
-        key, at = self._stream_of(header), header.get("at")
-        if type(at) is not int or not 0 <= at <= PLACE_MAX:
+    def _output(self, header: Header, data: bytes) -> Iterator[Event]:
+        message = self._table.read(header, one_line)
+        assert isinstance(message, answers.Output)
+        yield from self._new_output(message, data)
+
+    def _new_output(self, message: answers.Output, data: bytes) -> Iterator[Event]:
+        """Yield the new part of output, and before it a gap for output that is missing."""
+        key, at = self._stream(message), message.at
+        if at is None:
             raise FrameError("output: at: expected a place in the stream")
         rank, stream = key
         have = self._have.get(key, 0)
@@ -139,13 +155,12 @@ class Following(Session):
         if new := data[max(0, have - at) :]:
             yield Output(time=now, node=node, rank=rank, stream=stream, data=new)
 
-    def _no_tape(self, header: dict[str, Any]) -> Iterator[Event]:
+    def _no_journal(self, message: journal.NoJournal) -> PrepareFailed:
         self._over = True
         now, node = time.time(), self.node
-        if header["state"]:
-            message = f"the run is not detached there: its client has it ({header['about'].get('machine', '?')})"
-            hint = f"`mesh detach {self._run}` turns it into one that goes on by itself"
-            yield PrepareFailed(time=now, node=node, step="attach", message=message, hint=hint)
-        else:
-            message = "nothing is kept of the run there"
-            yield PrepareFailed(time=now, node=node, step="tape", message=message, hint="`mesh ps` lists what runs")
+        if message.state:
+            text = f"the run is not detached there: its client has it ({message.about.machine or '?'})"
+            hint = f"`mesh detach {self._run}` detaches it"
+            return PrepareFailed(time=now, node=node, step="attach", message=text, hint=hint)
+        text = "nothing is kept of the run there"
+        return PrepareFailed(time=now, node=node, step="journal", message=text, hint="`mesh ps` lists what runs")

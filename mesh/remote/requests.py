@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from msgspec.structs import asdict
 
 from mesh.core.events import EndOrdered
 from mesh.core.interfaces import Channel
 from mesh.core.run import SetupCommand
-from mesh.remote import messages
-from mesh.remote.agent.frames import encode
+from mesh.protocol import requests
+from mesh.protocol.answers import LACKS_BYTES, Lacks
+from mesh.protocol.first import Begin
+from mesh.protocol.messages import Message, encode
+from mesh.protocol.questions import Question
+from mesh.protocol.requests import Changes, Finds, Introduce, Lock, Loss, Prepare, RankStart, Setup, Start
 from mesh.remote.asked import Asked
-from mesh.remote.begin import Begin, Finds, Preparation, Rank, begin_frame, finds_of, prepare_frame
 from mesh.remote.blob import opening
 from mesh.remote.sender import Sender, pack_frames, pieces
 
@@ -24,7 +23,7 @@ class Requests:
     """Sends requests to one agent, from any thread; notes each one, as its answers are checked against it."""
 
     def __init__(self, channel: Channel, sizes: Mapping[str, int]) -> None:
-        """sizes: of the bytes that may come behind a message, by its type"""
+        """sizes: bytes that may follow a message, by its name"""
         self._sender = Sender(channel)
         self._asked = Asked()
         self._data_bytes = dict(sizes)
@@ -45,32 +44,32 @@ class Requests:
     def attempt(self, attempt: int) -> None:
         self._sender.attempt = attempt
 
-    def begin(self, begin: Begin, preparation: Preparation | None = None, finds: Finds | None = None) -> None:
+    def begin(self, begin: Begin, prepare: Prepare | None = None, library: bytes = b"") -> None:
         """Ship the agent and its first request in one flight, and with it the one to prepare, if there is that.
 
-        preparation, finds: as in prepare
+        library: as in ``prepare``
         """
         self._run, self._agent, self._remote_dir = begin.run, begin.node, begin.remote_dir
         self._begun = time.monotonic()
-        self._is_locking = begin.lock
-        self._marker = os.urandom(16).hex()
-        at_once = prepare_frame(preparation, finds or Finds()) if preparation else b""
-        self._is_preparing = preparation is not None
+        self._is_locking, self._is_preparing = begin.lock, prepare is not None
+        self._marker = begin.marker
         self._asked.begin(len(begin.ports))
         if begin.lock:
-            self._asked.note("lock")
-        if preparation is not None:
-            self._asked.prepare(len(preparation.prerun))
-        self._sender.begin(opening() + begin_frame(begin, self._marker) + at_once)
+            self._asked.note(Lock)
+        data = opening() + encode(begin)
+        if prepare is not None:
+            self._asked.prepare(len(prepare.prerun))
+            data += encode(prepare, library)
+        self._sender.begin(data)
 
     def lock(self) -> None:
         """Take the host's lock, if the run takes any."""
-        self._asked.note("lock")
-        self._sender.send(encode({"type": "lock"}))
+        self._asked.note(Lock)
+        self._send(Lock())
 
     def unlock(self) -> None:
-        """Let go of the host's lock."""
-        self._sender.send(encode({"type": "unlock"}))
+        """Release the host's lock."""
+        self._send(requests.Unlock())
 
     def send_changes(
         self,
@@ -80,7 +79,7 @@ class Requests:
         fresh: bool,
         pack: int = -1,
         asks: bool = True,
-        lacks_bytes: int = messages.LACKS_BYTES,
+        lacks_bytes: int = LACKS_BYTES,
     ) -> None:
         """Send the changes of the manifest, and a pack with what the host will lack, if one is given.
 
@@ -89,11 +88,11 @@ class Requests:
         asks: without one the host is to answer what it lacks; otherwise it waits for a pack
         lacks_bytes: of the longest list of what it lacks
         """
-        self._data_bytes["lacks"] = lacks_bytes
+        self._data_bytes[Lacks.NAME] = lacks_bytes
         self._asked.send(attempt)
-        frames = [(dict(header), piece) for header, piece in pieces({"type": "changes"}, changes)]
-        frames[0][0].update({"first": True, "fresh": fresh, "attempt": attempt})
-        frames[-1][0].update({"last": asks and pack < 0})
+        frames = pieces(Changes(), changes)
+        frames[0] = Changes(first=True, fresh=fresh, attempt=attempt), frames[0][1]
+        frames[-1] = frames[-1][0].replaced(last=asks and pack < 0), frames[-1][1]
         self._sender.send_pieces(attempt, self.round_trip, frames, pack_frames(pack) if pack >= 0 else ())
 
     def send_pack(self, pack: int, *, attempt: int) -> None:
@@ -102,92 +101,89 @@ class Requests:
 
     def settle(self) -> None:
         """Have the host drop the pack: no other host gets it from there any more."""
-        self._sender.send(encode({"type": "settled"}))
+        self._send(requests.Settled())
 
     def serve(self, tree: int, size: int, credentials: str) -> None:
-        """Have the host hand on the next pack that it gets, of so many bytes. tree: comes back with its answer."""
+        """Have the host pass on the next pack that it gets. tree: comes back with its answer; size: in bytes"""
         self._asked.serve(tree)
-        self._sender.send(encode({"type": "serve", "tree": tree, "bytes": size, "credentials": credentials}))
+        self._send(requests.Serve(tree=tree, bytes=size, credentials=credentials))
 
     def fetch(self, tree: int, address: str, port: int, size: int, credentials: str) -> None:
         """Have the host get the pack from another one."""
         self._asked.fetch(tree)
-        given = {"tree": tree, "address": address, "port": port, "bytes": size, "credentials": credentials}
-        self._sender.send(encode({"type": "fetch", **given}))
+        self._send(requests.Fetch(tree=tree, address=address, port=port, bytes=size, credentials=credentials))
 
-    def prepare(self, preparation: Preparation, finds: Finds) -> None:
-        """Prepare the host. finds: what prerun finds, as the first rank does"""
-        self._asked.prepare(len(preparation.prerun))
-        self._sender.send(prepare_frame(preparation, finds))
+    def prepare(self, prepare: Prepare, library: bytes = b"") -> None:
+        """Prepare the host. library: the source of the module ``meshrun`` for programs there; b"": none"""
+        self._asked.prepare(len(prepare.prerun))
+        self._sender.send(encode(prepare, library))
 
     def start(
-        self, argv: Sequence[str], ranks: Sequence[Rank], *, finds: Finds | None = None, detach: bool = False
+        self, argv: Sequence[str], ranks: Sequence[RankStart], *, finds: Finds | None = None, detach: bool = False
     ) -> None:
         """Start the ranks of this host.
 
         finds: their environment, if the host was prepared without it
-        detach: what they print is kept there from the beginning
+        detach: the host keeps their output from the beginning
         """
-        listed = [{"rank": rank.rank, "env": dict(rank.env), "stdin": rank.stdin} for rank in ranks]
         self._may_come_back = True
         self._asked.start([rank.rank for rank in ranks])
-        told = finds_of(finds) if finds else None
-        self._sender.order({"type": "start", "argv": list(argv), "ranks": listed, "finds": told, "detach": detach})
+        self._sender.order(Start(argv=list(argv), ranks=list(ranks), finds=finds, detach=detach))
 
     def detach(self) -> None:
         """Have the host keep the run without us; it answers with Detached."""
-        self._sender.order({"type": "detach"})
+        self._sender.order(requests.Detach())
 
     def introduce(self, host_grace: float, credentials: str, address: str = "", port: int = 0) -> None:
         """Have the agents of a detached run meet at the first host's; it answers with Introduced.
 
         host_grace: seconds that a host may be silent before it is lost
-        credentials: a private key and its certificate, as PEM, that all of them and nobody else get
+        credentials: a private key and its certificate, as PEM, that only the agents of this run get
         address, port: of the first host's agent; "": it is that one
         """
-        self._asked.note("introduce")
-        place = {"address": address, "port": port}
-        given = {"node": self._agent, "host_grace": host_grace, "credentials": credentials, **place}
-        self._sender.order({"type": "introduce", **given})
+        self._asked.note(Introduce)
+        self._sender.order(
+            Introduce(node=self._agent, host_grace=host_grace, credentials=credentials, address=address, port=port)
+        )
 
     def setup(self, rank: int, commands: Sequence[SetupCommand], force: bool) -> None:
         """Run the commands of a setup as this rank; force: also those that ``unless`` would skip."""
-        listed = [asdict(command) for command in commands]
         self._may_come_back = True
         self._asked.setup(rank, commands)
-        self._sender.order({"type": "setup", "rank": rank, "commands": listed, "force": force})
+        listed = [requests.SetupCommand(run=one.run, unless=one.unless, sudo=one.sudo) for one in commands]
+        self._sender.order(Setup(rank=rank, commands=listed, force=force))
 
     def password(self, step: int, password: str) -> None:
         """Answer AsksPassword, unless the command that asked has ended; "" if there is no password."""
         if self._asked.may_have_password(step):
-            self._sender.order({"type": "password"}, password.encode("utf-8", "surrogateescape"))
+            self._sender.order(requests.Password(), password.encode("utf-8", "surrogateescape"))
 
-    def ask(self, question: Mapping[str, Any], *, lasting: bool = False) -> None:
+    def ask(self, question: Question[object], *, lasting: bool = False) -> None:
         """Ask the agent; it answers with Answered.
 
-        lasting: the answer takes its time, and is worth another channel
+        lasting: the answer takes long, so that a broken connection is made again meanwhile
         """
         self._asked.ask(question, has_enclosed=False)
         if lasting:
             self._may_come_back = True
-            self._sender.order({"type": "ask", **question})
+            self._sender.order(question)
         else:
-            self._sender.send(encode({"type": "ask", **question}))
+            self._send(question)
 
-    def ask_with(self, question: Mapping[str, Any], enclosed: bytes) -> None:
-        """Ask the agent something that comes with many bytes. For a thread of its own."""
+    def ask_with(self, question: Question[object], enclosed: bytes) -> None:
+        """Ask the agent a question that comes with many bytes. For a thread of its own."""
         self._asked.ask(question, has_enclosed=bool(enclosed))
-        frames = [*pieces({"type": "enclosed"}, enclosed), ({"type": "ask", **question}, b"")]
+        frames = [*pieces(requests.Enclosed(), enclosed), (question, b"")]
         self._sender.send_pieces(self.attempt, self.round_trip, frames)
 
     def reply(self, data: bytes) -> None:
         """Send data to the part of the agent that answers a lasting question."""
-        self._sender.order({"type": "reply"}, data)
+        self._sender.order(requests.Reply(), data)
 
     def stdin(self, rank: int, data: bytes) -> None:
-        """Give bytes to the stdin of a rank; b"" ends it."""
+        """Send bytes for the stdin of a rank; b"" ends it."""
         self._asked.give(rank, len(data))
-        self._sender.order({"type": "stdin", "rank": rank}, data)
+        self._sender.order(requests.Stdin(rank=rank), data)
 
     def beat(self) -> None:
         """Renew the lease, and ask for the host's time."""
@@ -195,19 +191,25 @@ class Requests:
         self._sender.send(b"")
 
     def signal(self, number: int, grace: float, why: EndOrdered | None = None) -> None:
-        """Signal every process of the run there, and kill what is left after grace seconds.
+        """Signal every process of the run there, and kill the rest after grace seconds.
 
-        why: the reason that a run reports which goes on by itself
+        why: the reason, which the host keeps for clients that follow the run
         """
-        told = {"cause": why.cause, "more": {"lost": why.lost, "reason": why.reason}} if why else {}
-        self._sender.order({"type": "signal", "signal": number, "grace": grace, **told})
+        order = requests.Signal(signal=number, grace=grace)
+        if why:
+            order = order.replaced(cause=why.cause, more=Loss(lost=why.lost, reason=why.reason))
+        self._sender.order(order)
 
     def kill(self) -> None:
         """Kill every process of the run there, now."""
-        self._sender.order({"type": "kill"})
+        self._sender.order(requests.Kill())
 
     def finish(self, number: int, grace: float) -> None:
-        """End what is left (signal, grace, SIGKILL), look that it is gone, and let the agent leave."""
+        """End what is left (signal, grace, SIGKILL), check that it is gone, and let the agent leave."""
         self._sender.is_ending = True
         self._asked.end()
-        self._sender.order({"type": "finish", "signal": number, "grace": grace})
+        self._sender.order(requests.Finish(signal=number, grace=grace))
+
+    def _send(self, message: Message) -> None:
+        """Send a message that may get lost with the channel."""
+        self._sender.send(encode(message))

@@ -6,17 +6,18 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from mesh.core.errors import ChannelClosed
 from mesh.core.interfaces import Channel, Paced
-from mesh.remote.agent.frames import encode
+from mesh.protocol.messages import Message, encode
+from mesh.protocol.requests import Beat, Order, Pack
 
 # Bytes of the workspace in one frame. An order waits behind one of them, and a host is alive as long as it takes them:
 # over a share of 32 kbit/s of an uplink, this is 8 s.
 PIECE_BYTES = 32 << 10
 
-Frame = tuple[Mapping[str, object], bytes]
+Frame = tuple[Message, bytes]
 
 
 class Sender:
@@ -29,7 +30,7 @@ class Sender:
         self.channel = channel
         self.is_attached = True  # the channel is the agent's; False until a new one is
         self.has_begun = False  # the agent has its first request
-        self.given_up = ""  # why the client hung up for good, if it did
+        self.given_up = ""  # the reason why the client hung up for good; "": it did not
         self.is_ending = False  # the rest of what is being sent in pieces is not needed
         self.sent = 0  # bytes of the workspace
         self.sent_at = 0.0  # monotonic: when the last piece went out
@@ -65,11 +66,11 @@ class Sender:
         with self._lock:
             self._write(data)
 
-    def order(self, header: Mapping[str, object], data: bytes = b"") -> None:
+    def order(self, message: Order, data: bytes = b"") -> None:
         """Send something that must not get lost with a channel."""
         with self._lock:
             self._number += 1
-            frame = encode({**header, "n": self._number}, data)
+            frame = encode(message.numbered(self._number), data)
             self._orders.append((self._number, frame))
             if self.is_attached:
                 self._send_held(frame)
@@ -124,7 +125,7 @@ class Sender:
     def _send_held(self, data: bytes) -> None:
         if self._owes_beat:
             self._owes_beat = False
-            data = encode({"type": "beat", "time": time.time()}) + data
+            data = encode(Beat(time=time.time())) + data
         if self._held_back is not None:
             self._held_back.append(data)
         else:
@@ -137,25 +138,25 @@ class Sender:
             pass  # the end of receive() shows what it means
 
 
-def pieces(header: Mapping[str, object], data: bytes) -> list[Frame]:
-    """Return data as frames of at most PIECE_BYTES, each with the same header."""
-    return [(header, data[place : place + PIECE_BYTES]) for place in range(0, len(data), PIECE_BYTES)]
+def pieces(message: Message, data: bytes) -> list[Frame]:
+    """Return data in pieces of at most PIECE_BYTES, each behind the same message."""
+    return [(message, data[place : place + PIECE_BYTES]) for place in range(0, len(data), PIECE_BYTES)]
 
 
 def pack_frames(pack: int) -> Iterator[Frame]:
     """Yield a pack from an open file, which other threads read as well."""
     place = 0
     while piece := os.pread(pack, PIECE_BYTES, place):
-        yield {"type": "pack"}, piece
+        yield Pack(), piece
         place += len(piece)
-    yield {"type": "pack", "last": True}, b""
+    yield Pack(last=True), b""
 
 
 def _together(frames: Iterable[Frame]) -> Iterator[tuple[bytes, int]]:
     """Yield frames as they are sent, small ones as one; with each, how many bytes that are no header are in it."""
     data, size = b"", 0
-    for header, piece in frames:
-        frame = encode(dict(header), piece)
+    for message, piece in frames:
+        frame = encode(message, piece)
         if data and len(data) + len(frame) > PIECE_BYTES:
             yield data, size
             data, size = b"", 0

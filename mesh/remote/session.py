@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
 from mesh.core.errors import HostUnreachable
-from mesh.core.events import Connected, Event, Heard, HostNotice, Lost, Output, PrepareFailed, Reconnecting, Stream
+from mesh.core.events import (
+    AsksPassword,
+    Connected,
+    Event,
+    Heard,
+    HostNotice,
+    LeftOut,
+    Lost,
+    Output,
+    PrepareFailed,
+    Reconnecting,
+    Stream,
+)
 from mesh.core.interfaces import Channel, NoAgent
 from mesh.core.text import one_line
-from mesh.remote import messages
-from mesh.remote.agent.frames import Decoder, FrameError, encode
+from mesh.protocol import answers
+from mesh.protocol.answers import ANSWERS, Lacks, Owner
+from mesh.protocol.first import Channel as ChannelRequest
+from mesh.protocol.first import First, Program
+from mesh.protocol.frames import Decoder, FrameError
+from mesh.protocol.messages import Message, Table, encode
+from mesh.protocol.requests import Ack, Bye, Lock, Over
 from mesh.remote.blob import blob, lacking, opening
 from mesh.remote.ending import failed_start, lost_agent, plain
+from mesh.remote.events import event_of
+from mesh.remote.greeting import MAX_BANNER_BYTES, new_marker, refusal
+from mesh.remote.owners import owner_line
 from mesh.remote.requests import Requests
-from mesh.remote.telling import event_of, told_owner
+
+if TYPE_CHECKING:
+    from mesh.protocol.frames import Header
 
 ACKNOWLEDGED_BYTES = 128 << 10  # of an agent's stream that are acknowledged together
-MAX_BANNER_BYTES = 16 << 20  # that login scripts may print before the agent greets
 GIVEN_UP = "given up"  # by the client, at its end
-REFUSED = "does not speak our protocol: "  # what comes before the reason; shown behind the name of the host
+HEADER_BYTES = 1 << 20  # of a message; lists of processes and paths are the longest
+ANSWER_BYTES = 16 << 20  # of the message that answers a question: stacks, or all detached runs of a host
 
 
 class Callbacks(Struct, frozen=True, kw_only=True):
@@ -33,7 +54,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
     # Makes another channel to the host. Blocks; None: none is to be tried any longer. Raises a HostUnreachable
     # that is final.
     reopen: Callable[[], Channel | None] = lambda: None
-    is_dead: Callable[[Mapping[str, Any]], bool] = lambda owner: False  # the owner of a lock, or a run by id, has ended
+    is_dead: Callable[[Owner], bool] = lambda owner: False  # the owner of a lock, or a run by id, has ended
     # Takes a piece of the answer to a lasting question; returns the events of it.
     receive: Callable[[bytes], Iterable[Event]] = lambda data: ()
     explain: Callable[[NoAgent], HostUnreachable] = plain  # as Backend.explain
@@ -47,27 +68,29 @@ class Session(Requests):
     channel is gone: ``events`` shows what became of it. From the start of the ranks on, orders are numbered and sent
     again through the next channel, until the agent has confirmed them.
 
-    Every message is checked by the table (messages.py) and against what was asked for (asked.py) where it is read.
+    Every message is checked by the table and against what was asked for (asked.py) where it is read.
     """
 
-    _table, _sizes = messages.ANSWERS, messages.ANSWER_SIZES
+    _table: ClassVar[Table[Message]] = ANSWERS
+    _first_step: ClassVar[str] = "python"  # that fails where the host does not greet as ours do
 
     def __init__(
         self, node: int, first_rank: int, channel: Channel, callbacks: Callbacks | None = None, address: str = ""
     ) -> None:
         """address: by which the other hosts reach this one, as the backend has it"""
         self.node = node
-        super().__init__(channel, self._sizes)
+        super().__init__(channel, self._table.sizes)
         self._callbacks, self._address = callbacks or Callbacks(), address
-        self._heard = time.monotonic()  # when the last bytes came
-        self.waiting = False  # for the channel; False while nobody reads it: that is not the host's silence
+        self._received_at = time.monotonic()  # when the last bytes came
+        self.waiting = False  # for bytes of the channel; the host is silent only while a thread reads it
         self.place = 0  # how much of the agent's stream has come, in bytes: whole frames
         self._acknowledged = 0
         self._taken_over: set[str] = set()  # runs whose owner was dead
         self._has_brought = False  # a second channel was offered to the agent
         self._is_detached = False  # the agent goes on without us
         self._first_rank = first_rank
-        self._streams: dict[tuple[Any, Any], tuple[int, Stream]] = {}  # of which there was output, as it is named
+        self._streams: dict[tuple[object, object], tuple[int, Stream]] = {}  # of which there was output, as it is named
+        self._is_greeted = False  # a message has come from a program of our version
         self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the last event was posted, or is about to be
@@ -78,21 +101,21 @@ class Session(Requests):
         self._login_limit = 0.0  # seconds that it had for that, once they are over
 
     @property
-    def heard(self) -> float:
-        """Return when the last bytes came or went, on the monotonic clock."""
-        return max(self._heard, self._sender.sent_at)
+    def active_at(self) -> float:
+        """Return when bytes were last received or sent, on the monotonic clock."""
+        return max(self._received_at, self._sender.sent_at)
 
     def acknowledge(self, place: int, *, now: bool = False) -> None:
         """Note that the stream up to this place is here for good; now: send that to the agent at once."""
         if (now or place - self._acknowledged >= ACKNOWLEDGED_BYTES) and not self._sender.given_up:
             self._acknowledged = place
-            self._sender.send(encode({"type": "ack", "place": place}))
+            self._send(Ack(place=place))
 
     def leave(self) -> None:
         """Leave the agent for good, whatever it is doing: it ends the run, unless that is detached."""
         self._asked.end()
         if self._sender.give_up(GIVEN_UP) and not self._over:
-            self._sender.send(encode({"type": "bye"}))
+            self._send(Bye())
 
     def try_another(self, reason: str) -> None:
         """End a silent channel, and try another one if the agent listens for it."""
@@ -146,21 +169,20 @@ class Session(Requests):
         self.awaits_login, self._login_limit = True, 0.0
         if self._sender.given_up:
             channel.close()
-        self._marker = os.urandom(16).hex()
-        self._sender.send_at_once(opening() + encode(self._greeting()))
+        self._marker = new_marker()
+        self._sender.send_at_once(opening() + encode(self._first()))
 
-    def _greeting(self) -> dict[str, Any]:
+    def _first(self) -> First:
         """Return the first message through another channel."""
-        return {
-            "type": "channel",
-            "marker": self._marker,
-            "run": self._run,
-            "node": self._agent,
-            "have": self.place,
-            "remote_dir": self._remote_dir,
-            "cgroup": self._cgroup,
-            "age": time.monotonic() - self._begun,
-        }
+        return ChannelRequest(
+            marker=self._marker,
+            run=self._run,
+            node=self._agent,
+            have=self.place,
+            remote_dir=self._remote_dir,
+            cgroup=self._cgroup,
+            age=time.monotonic() - self._begun,
+        )
 
     def _read(self) -> Iterator[Event]:
         """Yield the events of one channel; set ``_over`` if there is to be no other one."""
@@ -172,7 +194,7 @@ class Session(Requests):
                     banner += chunk
                     if not has_all and lacking() in banner:
                         has_all, self.awaits_login = True, False
-                        self._sender.send_at_once(encode({"type": "agent"}, blob()))
+                        self._sender.send_at_once(encode(Program(), blob()))
                     _, found, chunk = banner.partition(b"\n%s\n" % self._marker.encode())
                     greeted = bool(found)
                     self.awaits_login = self.awaits_login and not greeted
@@ -182,24 +204,25 @@ class Session(Requests):
                         continue
                 # Before memory is taken for what comes.
                 is_long = self._asked.awaits_answer
-                decoder.header_bytes = messages.ANSWER_BYTES if is_long else messages.HEADER_BYTES
+                decoder.header_bytes = ANSWER_BYTES if is_long else HEADER_BYTES
                 frames = decoder.feed(chunk)
                 for (header, data), end in zip(frames, decoder.ends, strict=True):
                     self.place = begin + end
-                    if header.get("type") == "output":
+                    if header.get("type") == answers.Output.NAME:
                         yield from self._output(header, data)
                         continue
-                    header = messages.read(self._table, header)
-                    if header["type"] == "gone":  # the last frame: the agent leaves once that is acknowledged
+                    message = self._table.read(header, one_line)
+                    self._is_greeted = True
+                    if isinstance(message, answers.Gone):  # the last one: the agent leaves once it is acknowledged
                         self.acknowledge(self.place, now=True)
-                    yield from self._event(header, data)
+                    yield from self._event(message, data)
                 # Beats are no events, and must not fill the agent's window in a quiet run.
                 if self.place - self._acknowledged >= 2 * ACKNOWLEDGED_BYTES:
                     yield Heard(time=time.time(), node=self.node)
         except FrameError as error:
             self.leave()
             self._over = True
-            yield Lost(time=time.time(), node=self.node, reason=REFUSED + one_line(str(error)))
+            yield refusal(error, self.node, self._first_step, is_greeted=self._is_greeted)
             return
         finally:
             self.awaits_login = False
@@ -207,7 +230,7 @@ class Session(Requests):
             yield from self._channel_ended(greeted, banner)
 
     def _channel_ended(self, greeted: bool, banner: bytes) -> Iterator[Event]:
-        """Decide whether a channel that ended without a good-bye is worth another one."""
+        """Yield the events of a channel that ended without a goodbye; try no other one if the run is over there."""
         if self._sender.given_up:
             self._over = True
             yield self._lost(reason=self._sender.given_up, is_cut=True)
@@ -238,109 +261,130 @@ class Session(Requests):
     def _receive(self) -> bytes:
         # Silence counts only while the channel is read.
         if self._sender.is_attached and not self.waiting:
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         self.waiting = True
         chunk = self._sender.channel.receive()
         if chunk and (self._sender.is_attached or not self.awaits_login):  # a login that prints is no sign of the agent
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
         return chunk
 
-    def _output(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
+    def _output(self, header: Header, data: bytes) -> Iterator[Event]:
         rank, stream = self._stream_of(header)
         yield Output(time=time.time(), node=self.node, rank=rank, stream=stream, data=data)
 
-    def _stream_of(self, header: dict[str, Any]) -> tuple[int, Stream]:
-        """Return the rank and the stream of output. It is checked when it comes for the first time. Raises FrameError.
+    def _stream_of(self, header: Header) -> tuple[int, Stream]:
+        """Return the rank and the stream of output. Raises FrameError.
 
-        A host may send hundreds of MB in a second.
+        The header is checked when the stream's first output comes, because a host may send hundreds of MB in a second.
         """
         try:
             return self._streams[header["rank"], header["stream"]]
         except (KeyError, TypeError):
-            header = messages.read(self._table, header)
-            found = self._streams[header["rank"], header["stream"]] = self._asked.stream(header, self._first_rank)
-            return found
+            message = self._table.read(header, one_line)
+            assert isinstance(message, answers.Output)
+            return self._stream(message)
 
-    def _event(self, header: dict[str, Any], data: bytes) -> Iterator[Event]:
-        """Act on a frame, and yield its events. The header is as the table has it."""
-        self._asked.check(header)
-        match header["type"]:
-            case "beat":
-                self._set_clock(time.time() - header.get("held", 0.0), sent=header["echo"], there=header["time"])
-                self._sender.forget(header["orders"])
-            case "busy" if self._may_take_over(header["owner"]):
-                yield self._take_over(header["owner"])
-            case "no-door":
+    def _stream(self, message: answers.Output | answers.LeftOut) -> tuple[int, Stream]:
+        """Return the rank and the stream of a message, and note it as checked. Raises FrameError."""
+        found = self._streams[message.rank, message.stream] = self._asked.stream(message, self._first_rank)
+        return found
+
+    def _event(self, message: Message, data: bytes) -> Iterator[Event]:
+        """Act on a message, and yield its events."""
+        self._asked.check(message)
+        match message:
+            case answers.Hello():
+                yield self._connected(message)
+            case answers.Beat(echo=echo, time=there, orders=orders, held=held):
+                self._set_clock(time.time() - held, sent=echo, there=there)
+                self._sender.forget(orders)
+            case answers.Busy(owner=owner) if self._may_take_over(owner):
+                yield self._take_over(owner)
+            case answers.NoSocket():
                 self._may_come_back = False
-            case "no-agent" if self._sender.is_attached:
-                raise FrameError("no-agent: an agent sends it")
-            case "no-agent":
-                self._over = True
-                left = "; ".join(header["left"])
-                reason = "its agent is gone" + (f", and left there {left}" if left else "")
-                yield self._lost(reason=reason, is_clear=not left, killed_by="a signal")
-            case "piece":
+            case answers.NoAgent(left=left):
+                yield self._no_agent("; ".join(left))
+            case answers.Piece():
                 yield from self._callbacks.receive(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
-            case "taken":
-                self._callbacks.taken(header["rank"], header["bytes"])
-            case "step":
-                pass  # what it allows is noted
-            case "hello":
-                yield self._connected(header)
-            case kind:
-                if kind == "attached" and not self._has_brought:
-                    raise FrameError("attached: no channel was offered")
-                if kind == "attached" and self._sender.is_attached:
-                    # The message for a channel that broke soon comes through the next one, before that one's.
-                    self._sender.forget(header["orders"])
-                    return
-                if kind == "attached":
-                    self._go_on(header["orders"])
-                elif kind == "locked":
-                    self._cgroup = header["cgroup"]
-                elif kind == "detached":
+            case answers.Taken(rank=rank, bytes=count):
+                self._callbacks.taken(rank, count)
+            case answers.Step():
+                pass  # _asked has noted the commands that it allows
+            case answers.AsksPassword():
+                yield AsksPassword(time=time.time(), node=self.node, step=self._asked.step)
+            case answers.Attached(orders=orders):
+                if self._attach(orders):
+                    yield self._event_of(message, data)
+            case answers.LeftOut(bytes=count):
+                rank, stream = self._stream(message)
+                yield LeftOut(time=time.time(), node=self.node, rank=rank, stream=stream, bytes=count)
+            case answers.Answer():
+                yield self._event_of(message.replaced(answer=self._asked.read_answer(message)), data)
+            case _:
+                if isinstance(message, answers.Locked):
+                    self._cgroup = message.cgroup
+                elif isinstance(message, answers.Detached):
                     self._is_detached = True
-                elif kind == "gone":
+                elif isinstance(message, answers.Gone):
                     self._over = True
-                about = {"node": self.node, "sent": self.sent, "lacks_bytes": self._data_bytes.get("lacks", 0)}
-                if kind == "left-out":
-                    header["rank"], header["stream"] = self._stream_of(header)
-                yield event_of(header, data, **about, offset=self._offset)
+                yield self._event_of(message, data)
 
-    def _connected(self, header: dict[str, Any]) -> Connected:
+    def _event_of(self, message: Message, data: bytes) -> Event:
+        limit = self._data_bytes.get(Lacks.NAME, 0)
+        return event_of(message, data, node=self.node, sent=self.sent, lacks_bytes=limit, offset=self._offset)
+
+    def _connected(self, hello: answers.Hello) -> Connected:
         now = time.time()
-        self._offset = header["time"] - now  # until the first beat is back
+        self._offset = hello.time - now  # until the first beat is back
         self._sender.owe_beat()
-        self._tell_of_ends(header.get("runs", ()))
+        self._end_runs_that_are_over(hello.runs)
         return Connected(
             time=now,
             node=self.node,
             address=self._address,
-            machine=header["machine"],
+            machine=hello.machine,
             is_locking=self._is_locking,
             is_preparing=self._is_preparing,
         )
 
-    def _may_take_over(self, owner: Mapping[str, Any]) -> bool:
-        run = owner.get("run", "")
-        return bool(run) and run not in self._taken_over and self._callbacks.is_dead(owner)
+    def _no_agent(self, left: str) -> Lost:
+        """Return the event of an agent that was killed. left: processes that it has left there"""
+        if self._sender.is_attached:
+            raise FrameError("no-agent: an agent sends it")
+        self._over = True
+        reason = "its agent is gone" + (f", and left there {left}" if left else "")
+        return self._lost(reason=reason, is_clear=not left, killed_by="a signal")
 
-    def _tell_of_ends(self, runs: Sequence[str]) -> None:
+    def _attach(self, confirmed: int) -> bool:
+        """Continue on another channel; return False if the agent had this one. confirmed: as in ``_go_on``"""
+        if not self._has_brought:
+            raise FrameError("attached: no channel was offered")
+        if self._sender.is_attached:
+            # The message for a channel that broke soon comes through the next one, before that one's.
+            self._sender.forget(confirmed)
+            return False
+        self._go_on(confirmed)
+        return True
+
+    def _may_take_over(self, owner: Owner) -> bool:
+        return bool(owner.run) and owner.run not in self._taken_over and self._callbacks.is_dead(owner)
+
+    def _end_runs_that_are_over(self, runs: Sequence[str]) -> None:
         """Have agents end whose runs have ended here: the host was cut off then.
 
         runs: the ids of all other runs on the host
         """
-        if over := [run for run in runs if self._callbacks.is_dead({"run": run})]:
-            self._sender.send(encode({"type": "over", "runs": over}))
+        if over := [run for run in runs if self._callbacks.is_dead(Owner(run=run))]:
+            self._send(Over(runs=over))
 
-    def _take_over(self, owner: Mapping[str, Any]) -> HostNotice:
+    def _take_over(self, owner: Owner) -> HostNotice:
         """End what is left of a run whose client is over. Once: the agent waits for the lock while that run ends."""
-        self._taken_over.add(owner["run"])
-        self._asked.note("lock")
-        self._sender.send(encode({"type": "lock", "take_over": owner["run"]}))
-        told = f"ending what is left of a run whose client is over: {told_owner(owner)}"
-        return HostNotice(time=time.time(), node=self.node, text=told)
+        self._taken_over.add(owner.run)
+        self._asked.note(Lock)
+        self._send(Lock(take_over=owner.run))
+        text = f"ending what is left of a run whose client is over: {owner_line(owner)}"
+        return HostNotice(time=time.time(), node=self.node, text=text)
 
     def _go_on(self, confirmed: int) -> None:
         """Send what has not reached the agent: it has the new channel. confirmed: the number of its last order"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mesh.core.run import SetupCommand
-from mesh.remote.agent.frames import FrameError
+from mesh.protocol.frames import FrameError
 
 
 class SetupSteps:
@@ -18,20 +18,20 @@ class SetupSteps:
     def __init__(self, commands: Sequence[SetupCommand] = ()) -> None:
         """commands: of the setup, in order; (): the host runs no setup."""
         self._commands = commands
-        self._step = -1  # the command that runs; -1: none has begun
+        self.step = -1  # the command that runs; -1: none has begun
         self._unasked = False  # the command that runs may still ask
         self._unanswered = False  # it has asked, and was sent nothing yet
 
     def begin(self, number: int) -> None:
         """Note that the host begins a command. Raises FrameError unless it is the next one."""
-        if number != self._step + 1 or number >= len(self._commands):
+        if number != self.step + 1 or number >= len(self._commands):
             raise FrameError(f"step: command {number} is not the next one of {len(self._commands)}")
-        self._step = self._step + 1
-        self._unasked, self._unanswered = self._commands[self._step].sudo, False
+        self.step = self.step + 1
+        self._unasked, self._unanswered = self._commands[self.step].sudo, False
 
     def expect_question(self) -> None:
         """Note that a later command will ask. Raises FrameError unless one of them has ``sudo: true``."""
-        if not any(command.sudo for command in self._commands[self._step + 1 :]):
+        if not any(command.sudo for command in self._commands[self.step + 1 :]):
             raise FrameError("wants-password: no later command of a setup there has sudo: true")
 
     def ask(self) -> int:
@@ -39,14 +39,14 @@ class SetupSteps:
         if not self._unasked:
             raise FrameError("asks-password: no command with sudo: true runs there, or it has asked before")
         self._unasked, self._unanswered = False, True
-        return self._step
+        return self.step
 
     def may_have(self, step: int) -> bool:
         """Return True if this command has asked, still runs, and was not answered; for one answer."""
-        may, self._unanswered = self._unanswered and step == self._step, False
+        may, self._unanswered = self._unanswered and step == self.step, False
         return may
 
     def end(self) -> None:
         """Note that the setup has ended there."""
         self._unasked = self._unanswered = False
-        self._step = len(self._commands)
+        self.step = len(self._commands)

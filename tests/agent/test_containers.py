@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.process.containers import Containers
 from mesh.core.events import Lost, Output, Ready
-from mesh.remote.agent.containers import Containers
 from tests import docker
 from tests.agent.conftest import Open, Run
 from tests.conftest import REPOSITORY

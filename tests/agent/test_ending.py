@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mesh.agent.control import requests, sockets
+from mesh.agent.guardian import SWEPT_STATUS
+from mesh.agent.process import processes
 from mesh.core.events import Exited, Gone, Lost, Output, PrepareFailed
 from mesh.core.run import PrerunEntry
-from mesh.remote.agent import doors, processes
-from mesh.remote.agent.frames import encode
-from mesh.remote.begin import Finds, Preparation
+from mesh.protocol import control
+from mesh.protocol.frames import encode
+from tests.conftest import REPOSITORY
+from tests.firsts import finds, prepare_request
 from tests.lab import eventually, state_of
 
-from .conftest import Open, Run, damage_a_tape
+from .conftest import Open, Run
 
 FORKED_TWICE = (
     "( setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec >/dev/null 2>&1; while :; do sleep 1; done' & ) ; sleep 0.1"
@@ -89,7 +94,7 @@ def test_a_process_that_forks_and_ends_all_the_time_is_ended(agent: Run, attempt
     assert isinstance(ended, Exited)
     assert not ended.is_last
     assert agent.finish(grace=0.2).left == ()
-    assert not [process for process in processes.all_processes() if mark in process.told()]
+    assert not [process for process in processes.all_processes() if mark in process.described()]
 
 
 LATE = """
@@ -205,7 +210,7 @@ def test_a_client_that_falls_silent_loses_its_lease(opener: Open, any_python: st
     assert run.until(Exited).time > 0
     assert isinstance(run.until(Gone), Gone)
     (failure,) = [event for event in run.events if isinstance(event, PrepareFailed)]
-    assert "heard nothing" in failure.message
+    assert "no sign of the client" in failure.message
 
 
 def test_a_beat_renews_the_lease(opener: Open, any_python: str) -> None:
@@ -244,37 +249,47 @@ def test_an_agent_that_is_asked_to_end_ends_its_ranks_first(opener: Open, any_py
 def test_a_finish_in_the_middle_of_prerun(agent: Run) -> None:
     agent.lock()
     entries = [PrerunEntry(run="echo begun"), PrerunEntry(run="sleep 4567")]
-    agent.session.prepare(Preparation(prerun=entries), Finds(env={"RANK": "0"}))
+    agent.session.prepare(prepare_request(prerun=entries, given=finds(env={"RANK": "0"})))
     agent.until(Output)
     assert agent.finish(grace=5.0).left == ()
 
 
-def test_an_error_of_the_agent_is_told_on_each_python(
-    opener: Open, python: str, tmp_path: Path, remote_dir: Path
-) -> None:
-    """A file that the agent does not expect: what came of the run is told, and why."""
-    run = opener(python)
-    run.prepare()
-    damage_a_tape(remote_dir)
-    run.start("sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 1000")
-    assert eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-    run.session.detach()
-    lost = run.until(Lost)
-    assert isinstance(lost, Lost)
-    assert lost.reason.startswith("its agent ended: the agent is gone (it failed: TypeError: ")
-    assert lost.reason.endswith("); its processes were ended")
-    assert lost.is_clear
-    assert not is_running(int((tmp_path / "pid").read_text()))
+FAILING = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from mesh.agent.guardian import guard
+
+def serve(guardian):
+    guardian.begin("run-that-fails", 0, "/nowhere", "no-group")
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        os.execvp("sleep", ["sleep", "4567"])
+    os.write(1, b"%d\\n" % pid)
+    raise TypeError("an error of the agent")
+
+guard(serve)
+"""
 
 
-def test_somebody_at_the_door_who_does_not_wait_for_the_answer(agent: Run) -> None:
+def test_an_error_of_the_agent_ends_its_processes_and_is_reported(python: str) -> None:
+    command = [python, "-I", "-S", "-c", FAILING, str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    *_, last = done.stderr.strip().splitlines()
+    reason = "it failed: TypeError: an error of the agent"
+    assert last == f"the agent is gone ({reason}); its processes were ended"
+    assert done.returncode == SWEPT_STATUS
+    assert not is_running(int(done.stdout))
+
+
+def test_a_control_request_whose_sender_does_not_wait_for_the_answer(agent: Run) -> None:
     agent.prepare()
     agent.start("sh", "-c", "echo up; read x", stdin=True)
     agent.until(Output)
-    path = doors.door_of(f"run-{os.getpid()}", 0)
-    for request in ({"type": "about"}, {"type": "pass", "id": "x", "ranks": None, "signal": signal.SIGUSR1}):
-        doors.knock(path, request, []).close()
-    assert doors.runs(f"run-{os.getpid()}")  # both have been answered before
+    path = sockets.socket_path(f"run-{os.getpid()}", 0)
+    for request in (control.About(), control.Pass(id="x", ranks=None, signal=signal.SIGUSR1)):
+        sockets.send_request(path, request).close()
+    assert requests.runs(f"run-{os.getpid()}")  # both have been answered before
     agent.session.stdin(0, b"\n")
     assert agent.result().status == 0
 

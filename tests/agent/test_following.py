@@ -28,12 +28,13 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel
-from mesh.core.run import Rules
-from mesh.remote.begin import Begin, Rank
+from mesh.protocol.first import Begin
+from mesh.protocol.requests import RankStart
 from mesh.remote.blob import start_command
 from mesh.remote.following import Following
 from mesh.remote.session import Callbacks
 from tests.agent.conftest import HOST, PYTHONS, Open, Run
+from tests.firsts import first_request
 from tests.lab import eventually, state_of
 
 RUN = f"run-{os.getpid()}"
@@ -67,18 +68,11 @@ def come(remote_dir: Path, any_python: str) -> Iterator[Come]:
     def start(
         have: Mapping[tuple[int, Stream], int] | None = None, python: str = any_python, only_reads: bool = False
     ) -> Look:
-        about = {"run": RUN, "project": "p", "remote_dir": str(remote_dir), "about": {}, "owner": None, "node": 0}
-        more = {
-            "share": False,
-            "devices": (),
-            "device_patience": 5.0,
-            "rules": Rules(spool=10**9, lease=60.0, grace=5.0),
-        }
         (opened,) = backend.open([HOST], start_command(python))
         assert not isinstance(opened.result, Exception)
         channels.append(opened.result)
         again = lambda: backend.reopen(0, start_command(python))  # noqa: E731
-        begin = Begin(**about, **more)  # type: ignore[arg-type]
+        begin = first_request(run=RUN, remote_dir=str(remote_dir))
         return Look(opened.result, begin, have or {}, again, only_reads)
 
     yield start
@@ -282,7 +276,7 @@ def test_a_run_that_has_a_client_and_one_that_nobody_knows_are_told_apart(agent:
 def begin_to_leave(run: Run, script: str) -> None:
     """Start a script whose client is about to leave; so long, what it prints is held back."""
     run.prepare()
-    run.session.start(["sh", "-c", script], [Rank(rank=0, env={"RANK": "0"}, stdin=False)], detach=True)
+    run.session.start(["sh", "-c", script], [RankStart(rank=0, env={"RANK": "0"}, stdin=False)], detach=True)
     run.until(Started)
 
 
@@ -365,3 +359,20 @@ def test_what_is_not_running_is_not_detached(agent: Run, remote_dir: Path) -> No
     agent.start("true")
     agent.result()
     assert not list(remote_dir.glob("machines/*/tape-*"))
+
+
+def test_a_journal_of_a_newer_mesh_is_refused_with_the_next_step(
+    opener: Open, come: Come, remote_dir: Path, any_python: str
+) -> None:
+    run = opener(any_python)
+    run.prepare()
+    run.start("sh", "-c", SCRIPT, stdin=True)
+    run.until(Output)
+    run.session.stdin(0, b"go on\n")
+    leave(run)
+    about = tape(remote_dir) / "about.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "journal": 9}))
+    failed = come().until(PrepareFailed)
+    assert isinstance(failed, PrepareFailed)
+    assert "has format 9" in failed.message
+    assert "pip install --upgrade mesh" in failed.hint

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from mesh.agent.base.directories import Directories
+from mesh.agent.link.tls import tls_context
+from mesh.agent.sync import fanout
+from mesh.agent.sync.sync import Sync
 from mesh.engine.credentials import make_credentials
-from mesh.remote.agent import fanout
-from mesh.remote.agent.state import State
-from mesh.remote.agent.sync import Sync
 from tests.conftest import own_children
 from tests.lab import eventually
 
@@ -27,7 +28,7 @@ from tests.lab import eventually
 @pytest.mark.parametrize("is_told", [True, False])
 def test_one_that_was_killed_does_no_harm_to_its_agent(tmp_path: Path, is_told: bool) -> None:
     """As where a run is ended: somebody else has killed it, and waited for it. Its number may be another's by now."""
-    state = State(str(tmp_path), "project")
+    state = Directories(str(tmp_path), "project")
     state.make()
     sync = Sync(state, "run", fresh=False)
     before = own_children()
@@ -44,7 +45,7 @@ def test_one_that_was_killed_does_no_harm_to_its_agent(tmp_path: Path, is_told: 
 
 
 CREDENTIALS = make_credentials()
-SIZE = 3 * fanout.PIECE + 1
+SIZE = 3 * fanout.PIECE_BYTES + 1
 
 
 @contextlib.contextmanager
@@ -74,7 +75,7 @@ def fetched(port: int, path: Path, size: int = SIZE) -> str:
 
 
 def secured(visitor: Any, version: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED) -> fanout._Channel:
-    context = fanout.credentialed(CREDENTIALS, server=True)
+    context = tls_context(CREDENTIALS, server=True)
     context.maximum_version = version
     return fanout._Channel(visitor, context, server=True)
 
@@ -136,17 +137,17 @@ def test_who_has_said_good_bye_is_heard_no_more(tmp_path: Path) -> None:
         channel = secured(visitor)
         channel.send(b"some")
         with contextlib.suppress(ssl.SSLWantReadError):
-            channel._tls.unwrap()
+            channel._tls._tls.unwrap()
         channel._flush()
         while True:  # until nobody listens
-            visitor.sendall(bytes(fanout.PIECE))
+            visitor.sendall(bytes(fanout.PIECE_BYTES))
 
     with parent(serve) as port:
         assert fetched(port, tmp_path / "fetched") == f"it ended after 4 of {SIZE} bytes"
 
 
 def test_who_sends_a_byte_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fanout, "STALLED", 0.5)
+    monkeypatch.setattr(fanout, "STALL_LIMIT_S", 0.5)
     with parent(lambda visitor: trickle(visitor, bytes([22, 3, 3, 64, 0]) + bytes(10_000))) as port:
         assert "it takes too long" in fetched(port, tmp_path / "fetched")
 
@@ -159,10 +160,10 @@ def test_who_sends_a_byte_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def attend(visitor: socket.socket, path: Path, size: int, transfers: int = 1) -> None:
-    context = fanout.credentialed(CREDENTIALS, server=True)
+    context = tls_context(CREDENTIALS, server=True)
     slots = threading.Semaphore(1), threading.Semaphore(transfers)
     slots[0].acquire()
-    fanout._attend(visitor, context, str(path), size, *slots)
+    fanout._serve_peer(visitor, context, str(path), size, *slots)
     assert slots[0].acquire(blocking=False)
     assert slots[1]._value == transfers
 
@@ -177,6 +178,25 @@ def test_slow_handshake_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         trickle(stranger, bytes([22, 3, 1, 64, 0]) + bytes(10_000))
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_peer_without_the_key_of_the_sync_gets_nothing(tmp_path: Path, has_key: bool) -> None:
+    (tmp_path / "pack").write_bytes(bytes(SIZE))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if has_key:
+        (tmp_path / "other").write_text(make_credentials())
+        context.load_cert_chain(tmp_path / "other")
+    received = b""
+    with (
+        parent(lambda visitor: attend(visitor, tmp_path / "pack", SIZE)) as port,
+        socket.create_connection(("127.0.0.1", port)) as own,
+        contextlib.suppress(OSError),  # a reset, or an alert of TLS
+        context.wrap_socket(own) as stranger,
+    ):
+        received = stranger.recv(1)
+    assert received == b""
+
+
 def test_connection_beyond_the_limit_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "pack").write_bytes(bytes(SIZE))
     with parent(lambda visitor: attend(visitor, tmp_path / "pack", SIZE, transfers=0)) as port:
@@ -185,7 +205,7 @@ def test_connection_beyond_the_limit_gets_nothing(tmp_path: Path) -> None:
 
 def test_silent_peers_cost_few_threads_and_stop_no_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "HANDSHAKE_LIMIT_S", 0.5)
-    state = State(str(tmp_path), "project")
+    state = Directories(str(tmp_path), "project")
     state.make()
     sync = Sync(state, "run", fresh=False)
     before = own_children()
@@ -208,4 +228,5 @@ def test_silent_peers_cost_few_threads_and_stop_no_transfer(tmp_path: Path, monk
 def test_without_ssl_there_is_no_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with parent(lambda visitor: visitor.recv(1)) as port:
         monkeypatch.setitem(sys.modules, "ssl", None)
+        monkeypatch.delitem(sys.modules, "mesh.agent.link.tls")  # which another test has imported
         assert "ssl" in fetched(port, tmp_path / "fetched")

@@ -12,7 +12,7 @@ import pytest
 
 from mesh.core.events import Gone, Output, PrepareFailed, PrerunDecided, Ready
 from mesh.core.run import PrerunEntry
-from mesh.remote.begin import Finds, Preparation
+from tests.firsts import prepare_request
 
 from .conftest import Open, Run
 
@@ -139,7 +139,7 @@ def test_one_that_was_cut_short_runs_again(prepare: Prepare, opener: Open, any_p
     (workspace / "slow").touch()
     run = opener(any_python)
     run.lock()
-    run.session.prepare(Preparation(prerun=[one], force=True), Finds())
+    run.session.prepare(prepare_request(prerun=[one], force=True))
     run.until(Output)
     run.session.finish(signal.SIGKILL, 0.0)
     run.until(Gone)
@@ -232,9 +232,9 @@ def test_two_agents_of_one_workspace_run_it_one_after_the_other(opener: Open, an
     for run in (first, second):
         run.lock()
     sent: Sequence[PrerunEntry] = [one]
-    first.session.prepare(Preparation(prerun=sent), Finds())
+    first.session.prepare(prepare_request(prerun=sent))
     first.until(PrerunDecided)
-    second.session.prepare(Preparation(prerun=sent), Finds())
+    second.session.prepare(prepare_request(prerun=sent))
     said = second.until(Output)
     assert isinstance(said, Output)
     assert said.data == b"==> waits: another host runs the next entry in the same workspace\n"
@@ -251,7 +251,7 @@ def test_an_end_while_it_waits_for_another_one(opener: Open, any_python: str, wo
     first, second = opener(any_python), opener(any_python, node=1)
     for run, kind in ((first, PrerunDecided), (second, Output)):
         run.lock()
-        run.session.prepare(Preparation(prerun=[entry("cat gate")]), Finds())
+        run.session.prepare(prepare_request(prerun=[entry("cat gate")]))
         run.until(kind)
     assert second.finish(0.5).left == ()
     assert decided(second) == []

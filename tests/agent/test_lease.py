@@ -8,6 +8,8 @@ import threading
 import time
 
 from mesh.core.events import Answered, Connected, Exited, Lost, Output
+from mesh.protocol.questions import Stop
+from mesh.protocol.replies import Stopped
 from tests.lab import eventually
 
 from .conftest import Open
@@ -70,8 +72,9 @@ def test_a_question_may_take_longer_than_the_lease(opener: Open, any_python: str
     run.until(Output)
     asking = opener(any_python, node=1, lease=1.0)
     asking.until(Connected)
-    asking.session.ask({"question": "stop", "run": f"run-{os.getpid()}", "grace": None})
+    asking.session.ask(Stop(run=f"run-{os.getpid()}", grace=None))
     answered = asking.until(Answered)
     assert isinstance(answered, Answered)
-    assert answered.answer["left"] == []
-    assert [told["run"] for told in answered.answer["stopped"]] == [f"run-{os.getpid()}"]
+    assert isinstance(answered.answer, Stopped)
+    assert answered.answer.left == []
+    assert [one.run for one in answered.answer.stopped] == [f"run-{os.getpid()}"]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from mesh.core.events import HostNotice, Locked, PrepareFailed, Ready, Started
-from mesh.remote.begin import Finds, Preparation, Rank
+from mesh.protocol.requests import RankStart
 from mesh.remote.blob import library
 from tests.agent.conftest import Open, Run
+from tests.firsts import finds, prepare_request
 
 SHOW = 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME"'
 NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -23,7 +24,7 @@ def nothing_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(agent: Run, *argv: str) -> str:
-    agent.session.start(argv, [Rank(rank=0, env={}, stdin=False)])
+    agent.session.start(argv, [RankStart(rank=0, env={}, stdin=False)])
     agent.until(Started)
     agent.result()
     return agent.printed().decode()
@@ -37,35 +38,35 @@ def test_a_port_is_the_runs_until_its_ranks_start(opener: Open, any_python: str)
     (number,) = locked.ports
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", number))
-    agent.session.prepare(Preparation(), Finds())
+    agent.session.prepare(prepare_request())
     agent.until(Ready)
     listen = f"import socket; socket.create_server(('127.0.0.1', {number})); print('mine')"
     assert printed(agent, any_python, "-c", listen) == "mine\n"
 
 
 def test_what_the_ranks_find_may_come_with_their_start(opener: Open, python: str) -> None:
-    agent = opener(python, Preparation(library=library()), lock=True)
+    agent = opener(python, prepare_request(), library(), lock=True)
     agent.until(Ready)
     env = {"RANK": "0", "TOKEN": "s p", "MESH_RUN_ID": "r"}
     show = f'{SHOW}; echo "$RANK $TOKEN"; [ -e "$PYTHONPATH/meshrun.py" ] && echo found; pwd'
-    finds = Finds(env=env, targets=["127.0.0.1"])
-    agent.session.start(["sh", "-c", show], [Rank(rank=0, env={}, stdin=False)], finds=finds)
+    given = finds(env=env, targets=["127.0.0.1"])
+    agent.session.start(["sh", "-c", show], [RankStart(rank=0, env={}, stdin=False)], finds=given)
     agent.result()
     interfaces, token, found, place = agent.printed().decode().splitlines()
     assert (interfaces, token, found, Path(place).name) == ("lo lo", "0 s p", "found", "p")
 
 
 def test_the_interface_of_a_name_is_looked_for_with_the_start(opener: Open, any_python: str) -> None:
-    agent = opener(any_python, Preparation(), lock=True)
+    agent = opener(any_python, prepare_request(), lock=True)
     agent.until(Ready)
-    finds = Finds(env={"RANK": "0"}, targets=["localhost"])
-    agent.session.start(["sh", "-c", SHOW], [Rank(rank=0, env={}, stdin=False)], finds=finds)
+    given = finds(env={"RANK": "0"}, targets=["localhost"])
+    agent.session.start(["sh", "-c", SHOW], [RankStart(rank=0, env={}, stdin=False)], finds=given)
     agent.result()
     assert agent.printed() == b"lo lo\n"
 
 
 def test_a_named_interface_that_is_not_there_is_told_before_the_start(opener: Open, any_python: str) -> None:
-    agent = opener(any_python, Preparation(), Finds(interface="ens14np0"), lock=True)
+    agent = opener(any_python, prepare_request(given=finds(interface="ens14np0")), lock=True)
     failed = agent.until(PrepareFailed, Ready)
     assert isinstance(failed, PrepareFailed)
     assert failed.step == "interface"
@@ -73,8 +74,8 @@ def test_a_named_interface_that_is_not_there_is_told_before_the_start(opener: Op
 
 
 def test_nobody_looks_for_an_interface_where_the_user_has_said_more(opener: Open, any_python: str) -> None:
-    finds = Finds(env=dict.fromkeys(NAMES, "their own"), interface="ens14np0")
-    agent = opener(any_python, Preparation(), finds, lock=True)
+    found = finds(env=dict.fromkeys(NAMES, "their own"), interface="ens14np0")
+    agent = opener(any_python, prepare_request(given=found), lock=True)
     assert isinstance(agent.until(PrepareFailed, Ready), Ready)
     agent.finish()
 

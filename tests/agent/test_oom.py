@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.process import cgroups
+from mesh.agent.process.oom import Memory, count_in, victims_in
 from mesh.core.events import Exited
-from mesh.remote.agent import cgroups
-from mesh.remote.agent.oom import Memory, count_in, victims_in
 from mesh.remote.blob import start_command
 from tests.lab import eventually
 
@@ -57,8 +57,8 @@ def test_a_kill_somewhere_on_the_machine_is_no_reason_for_a_failure(
 ) -> None:
     counter = tmp_path / "vmstat"
     counter.write_text(MACHINE)
-    monkeypatch.setattr("mesh.remote.agent.oom.MACHINE", str(counter))
-    monkeypatch.setattr("mesh.remote.agent.oom._counter_of_v1", lambda: "")
+    monkeypatch.setattr("mesh.agent.process.oom.MACHINE", str(counter))
+    monkeypatch.setattr("mesh.agent.process.oom._counter_of_v1", lambda: "")
     memory = Memory("")
     if memory._log >= 0:
         os.close(memory._log)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mesh.agent.detached.peer_link import LinkClosed, PeerLink
+from mesh.agent.detached.peers import Hub, Member
+from mesh.agent.link.tls import tls_context
+from mesh.agent.sync.fanout import listen
 from mesh.engine.credentials import make_credentials
-from mesh.remote.agent.fanout import credentialed, listen
-from mesh.remote.agent.links import Closed, Link
-from mesh.remote.agent.peers import Hub, Member
+from mesh.protocol.control import Join, News
 
 GRACE = 1.0  # seconds that a host may be silent
 
@@ -25,8 +27,8 @@ def credentials() -> str:
 
 def reap(member: Member) -> None:
     """The process that it asks for names, as the agent does."""
-    assert member._asking is not None
-    os.waitpid(member._asking.pid, 0)
+    assert member._lookup is not None
+    os.waitpid(member._lookup.pid, 0)
 
 
 class Circle:
@@ -35,8 +37,8 @@ class Circle:
     def __init__(self, credentials: str, members: int) -> None:
         listener = listen()
         self.port = listener.getsockname()[1]
-        self.hub = Hub(0, GRACE, credentialed(credentials, True), listener)
-        context = credentialed(credentials, False)
+        self.hub = Hub(0, GRACE, tls_context(credentials, True), listener)
+        context = tls_context(credentials, False)
         self.members = [Member(node, GRACE, context, "127.0.0.1", self.port) for node in range(1, members + 1)]
         self.all: list[Hub | Member] = [self.hub, *self.members]
         for member in self.members:
@@ -72,11 +74,11 @@ def circle(credentials: str) -> Iterator[Circle]:
 
 
 def test_what_one_tells_reaches_all_and_the_first_word_holds(circle: Circle) -> None:
-    circle.members[1].tell({"cause": "rank"})
-    circle.members[2].tell({"cause": "signal", "signal": 15})
+    circle.members[1].report(News(cause="rank"))
+    circle.members[2].report(News(cause="signal", signal=15))
     circle.until(lambda: all(one.news is not None for one in circle.all))
     assert circle.members[0].news == circle.hub.news
-    assert circle.members[1].news == {"cause": "rank"}
+    assert circle.members[1].news == News(cause="rank")
 
 
 def test_a_hub_stays_until_all_are_done(circle: Circle) -> None:
@@ -92,7 +94,7 @@ def test_a_hub_stays_until_all_are_done(circle: Circle) -> None:
 def test_a_member_that_is_killed_is_lost_to_all(circle: Circle) -> None:
     circle.leave(circle.members[0])
     circle.until(lambda: all(one.news is not None for one in circle.all))
-    assert circle.members[1].news == {"cause": "lost", "lost": 1, "reason": "its agent is gone"}
+    assert circle.members[1].news == News(cause="lost", lost=1, reason="its agent is gone")
     assert circle.hub.news == circle.members[2].news == circle.members[1].news
 
 
@@ -100,7 +102,7 @@ def test_a_hub_that_is_killed_is_lost_to_all(circle: Circle) -> None:
     circle.leave(circle.hub)
     circle.until(lambda: all(one.news is not None for one in circle.all))
     assert {str(member.news) for member in circle.members} == {
-        str({"cause": "lost", "lost": 0, "reason": "its agent is gone"})
+        str(News(cause="lost", lost=0, reason="its agent is gone"))
     }
     assert not any(member.is_needed for member in circle.members)
 
@@ -109,25 +111,25 @@ def test_a_link_that_breaks_is_made_again_and_what_was_said_meanwhile_arrives(ci
     first = circle.members[0]
     assert first._link is not None
     first._link._socket.shutdown(socket.SHUT_RDWR)
-    first.tell({"cause": "rank"})
+    first.report(News(cause="rank"))
     circle.until(lambda: all(one.news is not None for one in circle.all))
-    assert circle.hub.news == {"cause": "rank"}
+    assert circle.hub.news == News(cause="rank")
 
 
-def test_strangers_are_not_heard(circle: Circle) -> None:
-    stranger = Link(
-        socket.create_connection(("127.0.0.1", circle.port)), credentialed(make_credentials(), False), server=False
+def test_new_links_are_not_heard(circle: Circle) -> None:
+    stranger = PeerLink(
+        socket.create_connection(("127.0.0.1", circle.port)), tls_context(make_credentials(), False), server=False
     )
     silent = socket.create_connection(("127.0.0.1", circle.port))
     loud = socket.create_connection(("127.0.0.1", circle.port))
     loud.sendall(b'{"type":"join","node":2}\n{"type":"news","cause":"rank"}\n' * 100)
-    stranger.send({"type": "join", "node": 2})
-    stranger.send({"type": "news", "cause": "rank"})
+    stranger.send(Join(node=2))
+    stranger.send(News(cause="rank"))
 
     def is_refused() -> bool:
         try:
             stranger.receive()
-        except Closed:
+        except LinkClosed:
             return True
         return False
 
@@ -144,7 +146,7 @@ def test_strangers_are_not_heard(circle: Circle) -> None:
 def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    member = Member(1, GRACE, credentialed(credentials, False), address, port)
+    member = Member(1, GRACE, tls_context(credentials, False), address, port)
     reap(member)
     deadline = time.monotonic() + 20
     while member.verdict is None:
@@ -159,14 +161,14 @@ def test_who_cannot_reach_the_hub_says_so(credentials: str, address: str) -> Non
 def test_who_says_nothing_costs_nothing_and_is_sent_away(circle: Circle) -> None:
     silent = socket.create_connection(("127.0.0.1", circle.port))
     turns = 0
-    circle.until(lambda: len(circle.hub._strangers) == 1)
-    (known,) = circle.hub._strangers.values()
+    circle.until(lambda: len(circle.hub._new_links) == 1)
+    (known,) = circle.hub._new_links.values()
     known.began -= 60
 
     def is_gone() -> bool:
         nonlocal turns
         turns += 1
-        return not circle.hub._strangers
+        return not circle.hub._new_links
 
     circle.until(is_gone)
     assert turns < 50
@@ -177,22 +179,22 @@ def test_who_says_nothing_costs_nothing_and_is_sent_away(circle: Circle) -> None
 def test_a_hub_that_takes_connections_and_says_nothing_is_lost(circle: Circle) -> None:
     circle.all.remove(circle.hub)  # as one that was stopped: the kernel goes on to take connections
     circle.until(lambda: all(one.news is not None for one in circle.all))
-    assert circle.members[0].news == {"cause": "lost", "lost": 0, "reason": "silent for 1 s"}
+    assert circle.members[0].news == News(cause="lost", lost=0, reason="silent for 1 s")
     circle.all.append(circle.hub)
 
 
 def test_a_guest_that_never_heard_that_it_is_one_is_no_lost_host(credentials: str) -> None:
     alone = Circle(credentials, 0)
-    link = Link(
-        socket.create_connection(("127.0.0.1", alone.port)), credentialed(credentials, server=False), server=False
+    link = PeerLink(
+        socket.create_connection(("127.0.0.1", alone.port)), tls_context(credentials, server=False), server=False
     )
-    link.send({"type": "join", "node": 1})
+    link.send(Join(node=1))
     heard: list[object] = []
     alone.until(lambda: bool(heard.extend(link.receive()) or heard))
     link.close()
     alone.until(lambda: alone.hub._guests[1].link is None)
     assert not alone.hub.is_needed
-    alone.hub._guests[1].ended -= 60
+    alone.hub._guests[1].ended_at -= 60
     alone.hub._beat_at = 0.0
     alone.hub.serve(set())
     assert alone.hub.news is None

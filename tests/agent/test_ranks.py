@@ -189,20 +189,3 @@ def test_a_started_rank_tells_its_pid(agent: Run) -> None:
     agent.result()
     (started,) = [event for event in agent.events if isinstance(event, Started)]
     assert int(agent.printed()) == started.pid
-
-
-def test_an_agent_that_finds_damaged_code_of_another(opener: Open, any_python: str) -> None:
-    for _ in range(2):  # whoever comes first makes the directory, the next keeps its code there
-        run = opener(any_python)
-        assert isinstance(run.prepare(), Ready)
-        assert run.finish().left == ()
-    kept = list(Path(f"/tmp/mesh-{os.geteuid()}").glob(".cpython-*"))
-    assert kept
-    for path in kept:  # agents of other tests may be reading them
-        damaged = path.with_name(f"damaged{path.name}")
-        damaged.write_bytes(path.read_bytes()[:-1])
-        damaged.replace(path)
-    run = opener(any_python)
-    assert isinstance(run.prepare(), Ready)
-    run.start("true")
-    assert run.result().status == 0

@@ -8,10 +8,12 @@ import socket
 import threading
 from pathlib import Path
 
-from mesh.remote.agent.errand import side_by_side
-from mesh.remote.agent.paths import describe
-from mesh.remote.agent.reach import close_ports, open_ports, own_addresses, try_all
-from mesh.remote.agent.state import State, lock_owner
+from mesh.agent.ask.parallel import run_parallel
+from mesh.agent.ask.paths import describe
+from mesh.agent.ask.reach import close_ports, open_ports, own_addresses, try_all
+from mesh.agent.base.directories import Directories
+from mesh.agent.base.lock import MachineLock, lock_owner
+from mesh.protocol.replies import Address, PathAbsent, PathPresent
 
 KEY, OTHER = "00" * 32, "11" * 32
 
@@ -26,18 +28,18 @@ def reap() -> None:
 
 
 def hows(key: str, *targets: tuple[str, int]) -> list[str]:
-    return [how for how, _ in try_all(key, targets)["tried"]]
+    return [trial.how for trial in try_all(key, targets).tried]
 
 
 def test_who_knows_the_key_is_answered_and_nobody_else() -> None:
-    ports = open_ports(KEY, [0, -1])["ports"]
+    ports = open_ports(KEY, [0, -1]).ports
     assert 10000 <= ports[1] < ports[0]
     try:
-        taken = open_ports(KEY, [ports[1]])["ports"]  # the first ones are closed then
+        taken = open_ports(KEY, [ports[1]]).ports  # the first ones are closed then
         assert taken == ["it is in use there"]
     finally:
         close_ports()
-    (port,) = open_ports(KEY, [0])["ports"]
+    (port,) = open_ports(KEY, [0]).ports
     try:
         assert hows(KEY, ("127.0.0.1", port), ("::1", port)) == ["", ""]
         assert hows(OTHER, ("127.0.0.1", port)) == ["foreign"]
@@ -86,13 +88,12 @@ def test_how_a_try_may_fail() -> None:
 
 
 def test_own_addresses() -> None:
-    assert ("lo", "127.0.0.1", 65536) in own_addresses()
+    assert Address(interface="lo", address="127.0.0.1", mtu=65536) in own_addresses()
 
 
 def test_what_hangs_costs_no_more_than_its_time() -> None:
-    found = side_by_side({"hangs": lambda: signal.pause() or {}, "says": lambda: {"x": "y" * 200_000}}, 0.5)
-    assert found["hangs"]["late"]
-    assert len(found["says"]["x"]) == 200_000
+    found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 0.5)
+    assert found == {"hangs": {"error": "no answer within 0.5 s", "hint": "", "late": True}, "writes": "y" * 200_000}
     reap()
 
 
@@ -102,26 +103,30 @@ def test_what_a_path_is(tmp_path: Path) -> None:
         place.mkdir()
         (place / "x").touch()
     told = describe(str(first))
-    assert (told["kind"], told["reads"], told["writes"]) == ("directory", True, True)
-    assert told["holds"] == describe(str(second))["holds"]
+    assert isinstance(told, PathPresent)
+    assert (told.kind, told.reads, told.writes) == ("directory", True, True)
+    assert told == describe(str(second))
     (second / "y").touch()
-    assert told["holds"] != describe(str(second))["holds"]
-    assert describe(str(first / "x"))["holds"] == "0 bytes"
-    assert describe(str(tmp_path / "z")) == {"there": False}
+    assert told != describe(str(second))
+    file = describe(str(first / "x"))
+    assert isinstance(file, PathPresent)
+    assert file.holds == "0 bytes"
+    assert describe(str(tmp_path / "z")) == PathAbsent(there=False)
 
 
 def test_a_look_at_the_lock_takes_it_from_nobody(tmp_path: Path) -> None:
     place = str(tmp_path)
     assert lock_owner(place) is None
-    state = State(place, "project")
+    state = Directories(place, "project")
     state.make()
     assert lock_owner(place) is None
     assert not (Path(state.machine) / "lock").exists()
-    descriptor = state.lock({"run": "one"})
+    lock = MachineLock(state.machine)
+    descriptor = lock.take({"run": "one"})
     try:
         assert lock_owner(place) == {"run": "one"}
-        state.unlock()
+        lock.release()
         assert lock_owner(place) is None
-        state.lock({"run": "two"})
+        lock.take({"run": "two"})
     finally:
         os.close(descriptor)

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh.agent.control import requests, sockets
 from mesh.core.events import Connected, Event, Gone, Lost, Output, PrepareFailed
-from mesh.remote.agent import doors, messages
-from mesh.remote.agent.frames import FrameError, encode
+from mesh.protocol.frames import FrameError, encode
+from mesh.protocol.tables import REQUESTS
 from mesh.remote.blob import blob, lacking, opening, start_command
 from tests.agent.conftest import Open, Run
 from tests.lab import eventually
@@ -105,13 +106,16 @@ FIELDS = [
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(kind=st.sampled_from(sorted(messages.REQUESTS)), fields=st.dictionaries(st.sampled_from(FIELDS), VALUES))
+@given(
+    kind=st.sampled_from(sorted(message.NAME for message in REQUESTS)),
+    fields=st.dictionaries(st.sampled_from(FIELDS), VALUES),
+)
 def test_no_request_leaves_a_process(opener: Open, tmp_path: Path, kind: str, fields: dict[str, object]) -> None:
     agent = opener(sys.executable)
     pid = up(agent, tmp_path / "pid")
     frame = {**fields, "type": kind}
     try:
-        messages.request(frame)
+        REQUESTS.read(frame)
     except FrameError:
         agent.session._sender.send(encode(frame))
     else:
@@ -138,7 +142,6 @@ def test_a_bad_first_message_ends_the_agent(frame: bytes, waits: bool, any_pytho
             agent.stdin.write(frame)
         agent.stdin.write(encode({"type": "agent"}, blob()) if _lacks(agent) else b"")
         if waits:
-            assert eventually(lambda: _waits(agent.pid), 20.0)
             agent.stdin.write(frame)
         assert agent.stderr
         said = agent.stderr.read()
@@ -147,19 +150,28 @@ def test_a_bad_first_message_ends_the_agent(frame: bytes, waits: bool, any_pytho
     assert b"Traceback" not in said
 
 
+@pytest.mark.parametrize(("protocol", "hint"), [(0, b"mesh stop RUN"), (2, b"pip install --upgrade mesh")])
+def test_a_first_message_of_another_version_is_refused_with_both_versions(
+    protocol: int, hint: bytes, any_python: str
+) -> None:
+    with subprocess.Popen(
+        start_command(any_python), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as agent:
+        assert agent.stdin
+        assert agent.stderr
+        agent.stdin.write(opening() + encode({"type": "begin", "protocol": protocol, "marker": "m"}))
+        agent.stdin.write(encode({"type": "agent"}, blob()) if _lacks(agent) else b"")
+        printed = agent.stderr.read()
+        assert agent.wait() == 0
+    assert b"speaks protocol %d, this mesh speaks 1" % protocol in printed
+    assert hint in printed
+
+
 def _lacks(agent: subprocess.Popen[bytes]) -> bool:
     assert agent.stdout
     if not select.select([agent.stdout], [], [], 1.0)[0]:
         return False
     return lacking() in os.read(agent.stdout.fileno(), 4096)
-
-
-def _waits(guardian: int) -> bool:
-    """Whether the agent waits for its first request: it has a child that is to be a rank."""
-    for agent in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
-        if Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
-            return True
-    return False
 
 
 AT_DOOR: list[object] = [
@@ -177,12 +189,12 @@ AT_DOOR: list[object] = [
 def test_a_bad_request_at_the_door_changes_nothing(agent: Run, tmp_path: Path, asked: object) -> None:
     pid = up(agent, tmp_path / "pid")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
-        visitor.connect(doors.door_of(f"run-{os.getpid()}", 0))
+        visitor.connect(sockets.socket_path(f"run-{os.getpid()}", 0))
         visitor.settimeout(10.0)
         visitor.send(json.dumps(asked).encode())
         assert visitor.recv(100) == b""
-    (told,) = doors.runs(f"run-{os.getpid()}")
-    assert told["state"] == "running"
+    (told,) = requests.runs(f"run-{os.getpid()}")
+    assert told.state == "running"
     assert os.path.exists(f"/proc/{pid}")
     assert agent.finish(grace=5.0).left == ()
 
@@ -190,9 +202,9 @@ def test_a_bad_request_at_the_door_changes_nothing(agent: Run, tmp_path: Path, a
 def test_a_detached_run_only_loses_such_a_client(agent: Run, tmp_path: Path) -> None:
     pid = up(agent, tmp_path / "pid")
     agent.session.detach()
-    assert eventually(lambda: doors.runs(f"run-{os.getpid()}")[0]["detached"])
+    assert eventually(lambda: requests.runs(f"run-{os.getpid()}")[0].detached)
     agent.session._sender.send(b"nothing\n")
     assert not [event for event in rest(agent) if isinstance(event, PrepareFailed | Connected)]
     assert os.path.exists(f"/proc/{pid}")
-    doors.stop_runs(f"run-{os.getpid()}", 5.0)
+    requests.stop_runs(f"run-{os.getpid()}", 5.0)
     assert eventually(lambda: not os.path.exists(f"/proc/{pid}"))

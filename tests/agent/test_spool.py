@@ -11,14 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.remote.agent import spool as module
-from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.agent.outbox import WINDOW, Outbox
-from mesh.remote.agent.spool import Spool
+from mesh.agent.link import spool as module
+from mesh.agent.link.outbox import WINDOW_BYTES, Outbox, output_frame
+from mesh.agent.link.spool import Spool
+from mesh.protocol import messages
+from mesh.protocol.answers import Beat, Gone, Notice, Output, Started
+from mesh.protocol.frames import Decoder, encode
+
+BEAT = Beat(echo=1.0, time=2.0, orders=3)
 
 
 def output(number: int, size: int) -> bytes:
     return encode({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * size)
+
+
+def test_a_frame_of_output_is_that_of_its_message() -> None:
+    for data in (b"", b"some"):
+        message = Output(rank=3, stream="stderr", at=1 << 40)
+        assert output_frame(message, 1 << 40, data) == messages.encode(message, data)
 
 
 def frames(data: bytes) -> list[tuple[dict[str, object], bytes]]:
@@ -34,8 +44,8 @@ def everything(spool: Spool) -> bytes:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE", 2000)
-    monkeypatch.setattr(module, "MEMORY", 5000)
+    monkeypatch.setattr(module, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(module, "MEMORY_BYTES", 5000)
 
 
 @given(st.lists(st.one_of(st.integers(0, 900), st.none()), max_size=200))
@@ -100,7 +110,7 @@ def test_a_stream_over_many_channels_has_no_gap_and_nothing_twice(
     got: list[int] = []
     try:
         for number, (size, cut) in enumerate(sizes):
-            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * size)
+            outbox.send(Output(rank=0, stream="stdout"), b"%d:" % number + b"x" * size)
             outbox.flush()
             got += pipe.receive(data.draw(st.integers(0, 200_000)))
             if cut:
@@ -127,19 +137,19 @@ def test_nobody_waits_for_what_comes_behind_the_last_word(tmp_path: Path) -> Non
     pipe = Pipe()
     outbox.channel = pipe.writer
     try:
-        outbox.send({"type": "gone"})
+        outbox.send(Gone(left=[], stays=[]))
         assert not outbox.is_acknowledged
         outbox.flush()
         end = outbox.places[1]
         assert not outbox.is_acknowledged
-        outbox.send_urgently({"type": "beat"})
+        outbox.send_urgently(BEAT)
         outbox.acknowledge(end - 1)
         assert not outbox.is_acknowledged
         outbox.acknowledge(end)
         assert outbox.is_acknowledged
         outbox.flush()
         assert outbox.is_acknowledged
-        outbox.send({"type": "notice"})
+        outbox.send(Notice(text="", seconds=0.0))
         assert not outbox.is_acknowledged
     finally:
         pipe.close()
@@ -153,9 +163,9 @@ def test_what_is_little_goes_out_in_one_write(tmp_path: Path) -> None:
     outbox.channel = ours.fileno()
     with ours, theirs:
         outbox.precede(b"\nmarker\n")
-        outbox.send({"type": "started"})
-        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"all")
-        outbox.answer({"type": "beat"}, time.monotonic())
+        outbox.send(Started(rank=0, pid=1, time=0.0))
+        outbox.send(Output(rank=0, stream="stdout"), b"all")
+        outbox.answer(BEAT, time.monotonic())
         assert outbox.flush()
         assert outbox.places == (0, outbox.places[1])
         marker, told = theirs.recv(65536).split(b"\n", 2)[1:]
@@ -178,7 +188,7 @@ def test_another_channel_brings_many_small_frames(tmp_path: Path) -> None:
     try:
         outbox.channel = first.writer
         for number in range(3000):
-            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number)
+            outbox.send(Output(rank=0, stream="stdout"), b"%d:" % number)
             assert outbox.flush()
             first.receive(1 << 20)
         outbox.go_on(second.writer, 0)
@@ -226,19 +236,19 @@ def test_urgent_frames_pass_what_waits(tmp_path: Path) -> None:
     outbox.channel = pipe.writer
     try:
         for number in range(100):
-            outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, b"%d:" % number + b"x" * 50_000)
+            outbox.send(Output(rank=0, stream="stdout"), b"%d:" % number + b"x" * 50_000)
         found: list[int] = []
         while outbox:
             outbox.flush()
             found += pipe.receive(1 << 20)
         assert outbox.is_behind  # the client has acknowledged nothing
-        outbox.send_urgently({"type": "beat"})
+        outbox.send_urgently(BEAT)
         outbox.flush()
         before = pipe.place
         assert pipe.receive(1 << 20) == []
-        assert pipe.place == before + len(encode({"type": "beat"}))
+        assert pipe.place == before + len(messages.encode(BEAT))
         assert found == list(range(len(found)))
-        assert WINDOW <= before <= WINDOW + 400_000
+        assert WINDOW_BYTES <= before <= WINDOW_BYTES + 400_000
     finally:
         pipe.close()
         outbox.close()

@@ -15,9 +15,14 @@ from typing import Any
 
 import pytest
 
+from mesh.agent.ask import handlers, spying, stacks
+from mesh.agent.control.requests import NOT_ANSWERING
+from mesh.agent.process.processes import Process, look_at
 from mesh.core.events import Answered, Connected, Output
-from mesh.remote.agent import doors, handlers, spying, stacks
-from mesh.remote.agent.processes import Process, look_at
+from mesh.protocol import replies
+from mesh.protocol.answers import Owner
+from mesh.protocol.questions import AskStacks
+from mesh.protocol.records import Record, fields_of
 from tests.lab import eventually
 
 from .conftest import PYTHONS, Open, Run
@@ -46,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append(process)
         assert process.stdout is not None
         process.said = process.stdout.readline()  # type: ignore[attr-defined]
-        assert eventually(lambda: look(process).age() > handlers.OLD_ENOUGH)
+        assert eventually(lambda: look(process).age() > handlers.AGE_MIN_S)
         return process
 
     yield begin
@@ -68,7 +73,7 @@ def prepared(tmp_path: Path, theirs: str = "") -> str:
 
 
 def functions(text: str) -> list[list[str]]:
-    return [[frame[0] for frame in thread["frames"]] for thread in handlers.read(text)]
+    return [[frame[0] for frame in thread.frames] for thread in handlers.read(text)]
 
 
 def test_a_prepared_python_tells_its_stacks(python: str, start: Start, tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ parent()
 def test_forks_answer_each_for_itself(start: Start, tmp_path: Path) -> None:
     process = start(sys.executable, "-c", FORK, PYTHONPATH=prepared(tmp_path))
     child = int(process.said)  # type: ignore[attr-defined]
-    assert eventually(lambda: look_at([child])[0].age() > handlers.OLD_ENOUGH)
+    assert eventually(lambda: look_at([child])[0].age() > handlers.AGE_MIN_S)
     try:
         for pid, where in ((process.pid, "parent"), (child, "child"), (process.pid, "parent")):
             (found,) = look_at([pid])
@@ -115,11 +120,15 @@ def test_forks_answer_each_for_itself(start: Start, tmp_path: Path) -> None:
 
 # Each would be killed, or have something written where it must not be, if it was asked.
 CLOSES = "import os; os.closerange(3, 1000); f = [open('data', 'w') for _ in range(200)]; " + HANG
-BLOCKS = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{handlers.SIGNAL}]); " + HANG
+UNREGISTERS = f"import faulthandler; faulthandler.unregister({handlers.STACKS_SIGNAL})\n" + HANG
+BLOCKS = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{handlers.STACKS_SIGNAL}]); " + HANG
 HEEDLESS = {
     "not prepared": (HANG, False),
     "it has closed all files and opened others": (CLOSES, True),
-    "it gives up the handler": (f"import faulthandler; faulthandler.unregister({handlers.SIGNAL})\n" + HANG, True),
+    "it gives up the handler": (
+        f"import faulthandler; faulthandler.unregister({handlers.STACKS_SIGNAL})\n" + HANG,
+        True,
+    ),
     "it blocks the signal": (BLOCKS, True),
 }
 
@@ -166,14 +175,16 @@ def up(run: Run, ranks: int) -> None:
 
 
 def ask(opener: Open, tool: dict[str, str], enclosed: bytes = b"") -> dict[str, Any]:
+    """Return the answer of an agent, as JSON has it."""
     asker = opener(sys.executable, run="asker")
     asker.until(Connected)
-    question = {"question": "stacks", "run": f"run-{os.getpid()}", "tool": tool}
+    question = AskStacks(run=f"run-{os.getpid()}", tool=tool)
     asker.session.ask_with(question, enclosed)
     event = asker.until(Answered)
     asker.finish()
     assert isinstance(event, Answered)
-    return dict(event.answer)
+    assert isinstance(event.answer, Record)
+    return fields_of(event.answer)
 
 
 def ranks_of(answer: dict[str, Any]) -> dict[int, tuple[str, str, str]]:
@@ -263,9 +274,11 @@ def test_a_rank_lives_though_its_python_has_ended_meanwhile(opener: Open, remote
 
 
 def test_an_agent_that_does_not_answer_is_no_run_that_has_ended(tmp_path: Path) -> None:
-    hung = {"run": "r", "node": 0, "state": doors.NOT_ANSWERING, "ranks": []}
-    assert stacks.tell([hung], str(tmp_path), {}, b"")["silent"]
-    assert not stacks.tell([], str(tmp_path), {}, b"")["silent"]
+    hung = replies.Run(run="r", node=0, about=Owner(), attached=True, state=NOT_ANSWERING, ranks=[])
+    for runs in ([hung], []):
+        found = stacks.gather(runs, str(tmp_path), {}, b"")
+        assert isinstance(found, replies.Stacks)
+        assert found.silent == bool(runs)
 
 
 def test_a_stopped_rank_and_a_zombie(opener: Open, no_py_spy: None) -> None:
@@ -293,7 +306,7 @@ def test_a_py_spy_that_hangs_is_not_waited_for(start: Start, tmp_path: Path) -> 
     program = script(tmp_path / "py-spy", f"[ $5 = {os.getpid()} ] && exec sleep 1000; echo '[{SAYS}]'")
     found = spying.dump(str(program), [os.getpid(), os.getppid()], time.monotonic() + 0.5)
     assert found[os.getpid()] == ([], "there was no time")
-    assert found[os.getppid()][0][0]["frames"] == [("spied", "a.py", 1)]
+    assert found[os.getppid()][0][0].frames == [("spied", "a.py", 1)]
 
 
 def test_the_real_py_spy(start: Start) -> None:
@@ -304,9 +317,9 @@ def test_the_real_py_spy(start: Start) -> None:
     found = spying.dump(program, [process.pid, gone], time.monotonic() + 10.0)
     threads, why = found[process.pid]
     assert why == ""
-    assert [thread["frames"][0][0] for thread in threads] == ["inner", "inner"]
-    (main,) = [thread for thread in threads if thread["main"]]
-    assert [frame[0] for frame in main["frames"]] == ["inner", "outer", "<module>"]
+    assert [thread.frames[0][0] for thread in threads] == ["inner", "inner"]
+    (main,) = [thread for thread in threads if thread.is_main]
+    assert [frame[0] for frame in main.frames] == ["inner", "outer", "<module>"]
     assert found[gone][0] == []
 
 

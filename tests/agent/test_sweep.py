@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.process import cgroups
+from mesh.agent.process.sweep import sweep
 from mesh.backends.command import CommandBackend
 from mesh.core.events import Detached, Gone, Lost, Output
 from mesh.core.interfaces import Channel
-from mesh.remote.agent import cgroups
-from mesh.remote.agent.doors import sweep
 from mesh.remote.blob import start_command
 from tests.conftest import REPOSITORY
 from tests.lab import eventually
@@ -52,7 +52,7 @@ def within(place: Path, argv: list[str]) -> list[str]:
 
 FORK = """
 import os, sys
-from mesh.remote.agent import cgroups
+from mesh.agent.process import cgroups
 exec(sys.argv[2])
 child = cgroups.fork(sys.argv[1])
 if not child:

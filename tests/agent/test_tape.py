@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import time
 from pathlib import Path
@@ -13,13 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mesh.remote.agent import playback
-from mesh.remote.agent import tape as module
-from mesh.remote.agent.frames import Decoder
-from mesh.remote.agent.outbox import Outbox
-from mesh.remote.agent.playback import Playback
-from mesh.remote.agent.spool import Spool
-from mesh.remote.agent.tape import FACTS, Tape, prune, tapes
+from mesh.agent.link import journal as module
+from mesh.agent.link import journal_reader
+from mesh.agent.link.journal import FACTS, Journal, journals, prune
+from mesh.agent.link.journal_reader import JournalReader
+from mesh.agent.link.outbox import Outbox
+from mesh.agent.link.spool import Spool
+from mesh.protocol.answers import Exited, Gone, Output, Started
+from mesh.protocol.frames import Decoder, encode
+from mesh.protocol.journal import JOURNAL_VERSION, About, read_about
+from mesh.protocol.messages import VersionError
 
 
 class Writer:
@@ -27,25 +31,25 @@ class Writer:
 
     def __init__(self, directory: Path, limit: int = 10**9) -> None:
         self.directory = str(directory / "tape-run-0")
-        self.tape = Tape(self.directory, limit, {"plan": {}})
+        self.journal = Journal(self.directory, limit, About())
         self.printed: dict[int, bytes] = {0: b"", 1: b""}
         self.exits = 0
 
     def output(self, rank: int, size: int) -> None:
         data = b"%d" % (size % 10) * size
         header = {"type": "output", "rank": rank, "stream": "stdout", "at": len(self.printed[rank])}
-        self.tape.add(header, data)
         self.printed[rank] += data
-        self.tape.flush()
+        self.journal.add_output(f"{rank}.stdout", len(self.printed[rank]), encode(header, data))
+        self.journal.flush()
 
     def fact(self) -> None:
         self.exits += 1
-        self.tape.add({"type": "exited", "rank": self.exits})
-        self.tape.flush()
+        self.journal.add(Exited(rank=self.exits, time=0.0, code=0))
+        self.journal.flush()
 
     def end(self) -> None:
-        self.tape.add({"type": "gone"})
-        self.tape.close()
+        self.journal.add(Gone(left=[], stays=[]))
+        self.journal.close()
 
 
 class Reader:
@@ -56,7 +60,7 @@ class Reader:
         self.got = {rank: writer.printed[rank][:count] for rank, count in self.have.items()}
         self.missing = dict.fromkeys(writer.printed, 0)
         self.facts: list[dict[str, Any]] = []
-        self._playback = Playback(writer.directory, {f"{rank}.stdout": count for rank, count in self.have.items()})
+        self._playback = JournalReader(writer.directory, {f"{rank}.stdout": count for rank, count in self.have.items()})
         self._decoder = Decoder()
 
     def read(self) -> None:
@@ -83,8 +87,8 @@ class Reader:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE", 3000)
-    monkeypatch.setattr(playback, "READ", 700)
+    monkeypatch.setattr(module, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(journal_reader, "READ_BYTES", 700)
 
 
 STEPS = st.lists(
@@ -189,9 +193,9 @@ def test_a_tape_that_cannot_be_begun_leaves_nothing(tiny_disk: Path) -> None:
         while True:
             file.write(bytes(4096))
     with pytest.raises(OSError, match="No space"):
-        Tape(str(tiny_disk / "tape"), 1, {"about": "x" * 9000})
+        Journal(str(tiny_disk / "tape"), 1, About(about={"command": "x" * 9000}))
     full.unlink()
-    Tape(str(tiny_disk / "tape"), 1, {}).close()
+    Journal(str(tiny_disk / "tape"), 1, About()).close()
 
 
 def test_a_client_that_leaves_loses_nothing_of_what_it_had_not_acknowledged(tmp_path: Path) -> None:
@@ -199,18 +203,18 @@ def test_a_client_that_leaves_loses_nothing_of_what_it_had_not_acknowledged(tmp_
     outbox = Outbox(Spool(str(tmp_path / "spool"), 10**9))
     outbox.channel = -1
     data = [bytes([65 + number % 26]) * 50_000 for number in range(100)]
-    outbox.send({"type": "started", "rank": 0})
+    outbox.send(Started(rank=0, pid=1, time=0.0))
     for one in data[:60]:
-        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, one)
-    tape = Tape(str(tmp_path / "tape-run-0"), 10**9, {})
-    outbox.part(tape)
+        outbox.send(Output(rank=0, stream="stdout"), one)
+    journal = Journal(str(tmp_path / "tape-run-0"), 10**9, About())
+    outbox.part(journal)
     for one in data[60:]:
-        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, one)
+        outbox.send(Output(rank=0, stream="stdout"), one)
         outbox.move()
-        tape.flush()
-    outbox.send({"type": "gone"})
+        journal.flush()
+    outbox.send(Gone(left=[], stays=[]))
     outbox.close()
-    playback = Playback(str(tmp_path / "tape-run-0"), {})
+    playback = JournalReader(str(tmp_path / "tape-run-0"), {})
     got, decoder = b"", Decoder()
     while playback:
         got += b"".join(part for header, part in decoder.feed(playback.take()) if header["type"] == "output")
@@ -224,13 +228,13 @@ def test_what_a_spool_had_left_out_before_the_client_left_is_told_once(tmp_path:
     outbox = Outbox(Spool(str(tmp_path / "spool"), 1_000_000))
     outbox.channel = -1
     for _ in range(100):
-        outbox.send({"type": "output", "rank": 0, "stream": "stdout"}, bytes(50_000))
-    tape = Tape(str(tmp_path / "tape-run-0"), 10**9, {})
-    outbox.part(tape)
-    outbox.send({"type": "exited", "rank": 0})
-    outbox.send({"type": "gone"})
+        outbox.send(Output(rank=0, stream="stdout"), bytes(50_000))
+    journal = Journal(str(tmp_path / "tape-run-0"), 10**9, About())
+    outbox.part(journal)
+    outbox.send(Exited(rank=0, time=0.0, code=0))
+    outbox.send(Gone(left=[], stays=[]))
     outbox.close()
-    playback = Playback(str(tmp_path / "tape-run-0"), {})
+    playback = JournalReader(str(tmp_path / "tape-run-0"), {})
     frames = []
     while playback:
         frames += Decoder().feed(playback.take())
@@ -259,6 +263,16 @@ def test_tapes_that_are_old_or_too_many_go_and_those_that_were_read_go_first(tmp
             (place / "fetched").touch()
         os.utime(place / FACTS, (now - age * 86400, now - age * 86400))
     prune(str(tmp_path), 20_000)
-    assert [tape["run"] for tape in tapes(str(tmp_path))] == ["c", "d", "e"]
+    assert [journal.run for journal in journals(str(tmp_path))] == ["c", "d", "e"]
     prune(str(tmp_path), 11_000)
-    assert [tape["run"] for tape in tapes(str(tmp_path))] == ["c", "e"]
+    assert [journal.run for journal in journals(str(tmp_path))] == ["c", "e"]
+
+
+def test_a_journal_carries_its_version_and_one_without_is_the_first(tmp_path: Path) -> None:
+    Journal(str(tmp_path / "tape-run-0"), 1, About(boot="b")).close()
+    written = json.loads((tmp_path / "tape-run-0" / "about.json").read_text())
+    assert read_about(written) == About(journal=JOURNAL_VERSION, boot="b")
+    assert read_about({"about": {}, "plan": {}, "boot": "b", "cgroup": ""}).journal == 0
+    with pytest.raises(VersionError) as refused:
+        read_about({"journal": JOURNAL_VERSION + 1})
+    assert refused.value.hint

@@ -14,6 +14,7 @@ import paramiko
 from mesh.backends.ssh.passwords import Passwords
 from mesh.core.errors import HostUnreachable
 
+PASSPHRASE_TRIES = 3  # for one key
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 
 
@@ -39,14 +40,15 @@ class Secrets:
             pass
         except (paramiko.SSHException, OSError, ValueError):
             return None
-        for _ in range(3):
-            typed = self._passwords.ask(f"Passphrase for {path}: ")
+        wrong = ""
+        for left in range(PASSPHRASE_TRIES - 1, -1, -1):
+            typed = self._passwords.ask(f"{wrong}Passphrase for {path}: ")
             if not typed:
                 return None
             try:
                 return read_key(path, typed)
             except (paramiko.SSHException, ValueError):
-                continue
+                wrong = f"Wrong passphrase, {left} more {'try' if left == 1 else 'tries'}.\n"
         return None
 
     def password(self, user: str) -> str:

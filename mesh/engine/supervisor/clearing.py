@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh.core.events import Gone, Lost
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
-from mesh.remote.telling import clock_time
+from mesh.remote.owners import clock_time
 
 
 class Clearing:
@@ -15,8 +15,13 @@ class Clearing:
         self._state = state
         self._left: list[str] = []  # lines for people
         self._doubts: dict[int, str] = {}  # why a host is not proven to be clear
+        self._named: set[int] = set()  # hosts that the lines are about
         self._cleared: set[int] = set()
         self.idle: set[int] = set()  # cleared hosts that hold nothing: their agents leave with our good-bye
+
+    def unclean(self) -> set[int]:
+        """Return the hosts that are not proven to be clear."""
+        return {*self._named, *self._doubts}
 
     def lines(self) -> list[str]:
         """Return what may be left behind and where, one line each."""
@@ -30,6 +35,8 @@ class Clearing:
     def leave(self, event: Gone) -> None:
         """Note that an agent has left, and what it could not end."""
         self._left += [f"{self._state.name(event.node)}: {line}" for line in event.left]
+        if event.left:
+            self._named.add(event.node)
         self._doubts.pop(event.node, None)
 
     def doubt(self, node: int, why: str) -> None:
@@ -60,6 +67,7 @@ class Clearing:
         for node in self._state.answering():
             if node not in self._cleared:
                 ends = self._end_of_lease("Anything left there", "ends")
+                self._named.add(node)
                 self._left.append(f"{self._state.name(node)}: did not report that all is gone there. {ends}")
                 self._state.phases[node] = Phase.OVER
 

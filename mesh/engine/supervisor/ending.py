@@ -16,6 +16,7 @@ from mesh.engine.supervisor.leave import Leave
 from mesh.engine.supervisor.naming import NAMING_DELAY_S, alike, by_time
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
+from mesh.protocol.questions import AskStacks
 
 ANSWER_LIMIT_S = 10.0  # beyond grace, for an agent's answer; 5 s after SIGKILL the agent names what is left
 OUTPUT_PAUSE_S = 0.5  # without output after a failure: the other ranks have printed their last lines
@@ -37,6 +38,7 @@ class Ending:
     def __init__(self, state: State, leave: Leave, clearing: Clearing) -> None:
         self._state, self._leave, self._clearing = state, leave, clearing
         self.stage = Stage.NOT
+        self.since = 0.0  # seconds since the epoch: when the ranks were ordered to end; 0.0: they were not
         self.signal = 0  # the first one that asked for the end; 0: none did
         self.grace = state.spec.rules.grace
         self.last_output = 0.0  # monotonic
@@ -103,6 +105,7 @@ class Ending:
             state.phases.put(state.phases.of(Phase.CONNECTING), Phase.OVER)
             return self.finish(number)
         ranks.order_ends(state.clock.time)
+        self.since = state.clock.time
         state.clock.restart("stop", self.grace + ANSWER_LIMIT_S)
         nodes = [node for node in state.answering() if not ranks.have_ended(node)]
         orders: list[Order] = [Signal(node=node, number=number, grace=self.grace) for node in nodes]
@@ -170,7 +173,7 @@ class Ending:
         if state.clock.passed("naming"):
             orders += self._name_failures()
         if state.clock.passed("timeout"):
-            orders += [Say(text=f"the time is out after {state.spec.rules.timeout:g} s")]
+            orders += [Say(text=f"timed out after {state.spec.rules.timeout:g} s")]
             orders += self._take_stacks() if state.spec.stacks_on_timeout else self.end(Cause.TIMEOUT)
         if state.clock.passed("leaving"):
             orders += self.finish()
@@ -201,4 +204,4 @@ class Ending:
         state.cause = state.cause or Cause.TIMEOUT
         self._asked = {node for node in state.answering() if not state.ranks.have_ended(node)}
         state.clock.restart("stacks", STACKS_LIMIT_S)
-        return [Ask(node=node, question={"question": "stacks"}) for node in self._asked]
+        return [Ask(node=node, question=AskStacks()) for node in self._asked]

@@ -9,7 +9,7 @@ from mesh.core.events import Busy, Locked, OtherRun, PrepareFailed
 from mesh.engine.orders import Lock, Order, Say, Unlock
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
-from mesh.remote.telling import told_other
+from mesh.remote.owners import other_line
 
 SYNC_LIMIT_S = 30.0  # to wait for `push --watch`, which syncs whenever a file is saved
 RETRY_S = 0.5  # at least, and at most twice that, before a host that was busy is tried again
@@ -86,7 +86,7 @@ class Locks:
         said: list[Order] = []
         for (user, run), found in others.items():
             nodes = {node for _, node in found}
-            told = told_other(OtherRun(user=user, run=run, since=min(found)[0]))
+            told = other_line(OtherRun(user=user, run=run, since=min(found)[0]))
             said.append(Say(text=f"{self._state.names(nodes)} {'are' if len(nodes) > 1 else 'is'} also used by {told}"))
         return said
 

@@ -47,6 +47,7 @@ from mesh.core.run import Kind, RunSpec
 from mesh.engine.orders import Order, Say, Tell
 from mesh.engine.supervisor.clearing import Clearing
 from mesh.engine.supervisor.ending import ANSWER_LIMIT_S, Ending, Stage
+from mesh.engine.supervisor.hang import HangWatch
 from mesh.engine.supervisor.leave import Leave
 from mesh.engine.supervisor.lock import Locks
 from mesh.engine.supervisor.naming import alike
@@ -70,6 +71,7 @@ class Supervisor:
         self._locks = Locks(self._state)
         self._steps = Steps(self._state, self._ending)
         self._skips = Skips(spec.prerun, placement)
+        self._hang_watch = HangWatch(self._state)
 
     @property
     def done(self) -> bool:
@@ -91,6 +93,7 @@ class Supervisor:
         match event:
             case Output():
                 self._ending.last_output = self._state.clock.monotonic
+                self._hang_watch.note()
             case Tick():
                 self._state.clock.set(event)
                 return self._look_at_the_clock()
@@ -141,6 +144,7 @@ class Supervisor:
             case HostNotice(seconds=seconds):
                 self._state.clock.extend("finish", seconds + ANSWER_LIMIT_S)
             case Started(rank=rank):
+                self._hang_watch.note()
                 return self._leave.have_started([rank])
             case Detached():
                 return self._leave.detached(event)
@@ -191,6 +195,8 @@ class Supervisor:
             cause=cause,
             started=ranks.started,
             ended=ended,
+            ending_since=self._ending.since,
+            unclean=tuple(sorted(self._clearing.unclean() | set(waited_for))),
             first=first,
             alike=alike(first, ranks.failed()) if isinstance(first, Exited) else (),
             exits=tuple(ranks.exits[rank] for rank in sorted(ranks.exits)),
@@ -299,6 +305,7 @@ class Supervisor:
             orders += [Tell(event=failure), *self._fail(failure, Cause.PREPARE)]
         orders += self._ending.look_at_the_clock()
         orders += self._leave.look_at_the_clock()
+        orders += self._hang_watch.look_at_the_clock()
         if "drain" in clock and self._may_stop():
             orders += self._ending.stop()
         if clock.passed("stop"):

@@ -1,0 +1,93 @@
+"""Requests on the control socket, which only this user can open: a new channel of the client, or a command."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from mesh.agent.base.errors import why
+from mesh.agent.base.light import dumps, partial
+from mesh.agent.control.sockets import ControlSocket
+from mesh.agent.run.facts import ClientOver, DetachAsked, StopAsked
+from mesh.protocol import control
+from mesh.protocol.answers import Attached, NoSocket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mesh.agent.base.light import Socket
+    from mesh.agent.detached.followers import Followers
+    from mesh.agent.link.client import ClientConnection
+    from mesh.agent.loop import Loop
+    from mesh.agent.port import ControlPort
+
+CHANNEL_DESCRIPTORS = 2
+
+
+class ControlServer:
+    """The control socket of this agent."""
+
+    def __init__(self, port: ControlPort, loop: Loop, client: ClientConnection, followers: Followers) -> None:
+        """Start without a socket. client: gets new channels; followers: get those who read the journal"""
+        self._port, self._loop, self._client, self._followers = port, loop, client, followers
+        self._passed: dict[str, dict[int, int]] = {}  # results of signals that were passed on, by the requests' ids
+        self._socket: ControlSocket | None = None
+
+    def listen(self, run: str, node: int) -> None:
+        """Open the socket, unless it is open: from now on a client that has lost its channel can come back."""
+        if self._socket is None:
+            try:
+                opened = self._socket = ControlSocket(run, node)
+            except OSError as error:
+                self._port.send(NoSocket(why=why(error)))
+            else:
+                self._loop.watch(opened.fileno(), select.POLLIN, partial(self._receive, opened))
+
+    def close(self) -> None:
+        """Remove the socket."""
+        if self._socket is not None:
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+
+    def _receive(self, socket: ControlSocket, events: int) -> None:
+        found = socket.receive()
+        if found is None:
+            return
+        request, descriptors, visitor = found
+        if isinstance(request, control.Channel) and len(descriptors) == CHANNEL_DESCRIPTORS:
+            incoming, outgoing = descriptors
+            self._client.take(incoming, outgoing, visitor, request.have)
+            self._port.send_now(Attached(orders=self._port.last_order))
+            return
+        _close(descriptors)
+        if isinstance(request, control.Follow) and self._port.is_detached:
+            self._followers.add(visitor, request.client)
+        elif isinstance(request, control.Pass):
+            _reply(visitor, {"ranks": self._pass_on(request)})
+        else:
+            if isinstance(request, control.Detach):
+                self._port.post(DetachAsked())
+            elif isinstance(request, control.Over):
+                self._port.post(ClientOver())
+            elif isinstance(request, control.Stop):
+                self._port.post(StopAsked(request.grace))
+            _reply(visitor, self._port.describe())
+
+    def _pass_on(self, request: control.Pass) -> dict[int, int]:
+        """Signal ranks once, though the request may come through each host that is this machine."""
+        if request.id not in self._passed:
+            self._passed[request.id] = self._port.pass_on(request.signal, request.ranks)
+        return self._passed[request.id]
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _reply(visitor: Socket, answer: dict[str, object]) -> None:
+    """Answer a process at the control socket, which may have gone."""
+    with visitor:
+        try:
+            visitor.send(dumps(answer).encode())
+        except OSError:
+            pass

@@ -1,0 +1,1 @@
+"""A run that goes on without its client: its rules, its journal, and the agents on other hosts."""

@@ -1,0 +1,1 @@
+"""The stream to a client, which survives channels: outbox, spool and journal."""

@@ -1,0 +1,1 @@
+"""Processes of a run: how they are started, found and ended."""

@@ -1,0 +1,1 @@
+"""A run on this host: its lock, the environment of its ranks, their processes and devices."""

@@ -1,0 +1,77 @@
+"""The table of handlers: the part that carries out each request of a client."""
+
+from __future__ import annotations
+
+import time
+
+from mesh.agent.run.facts import ClientLeft, DetachAsked, FinishAsked, KillAsked, SignalAsked
+from mesh.protocol import requests
+from mesh.protocol.answers import Beat
+from mesh.protocol.requests import COMMON, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mesh.agent.port import Port
+    from mesh.agent.run.parts import Parts
+    from mesh.protocol.questions import Question
+
+
+def carry_out(port: Port, parts: Parts, request: Request, data: bytes) -> None:
+    """Carry out a request. Raises FrameError for one that cannot be carried out now."""
+    handler = HANDLERS.get(type(request), _ask)  # the classes of questions are imported with the first question
+    handler(port, parts, request, data)
+
+
+def _ask(port: Port, parts: Parts, request: Question[object], data: bytes) -> None:
+    parts.answering.answer(request)
+
+
+def _signal(port: Port, parts: Parts, request: requests.Signal, data: bytes) -> None:
+    more: dict[str, object] = {}
+    if request.more is not None:
+        more = {"lost": request.more.lost, "reason": request.more.reason}
+    port.post(SignalAsked(request.signal, request.grace, request.cause, more))
+
+
+def _beat(port: Port, parts: Parts, request: requests.Beat, data: bytes) -> None:
+    """Answer together with what else the beat brings about."""
+    answer = Beat(echo=request.time, time=time.time(), orders=parts.requests.last_order)
+    parts.out.answer(answer, time.monotonic())
+
+
+def _ack(port: Port, parts: Parts, request: requests.Ack, data: bytes) -> None:
+    parts.out.acknowledge(request.place)
+    parts.client.flush()
+
+
+# Each handler takes the port, the parts, a request of the class under which it stands, and the bytes behind it.
+HANDLERS: dict[type[Request], Callable[..., None]] = {
+    requests.Lock: lambda port, parts, request, data: parts.locking.lock(request.take_over),
+    requests.Unlock: lambda port, parts, request, data: parts.locking.unlock(),
+    requests.Changes: lambda port, parts, request, data: parts.sync.take_changes(request, data),
+    requests.Pack: lambda port, parts, request, data: parts.sync.take_pack(request, data),
+    requests.Serve: lambda port, parts, request, data: parts.sync.serve(request),
+    requests.Fetch: lambda port, parts, request, data: parts.sync.fetch(request),
+    requests.Settled: lambda port, parts, request, data: parts.sync.drop(),
+    requests.Prepare: lambda port, parts, request, data: parts.environment.prepare(request, data),
+    requests.Start: lambda port, parts, request, data: parts.ranks.start(request),
+    requests.Setup: lambda port, parts, request, data: parts.ranks.start_setup(request),
+    requests.Detach: lambda port, parts, request, data: port.post(DetachAsked()),
+    requests.Introduce: lambda port, parts, request, data: parts.peers.introduce(request),
+    requests.Password: lambda port, parts, request, data: parts.ranks.give_password(data),
+    requests.Enclosed: lambda port, parts, request, data: parts.answering.enclose(data),
+    requests.Reply: lambda port, parts, request, data: parts.answering.give_pull(data),
+    requests.Stdin: lambda port, parts, request, data: parts.ranks.give_stdin(request.rank, data),
+    requests.Signal: _signal,
+    requests.Kill: lambda port, parts, request, data: port.post(KillAsked()),
+    requests.Finish: lambda port, parts, request, data: port.post(FinishAsked(request.signal, request.grace)),
+    requests.Beat: _beat,
+    requests.Ack: _ack,
+    requests.Bye: lambda port, parts, request, data: port.post(ClientLeft()),
+    requests.Over: lambda port, parts, request, data: parts.answering.end_runs(request.runs),
+}
+
+if set(COMMON) != set(HANDLERS):
+    raise ImportError(f"requests without a handler: {', '.join(kind.NAME for kind in set(COMMON) - set(HANDLERS))}")

@@ -1,0 +1,247 @@
+"""The requests of a client to the agent of its run. questions.py has those that are questions."""
+
+from __future__ import annotations
+
+from .kinds import (
+    CAUSE,
+    COUNT,
+    CREDENTIALS,
+    NAME,
+    PLACE_MAX,
+    PORT,
+    RANK,
+    RANK_OR_NONE,
+    SECONDS,
+    SIGNAL,
+    TEXT,
+    TEXTS,
+    TRUTH,
+    VARIABLES,
+    Wrong,
+    integer,
+    listed,
+    nullable,
+)
+from .messages import CLIENT, PIECE_BYTES, Message, Table
+from .records import Record, field, record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Self
+
+
+ENCLOSED_BYTES = 1 << 26  # that come with one question
+
+
+class Request(Message, sender=CLIENT):
+    """A message of a client to an agent. It may get lost with its channel."""
+
+
+class Order(Request):
+    """A request that the client repeats over channels until its number is confirmed. The sender gives the number."""
+
+    n: int = field(integer(1, PLACE_MAX), default=0)  # 0: it is sent once
+
+    def numbered(self, n: int) -> Self:
+        """Return the same order with its number."""
+        return self.replaced(n=n)
+
+
+class Finds(Record):
+    """The environment and network of a host's first rank."""
+
+    env: Mapping[str, str] = field(VARIABLES)
+    interface: str = field(TEXT)  # for NCCL and gloo; "": the one towards the first of the targets
+    targets: Sequence[str] = field(TEXTS)  # addresses; the second one counts where the first is the host itself
+
+
+class PrerunEntry(Record):
+    """A command of prerun."""
+
+    run: str = field(TEXT)
+    inputs: Sequence[str] = field(TEXTS)  # files whose change has it run again
+
+
+class RankStart(Record):
+    """A rank to start: the differences from the host's first one."""
+
+    rank: int = field(RANK)
+    env: Mapping[str, str] = field(VARIABLES)
+    stdin: bool = field(TRUTH)  # it gets the client's standard input
+
+
+class SetupCommand(Record):
+    """A command of a setup."""
+
+    run: str = field(TEXT)
+    unless: str = field(TEXT)  # a command whose success skips this one; "": none
+    sudo: bool = field(TRUTH)  # it may ask for a password
+
+
+class Loss(Record):
+    """The lost host, where that ends a run."""
+
+    lost: int = field(RANK_OR_NONE, default=-1)  # index of the host
+    reason: str = field(TEXT, default="")
+
+
+class Lock(Request, name="lock"):
+    """Asks for the host's lock."""
+
+    take_over: str = field(NAME, default="")  # a run whose client is over, and which ends first
+
+
+class Unlock(Request, name="unlock"):
+    """Releases the host's lock."""
+
+
+class Changes(Request, name="changes", data_bytes=PIECE_BYTES):
+    """Carries a piece of the changes of the workspace: `base`, `put`, `drop`, `tree`, `leave` (see sync.md)."""
+
+    first: bool = field(TRUTH, default=False)
+    fresh: bool | None = field(TRUTH, default=None)  # with first: the host's own listing does not count
+    attempt: int | None = field(RANK, default=None)  # with first: comes back with the answers
+    last: bool = field(TRUTH, default=False)  # the sync can begin, without a pack
+
+    def verify(self) -> None:
+        if self.first and (self.fresh is None or self.attempt is None):
+            raise Wrong("no fresh, or no attempt")
+
+
+class Pack(Request, name="pack", data_bytes=PIECE_BYTES):
+    """Carries a piece of the contents that the host lacks."""
+
+    last: bool = field(TRUTH, default=False)
+
+
+class Serve(Request, name="serve"):
+    """Has the host hand on the next pack to other hosts."""
+
+    tree: int = field(COUNT)  # comes back with the answer
+    bytes: int = field(COUNT)  # of the pack
+    credentials: str = field(CREDENTIALS)  # a private key and its certificate, as PEM
+
+
+class Fetch(Request, name="fetch"):
+    """Has the host get the pack from another one."""
+
+    tree: int = field(COUNT)  # comes back with the answer
+    address: str = field(TEXT)
+    port: int = field(PORT)
+    bytes: int = field(COUNT)  # of the pack
+    credentials: str = field(CREDENTIALS)
+
+
+class Settled(Request, name="settled"):
+    """Has the host drop its pack, because no other host needs it any more."""
+
+
+class Prepare(Request, name="prepare", data_bytes=PIECE_BYTES):
+    """Prepares the host for its ranks. The source of the module ``meshrun`` may follow."""
+
+    finds: Finds = field(record(Finds))
+    prerun: Sequence[PrerunEntry] = field(listed(record(PrerunEntry)))
+    force: bool = field(TRUTH)  # also entries whose inputs have not changed
+    claim: bool = field(TRUTH)  # see first that no process holds a device
+    evict: bool = field(TRUTH)  # end processes of the same user that do
+    program: str = field(TEXT)  # the first word of the command, which the host looks for; "": none
+
+
+class Start(Order, name="start"):
+    """Starts the ranks of the host."""
+
+    argv: Sequence[str] = field(listed(TEXT, least=1))
+    ranks: Sequence[RankStart] = field(listed(record(RankStart)))
+    finds: Finds | None = field(nullable(record(Finds)))  # for a host that was prepared without it
+    detach: bool = field(TRUTH)  # the journal keeps output from the beginning
+
+
+class Setup(Order, name="setup"):
+    """Runs the commands of a setup."""
+
+    rank: int = field(RANK)
+    commands: Sequence[SetupCommand] = field(listed(record(SetupCommand)))
+    force: bool = field(TRUTH)  # also commands that ``unless`` would skip
+
+
+class Detach(Order, name="detach"):
+    """Has the agent keep the run without its client."""
+
+
+class Introduce(Order, name="introduce"):
+    """Has the agents of a detached run meet at the first host's agent."""
+
+    node: int = field(RANK)
+    host_grace: float = field(SECONDS)  # that a host may be silent before it is lost
+    credentials: str = field(CREDENTIALS)
+    address: str = field(TEXT)  # of the first host's agent; "": it is this one
+    port: int = field(PORT)
+
+
+class Password(Order, name="password", data_bytes=PIECE_BYTES):
+    """Carries the password for a command that has asked; no bytes: there is none."""
+
+
+class Enclosed(Request, name="enclosed", data_bytes=PIECE_BYTES):
+    """Carries a piece of the bytes that the next question comes with."""
+
+
+class Reply(Order, name="reply", data_bytes=PIECE_BYTES):
+    """Carries frames for the reader of a pull."""
+
+
+class Stdin(Order, name="stdin", data_bytes=PIECE_BYTES):
+    """Carries bytes for the standard input of a rank; no bytes: its end."""
+
+    rank: int = field(RANK)
+
+
+class Signal(Order, name="signal"):
+    """Signals every process of the run on the host, and kills the rest after its grace."""
+
+    signal: int = field(SIGNAL)
+    grace: float = field(SECONDS)
+    cause: str = field(CAUSE, default="signal")
+    more: Loss | None = field(record(Loss), default=None)  # with the cause "lost"
+
+
+class Kill(Order, name="kill"):
+    """Kills every process of the run on the host."""
+
+
+class Finish(Order, name="finish"):
+    """Ends the run on the host, and has the agent leave once everything is gone."""
+
+    signal: int = field(SIGNAL)
+    grace: float = field(SECONDS)
+
+
+class Beat(Request, name="beat"):
+    """Renews the lease, and asks for the host's time."""
+
+    time: float = field(SECONDS)  # since the epoch, on the client's clock; comes back
+
+
+class Ack(Request, name="ack"):
+    """Confirms the agent's stream up to a place."""
+
+    place: int = field(COUNT)
+
+
+class Bye(Request, name="bye"):
+    """Takes leave: the agent ends the run, unless it is detached."""
+
+
+class Over(Request, name="over"):
+    """Names other runs on the machine whose clients are over, so that their agents end them."""
+
+    runs: Sequence[str] = field(listed(NAME))
+
+
+# All but questions, which few agents are asked.
+COMMON: Table[Request] = Table(
+    *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Prepare, Start, Setup, Detach, Introduce, Password),
+    *(Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
+)

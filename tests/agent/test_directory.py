@@ -1,0 +1,152 @@
+"""The agent's directory on a host: unpacked once for each version, checked before use, and removed when it is old."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.agent import install, version
+from mesh.core.events import Output, Ready
+from mesh.remote import blob
+from tests.lab import eventually
+
+from .conftest import Open, Run
+from .test_ending import is_running
+
+MINE = Path(f"/tmp/mesh-{os.geteuid()}")
+
+
+def own() -> Path:
+    """Return the directory of this version of the agent."""
+    return MINE / f"{version.PREFIX}{blob._key()}"
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the agent a version of its own, of which no host has a directory. Other tests run at the same time."""
+    key = f"test-{os.urandom(8).hex()}"
+    monkeypatch.setattr(blob, "_key", lambda: key)
+    blob.opening.cache_clear()
+    yield
+    blob.opening.cache_clear()
+    shutil.rmtree(own(), ignore_errors=True)
+
+
+def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
+    fresh: None, opener: Open, any_python: str
+) -> None:
+    for _ in range(2):
+        run = opener(any_python)
+        assert isinstance(run.prepare(), Ready)
+        assert run.finish().left == ()
+    assert own().stat().st_mode & 0o777 == 0o700
+    assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
+    assert list(own().rglob("*.pyc"))
+    assert not list(MINE.glob(install.DRAFT_PREFIX + "*"))
+
+
+def test_a_damaged_directory_is_replaced(fresh: None, opener: Open, any_python: str) -> None:
+    for damage in ("nothing", "a module is gone", "a module is cut", "the lock file is gone"):
+        if damage == "a module is gone":
+            (own() / blob.PACKAGE / "agent/main.py").unlink()
+        elif damage == "a module is cut":
+            os.truncate(own() / blob.PACKAGE / "agent/main.py", 100)
+        elif damage == "the lock file is gone":
+            (own() / version.LOCK_NAME).unlink()
+        run = opener(any_python)
+        assert isinstance(run.prepare(), Ready), damage
+        assert run.finish().left == ()
+        assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
+
+
+def first_line(run: Run) -> bytes:
+    while b"\n" not in run.printed():
+        run.until(Output)
+    return run.printed()
+
+
+def test_removing_the_directory_under_a_running_agent_leaves_no_process_when_the_client_is_killed(
+    fresh: None, opener: Open, any_python: str
+) -> None:
+    for victim in ("client", "agent"):
+        run = opener(any_python, lease=2.0, return_within=0.2)
+        assert isinstance(run.prepare(), Ready)
+        run.start("sh", "-c", "trap '' TERM; setsid sleep 98761 & echo $! $PPID; sleep 98762")
+        stray, agent = map(int, first_line(run).split())
+        shutil.rmtree(own())
+        if victim == "client":
+            run.session.close()
+        else:
+            os.kill(agent, signal.SIGKILL)
+        assert eventually(lambda stray=stray, agent=agent: not is_running(stray) and not is_running(agent), 20.0)
+
+
+def test_unused_versions_beyond_the_newest_three_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
+    def made(name: str, when: int) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        (path / version.LOCK_NAME).touch()
+        os.utime(path / version.LOCK_NAME, (when, when))
+        return path
+
+    unused = [made(f"{version.PREFIX}{number}", 1000 + number) for number in range(5)]
+    draft = made(f"{install.DRAFT_PREFIX}1-x", 5000)
+    used = made(f"{version.PREFIX}used", 1)
+    holder = subprocess.Popen(["flock", "-s", str(used / version.LOCK_NAME), "sleep", "100"])
+    try:
+        assert eventually(lambda: install._is_used(str(used)))
+        install._remove_unused(str(tmp_path), "own")
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in [*unused[2:], used])
+        assert not draft.exists()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def found(place: Path, size: int) -> str:
+    """Return what the starter finds, in a process of its own: it keeps the directory open."""
+    script = f"from mesh.agent.starter import find; print(find('k', {size}, ('/nowhere', {str(place)!r})))"
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_only_a_private_directory_of_this_user_is_used(tmp_path: Path) -> None:
+    private = tmp_path / f"mesh-{os.geteuid()}"
+    target = private / f"{version.PREFIX}k"
+    assert found(tmp_path, 4) == ""
+    target.mkdir(parents=True)
+    (target / version.LOCK_NAME).touch()
+    (target / "a.py").write_text("pass")
+    private.chmod(0o770)
+    assert found(tmp_path, 4) == ""
+    private.chmod(0o700)
+    assert found(tmp_path, 5) == ""
+    assert found(tmp_path, 4) == str(target)
+    private.rename(tmp_path / "elsewhere")
+    private.symlink_to("elsewhere")
+    assert found(tmp_path, 4) == ""
+
+
+@pytest.mark.root
+def test_the_agent_runs_from_memory_where_no_directory_can_be_made(tmp_path: Path, any_python: str) -> None:
+    """In a mount namespace whose places for temporary files are read-only."""
+    script = 'for place in /tmp /dev/shm /var/tmp; do mount -t tmpfs -o ro none $place || exit 9; done; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", *blob.start_command(any_python)]
+    agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    agent.stdin.write(blob.opening())
+    agent.stdin.flush()
+    assert agent.stdout.readline() == b"\n"
+    assert agent.stdout.readline() == blob.lacking()[1:]
+    data = blob.blob()
+    agent.stdin.write(b'{"type":"agent","size":%d}\n' % len(data) + data)
+    agent.stdin.write(b'{"type":"no such message"}\n')
+    _, err = agent.communicate(timeout=60)
+    assert b"no message is called 'no such message'" in err, err
