@@ -26,6 +26,7 @@ from benchmarks.launch import launch
 from benchmarks.logs import logs
 from benchmarks.loop import loop
 from benchmarks.orphans import orphans
+from benchmarks.plots import write_plots
 from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
@@ -120,6 +121,7 @@ def main(words: Sequence[str] | None = None) -> None:
             print(text, flush=True)
             if given.write:
                 page.write(name, text)
+                write_plots()
 
 
 if __name__ == "__main__":

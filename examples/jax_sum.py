@@ -1,6 +1,6 @@
 """Sums one number of every rank over all hosts with JAX, on CPU or on whatever JAX finds.
 
-    mesh run CLUSTER python examples/jax_sum.py
+    mesh run CLUSTER python3 examples/jax_sum.py
 
 Every rank prints the same sum: 0 + 1 + ... + (world size - 1).
 """

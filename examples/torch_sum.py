@@ -1,7 +1,7 @@
 """Sums one number of every process over all hosts with torch.distributed, by gloo on CPU.
 
     mesh run --launcher torchrun --nproc 2 CLUSTER examples/torch_sum.py
-    mesh run --nproc 2 CLUSTER python examples/torch_sum.py
+    mesh run --nproc 2 CLUSTER python3 examples/torch_sum.py
 
 Either way every process prints the same sum: 0 + 1 + ... + (world size - 1).
 """

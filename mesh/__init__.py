@@ -1,3 +1,3 @@
 """mesh makes a cluster of hosts reached over SSH feel like one machine."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -17,7 +17,8 @@ from invoke.tasks import Task, task
 
 from mesh.cli import program
 from mesh.cli.command import COMMANDS, Command
-from mesh.cli.options import AnyOption, options_of
+from mesh.cli.option import AnyOption
+from mesh.cli.options import options_of
 from mesh.cli.parser import as_utf8, given_of
 from mesh.cli.speech import complain
 from mesh.core.errors import MeshError

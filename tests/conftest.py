@@ -20,9 +20,14 @@ from pathlib import Path
 import pytest
 
 from tests.lab import SSHD, Lab, PlainLab, eventually
+from tests.pythons import pythons
 
 REPOSITORY = Path(__file__).parent.parent
 PATIENCE = 60.0  # seconds for one mesh command; a test that needs more hangs
+
+
+def pytest_report_header() -> str:
+    return f"agents run on Python {', '.join(pythons())}"
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -146,8 +151,8 @@ class Home:
         return subprocess.Popen(self.argv(*words), **settings)  # type: ignore[call-overload, no-any-return]
 
     def terminal(self, *words: str) -> Terminal:
-        """Start mesh on a terminal of its own."""
-        return Terminal(self.argv(*words), self.project, self.environ)
+        """Start mesh on a terminal of its own, without colours."""
+        return Terminal(self.argv(*words), self.project, {**self.environ, "NO_COLOR": "1"})
 
     def mesh(self, *words: str, within: float = PATIENCE, stdin: bytes | None = None, **options: object) -> Done:
         """Run mesh to its end."""

@@ -11,6 +11,7 @@ it is over, the container is "created", and stop waits for it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import socketserver
@@ -75,8 +76,17 @@ class Daemon:
             try:
                 child.wait(request["seconds"])
             except subprocess.TimeoutExpired:
-                child.kill()
+                pass
+            kill(child)
         return child.wait() if request["do"] in ("wait", "stop") else None
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a container with all its processes, as the engine does."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:  # all have ended
+        pass
 
 
 def serve(path: str) -> None:
@@ -95,7 +105,7 @@ def serve(path: str) -> None:
             server.serve_forever()
         finally:
             for child, _ in daemon.running.values():
-                child.kill()
+                kill(child)
                 child.wait()
 
 

@@ -145,12 +145,17 @@ def peak_memory(pid: int | str = "self") -> float:
     return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000  # type: ignore[index]
 
 
-def processes_in(namespace: str) -> Iterator[tuple[int, str]]:
-    """(pid here, command) of what runs in a PID namespace; zombies are gone, and what has given its memory back."""
+def processes_in(pids: str, network: str = "") -> Iterator[tuple[int, str]]:
+    """Yield (pid here, command) of each process in a PID namespace, and in a network namespace if one is given.
+
+    Zombies, and processes that have given back their memory, are left out.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if os.readlink(entry / "ns/pid") != namespace:
+                if os.readlink(entry / "ns/pid") != pids:
+                    continue
+                if network and os.readlink(entry / "ns/net") != network:
                     continue
                 if all(state_of(thread) in "ZX" for thread in (entry / "task").iterdir()):
                     continue
@@ -174,6 +179,7 @@ class TestHost:
         self.home = "/root" if lab.user == "root" else f"/home/{lab.user}"
         self.directory = lab.directory / name
         self.pid = 0  # of its init, here
+        self.reaper = 0  # of the first process of its PID namespace, which another host may share
 
     def run(self, *argv: str, check: bool = True, text: str | None = None) -> str:
         """Run a command there, without SSH; return what it printed."""
@@ -187,7 +193,8 @@ class TestHost:
 
     def processes(self, *, with_sshd: bool = False) -> list[tuple[int, str]]:
         """What runs there beyond init and sshd."""
-        found = processes_in(os.readlink(f"/proc/{self.pid}/ns/pid"))
+        # A host that shares a PID namespace has a network of its own.
+        found = processes_in(*(os.readlink(f"/proc/{self.pid}/ns/{kind}") for kind in ("pid", "net")))
         ours = [(pid, command) for pid, command in found if pid != self.pid and "sleep 2147483647" not in command]
         return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
 
@@ -237,15 +244,17 @@ class Lab:
         visible: Sequence[Path] = (),
         shared_home: bool = False,
         user: str = "root",
+        shared_pids: bool = False,
     ) -> None:
         """sshd: lines for sshd_config; visible: what hosts see read-only though it lies where they begin empty.
 
         user: who logs in; anybody but root is a plain user, who may make no control group
+        shared_pids: the first two hosts see each other's processes, as containers of one pod do
         """
         if os.geteuid():
             raise LabError("needs root")
         self._count, self._sshd, self._visible, self._shared_home = count, sshd, visible, shared_home
-        self.user = user
+        self.user, self.shared_pids = user, shared_pids
         self.directory = Path(tempfile.mkdtemp(prefix="mesh-lab-"))
         self.identity = self.directory / "id"
         self.known_hosts = self.directory / "known_hosts"
@@ -295,7 +304,7 @@ class Lab:
         """By its parent, init: its title is another one while it reads its settings again."""
         with contextlib.suppress(OSError):
             name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            return name == "sshd" and int(rest.split()[1]) == host.pid
+            return name == "sshd" and int(rest.split()[1]) == host.reaper
         return False
 
     def down(self) -> None:
@@ -335,11 +344,18 @@ class Lab:
             (host.directory / "sshd_config").write_text(options + "PidFile /run/sshd.pid\n")
             (host.directory / "hosts").write_text(names)
             enter = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
+            if self.shared_pids and host.index == 1:  # it ends with the first process of that namespace
+                first = str(self._child_of(spawned[0]))
+                enter = ["nsenter", "-t", first, "-p", "--", "unshare", "-n", "-m", "-u", "-i", "--mount-proc", "sh"]
             shared = str(home) if self._shared_home else ""
             arguments = [str(self.directory / "init"), str(host.directory), host.name, EMPTY]
             spawned.append(self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login))
         for host, process in zip(self.hosts, spawned, strict=True):
-            host.pid = self._child_of(process)
+            host.pid = host.reaper = self._child_of(process)
+        if self.shared_pids:
+            self.hosts[1].reaper = self.hosts[0].pid
+            mine = os.readlink("/proc/self/ns/net")
+            assert eventually(lambda: os.readlink(f"/proc/{self.hosts[1].pid}/ns/net") != mine)
         self._connect_all(net)
         lines = []
         for host in self.hosts:

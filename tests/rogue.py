@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mesh.remote.agent.frames import Decoder, encode
+from mesh.protocol.frames import Decoder, encode
+from mesh.protocol.messages import PROTOCOL_VERSION
 from mesh.remote.blob import opening
 
 USER = "\x1b]0;owned\x07\nPassword for root: "  # what the rogue calls its user
@@ -52,7 +53,9 @@ class Rogue:
 
     def _on_begin(self, header: dict[str, Any], data: bytes) -> None:
         os.write(1, b"\n%s\n" % header["marker"].encode())
-        self._send("hello", pid=os.getpid(), time=time.time(), machine=f"machine-{header['node']}")
+        self._send(
+            "hello", protocol=PROTOCOL_VERSION, pid=os.getpid(), time=time.time(), machine=f"machine-{header['node']}"
+        )
         self._rank, self._ports = header["node"], [29500 + number for number in range(len(header["ports"]))]
         if header["lock"]:
             self._on_lock(header, data)

@@ -24,7 +24,7 @@ need fish fish
 need tmux tmux
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
-extras=dev
+extras=dev,docs
 [ "${MESH_TEST_JAX:-1}" = 0 ] || extras+=,jax
 [ "${MESH_TEST_TORCH:-1}" = 0 ] || extras+=,torch
 environment "$extras"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +35,11 @@ class Screen:
     def text(self) -> str:
         """What is to be seen, with what has gone up, from the first line to the last that is not empty."""
         return self._captured("-J", "-S", "-")
+
+    def coloured(self) -> str:
+        """The same with its colours, as escape sequences that people can read: ``{31}error:{0}``."""
+        shown = re.sub(r"\x1b\[([0-9;]*)m", r"{\1}", self._captured("-e", "-J", "-S", "-"))
+        return re.sub(r"(\{0\})+", "{0}", shown.replace("{39}", "{0}").replace("{49}", ""))  # tmux writes several ends
 
     def in_sight(self) -> str:
         """What is to be seen now, without what has gone up."""
@@ -70,13 +76,15 @@ class Screen:
 
     def _captured(self, *how: str) -> str:
         shown = self._do("capture-pane", "-p", *how)
-        lines = [line.rstrip() for line in shown.split("\n") if not line.startswith("Pane is dead")]
+        lines = [line.rstrip() for line in shown.split("\n") if "Pane is dead" not in line]
         return "\n".join(lines).strip("\n") + "\n"
 
     def _do(self, *words: str) -> str:
+        # The runner of the tests sets COLUMNS, which counts for more than the terminal.
+        others = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         done = subprocess.run(
             [*self._tmux, *words],
-            env={**os.environ, **self._environ},
+            env={**others, **self._environ},
             capture_output=True,
             text=True,
             check=True,

@@ -15,7 +15,8 @@ from mesh.core.cluster import Host
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.events import Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
-from mesh.remote.agent.frames import Decoder, encode
+from mesh.protocol.frames import Decoder, encode
+from mesh.protocol.messages import PROTOCOL_VERSION
 from mesh.remote.blob import opening
 
 Frames = Iterator[tuple[dict[str, Any], bytes]]
@@ -98,7 +99,7 @@ class ScriptedChannel:
     def _on_begin(self, header: Mapping[str, Any]) -> None:
         self._out.put(b"\n%s\n" % header["marker"].encode())
         self._ports = len(header["ports"])
-        self._tell("hello", time=time.time(), machine=f"machine-{self._node}")
+        self._tell("hello", protocol=PROTOCOL_VERSION, time=time.time(), machine=f"machine-{self._node}")
         if header["lock"]:
             self._on_lock(header)
 

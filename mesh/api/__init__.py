@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from mesh.api.checking import HostReport as HostReport
     from mesh.api.checking import check as check
     from mesh.api.clusters import ClusterLine as ClusterLine
+    from mesh.api.clusters import add_cluster as add_cluster
     from mesh.api.clusters import cluster_names as cluster_names
+    from mesh.api.clusters import config as config
     from mesh.api.clusters import down as down
     from mesh.api.clusters import init as init
     from mesh.api.clusters import list_clusters as list_clusters
+    from mesh.api.clusters import schema_text as schema_text
     from mesh.api.clusters import ssh_argv as ssh_argv
     from mesh.api.clusters import up as up
     from mesh.api.commands import EventStream as EventStream
+    from mesh.api.commands import Look as Look
     from mesh.api.commands import exec as exec  # noqa: A004
     from mesh.api.commands import plan as plan
     from mesh.api.commands import run as run
@@ -68,15 +72,19 @@ _MODULES = {
     ),
     "mesh.api.clusters": (
         "ClusterLine",
+        "add_cluster",
         "cluster_names",
+        "config",
         "down",
         "init",
         "list_clusters",
+        "schema_text",
         "ssh_argv",
         "up",
     ),
     "mesh.api.commands": (
         "EventStream",
+        "Look",
         "exec",
         "plan",
         "run",

@@ -6,27 +6,39 @@ import os
 import secrets
 import signal as signals
 import sys
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
+from msgspec.structs import replace
+
+from mesh.api.choosing import usable_project
 from mesh.api.detached import DetachedRun, Place, find_detached, known, prepared, with_hosts
-from mesh.api.inquiries import ask, find_run, told_failures
+from mesh.api.inquiries import FoundRun, ask, find_run, told_failures
 from mesh.api.meant import run_meant
-from mesh.api.records import LAST, find_record, list_records
+from mesh.api.records import find_record
 from mesh.api.replaying import logs
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.config.settings import Options
+from mesh.core.amounts import ago
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Stream
+from mesh.core.look import Look
+from mesh.core.naming import LAST
 from mesh.core.outcome import Cause
-from mesh.core.question import Question
 from mesh.core.ranks import choose_ranks, told_ranks
+from mesh.engine.question import Question
+from mesh.protocol import questions
+from mesh.protocol.records import Record as Reply
+from mesh.protocol.replies import AllPassed, LeftAlone
 from mesh.rundir.layout import LOGS
 from mesh.rundir.records import Record, State
 from mesh.rundir.results import RankResult, RunResult, run_result
 
-DEFAULTS = Options()
+R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
+DEFAULTS, PLAIN = Options(), Look()
 FROM = ("here", "start", "now")
 
 
@@ -41,22 +53,23 @@ def attach(
     fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
+    look: Look = PLAIN,
 ) -> RunResult:
     """Show the output of a detached run until it has ended, and return how it ended; also of one that has ended before.
 
-    run: an id, the beginning of one, "last", or a cluster for the newest run there
+    run: an id, a name or tag, a part of an id or name, "last", or a cluster for the newest run there
     cluster: where it is; "": from this machine's record, else every cluster of cluster.yaml is asked
     begin: what is shown: "here" what this machine has not seen yet, "start" all of it, "now" what comes from now on.
     The run directory gets everything in any case.
-    output, label, fold, json, quiet: as with ``run``
+    output, label, fold, json, quiet, look: as with ``run``
     In the main thread SIGINT, SIGTERM and SIGHUP end the looking on, and not the run; on a terminal Ctrl-C asks.
     Raises UsageError, and MeshError if there is no such run to attach to.
     """
     if begin not in FROM:
         raise UsageError(f"--from: expected {', '.join(FROM)}, found {begin!r}")
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet)
+    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, look=look)
     run, cluster = run_meant(run, cluster, clusters_file)
-    record = None if cluster and run == LAST else _record(run)
+    record = None if cluster and run == LAST else find_record(run)
     if record is not None and record.state is State.ENDED and not record.lacks_output:
         return _ended(record, showing, begin)
     if record is not None and record.about.get("hosts"):
@@ -72,9 +85,12 @@ def detach(run: str = LAST, *, cluster: str = "", clusters_file: str = "") -> st
     run, cluster: as with ``attach``
     Raises UsageError, and MeshError if a host cannot be asked, or does not do it.
     """
-    full, told = _tell(run, {"question": "detach"}, cluster, clusters_file)
-    if missing := sorted({one["node"] for one in told if not one.get("detached")}):
-        states = ", ".join(sorted({str(one.get("state")) for one in told if one["node"] in missing}))
+    where = find_run(run, cluster, DEFAULTS, clusters_file)
+    full = where.run
+    answers = _ask_agents(where, questions.Detach(run=full), LeftAlone)
+    runs = _require([one for answer in answers for one in answer.told], where)
+    if missing := sorted({one.node for one in runs if not one.detached}):
+        states = ", ".join(sorted({one.state for one in runs if one.node in missing}))
         raise MeshError(
             f"{full} cannot be detached: it is {states}", hint="a run can be once all its ranks have started"
         )
@@ -98,13 +114,14 @@ def signal(
     run, cluster: as with ``attach``. Raises UsageError, and MeshError if a host cannot be asked.
     """
     number = _number(name)
+    where = find_run(run, cluster, DEFAULTS, clusters_file)
     if isinstance(ranks, str):
-        record = find_record(run, alive=True)
-        ranks = choose_ranks("--rank", ranks, record.placement if record else None)
+        ranks = choose_ranks("--rank", ranks, where.record.placement if where.record else None)
     wanted = None if ranks is None else sorted(set(ranks))
-    question = {"question": "pass", "signal": number, "ranks": wanted, "id": secrets.token_hex(8)}
-    _, told = _tell(run, question, cluster, clusters_file)
-    went = {int(rank): int(count) for one in told for rank, count in one["ranks"].items()}
+    question = questions.Pass(run=where.run, signal=number, ranks=wanted, id=secrets.token_hex(8))
+    answers = _ask_agents(where, question, AllPassed)
+    passed = _require([one for answer in answers for one in answer.told], where)
+    went = {int(rank): count for one in passed for rank, count in one.ranks.items()}
     if wanted is not None and (missing := set(wanted) - went.keys()):
         raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` lists what runs")
     return dict(sorted(went.items()))
@@ -120,38 +137,35 @@ def _number(name: str) -> int:
         raise UsageError(f"no signal is called {name!r}", hint="`kill -l` lists them") from None
 
 
-def _tell(
-    run: str, question: Mapping[str, Any], cluster: str, clusters_file: str
-) -> tuple[str, list[Mapping[str, Any]]]:
-    """Have the agents of a run do something; return its id and what they have answered."""
-    where = find_run(run, cluster, DEFAULTS, clusters_file)
-    told: list[Mapping[str, Any]] = []
+def _ask_agents(where: FoundRun, question: questions.Question[R], kind: type[R]) -> list[R]:
+    """Ask all hosts of a run; return the answers of this kind. Raises MeshError if a host cannot be asked."""
+    answers: list[R] = []
     troubles: list[str] = []
     for found in where.clusters:
         if where.record and where.record.hosts:
             found = with_hosts(found, where.record.hosts)
-        inquiry = ask(found, Question(message={**question, "run": where.run}))
+        inquiry = ask(found, Question(message=question))
         troubles += told_failures(found, inquiry)
-        for answered in inquiry.answers.values():
-            told += answered.answer["told"]
+        answers += inquiry.replies(kind).values()
     if troubles:
-        raise MeshError("\n".join(troubles), hint="`mesh check CLUSTER` shows what is wrong there")
-    if not told:
-        raise MeshError(
-            f"no host has an agent of run {where.run}",
-            hint=f"it has ended: `mesh attach {where.run}` or `mesh logs {where.run}` show how",
-        )
-    return where.run, told
+        raise MeshError("\n".join(troubles), hint=f"mesh check {where.clusters[0].name}")
+    return answers
 
 
-def _record(name: str) -> Record | None:
-    """Return this machine's record of a run; for "last" the newest detached one, else the newest."""
-    if name != LAST:
-        return find_record(name)
-    records = list_records()
-    detached = [record for record in records if record.state is State.DETACHED]
-    was = [record for record in records if record.about.get("detached")]
-    return next(iter([*detached, *was, *records]), None)
+def _require(agents: list[T], where: FoundRun) -> list[T]:
+    """Return the answers of a run's agents. Raises MeshError if there is none."""
+    if not agents:
+        raise _has_ended(where)
+    return agents
+
+
+def _has_ended(found: FoundRun) -> MeshError:
+    """Return the error for a run that no host has an agent of."""
+    record = found.record
+    if record is None or record.ended is None:
+        return MeshError(f"run {found.run} has ended", hint=f"mesh attach {found.run}")
+    how = f"exit {record.exit_code}"
+    return MeshError(f"run {found.run} ended {ago(time.time() - record.ended)} ({how})", hint=f"mesh logs {found.run}")
 
 
 def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str) -> RunResult:
@@ -163,6 +177,8 @@ def _attach(found: DetachedRun, showing: Showing, begin: str, clusters_file: str
     place = Place(found, begin)
     try:
         parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=attachment, attaching=place.attaching)
+        # Those of this directory's mesh.yaml: a host may have sent the spec, and names no command that runs here.
+        parts = replace(parts, notify=usable_project().notify)
         outcome, placement, store = launch(parts)
         assert store is not None
         if outcome.cause is Cause.PREPARE:
@@ -181,9 +197,9 @@ def _ended(record: Record, showing: Showing, begin: str) -> RunResult:
     from mesh.screen.terminal import Streams, TerminalSink
 
     if begin == "start" and not showing.quiet and not showing.json:
-        logs(record.run, output=showing.output, label=showing.label, fold=showing.fold)
+        logs(record.run, output=showing.output, label=showing.label, fold=showing.fold, look=showing.look)
     if not showing.quiet:
-        terminal = TerminalSink(record.placement, Style(mode="none"), Streams(environ=os.environ))
+        terminal = TerminalSink(record.placement, Style(mode="none", look=showing.look), Streams(environ=os.environ))
         lines = [
             f"{record.run} has ended: exit {record.exit_code} ({record.cause})",
             f"logs: {record.directory / LOGS}",

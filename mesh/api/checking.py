@@ -16,8 +16,8 @@ from mesh.app.owner import Owners
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
-from mesh.core.question import Question
 from mesh.core.run import Kind, PrerunEntry, RunSpec
+from mesh.engine.question import Question
 
 if TYPE_CHECKING:
     from mesh.check.checkup import Wanted

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from mesh.app.assemble import new_run_id
 from mesh.app.owner import user_name
-from mesh.config.clusters import ClusterFile, clusters_path, find_cluster, is_cluster, load_clusters
+from mesh.config.clusters import ClusterFile, find_cluster, is_cluster, load_clusters
+from mesh.config.envfile import read_env_file
+from mesh.config.places import clusters_path
 from mesh.config.project import Project, load_project
 from mesh.config.selectors import HOST_LIST, Part, join, listed, parse, pick, select_hosts
-from mesh.config.settings import Client, Options, kept, patient, run_spec
+from mesh.config.settings import Client, Options, chosen_default, kept, patient, run_spec
+from mesh.config.variables import secret_names
 from mesh.core.cluster import Cluster
-from mesh.core.errors import UsageError
-from mesh.core.run import DEFAULT_LEASE, RunSpec
+from mesh.core.errors import UnknownCluster, UsageError
+from mesh.core.masking import Secrets
+from mesh.core.run import DEFAULT_LEASE, HANG_WATCH_ON_A_TERMINAL_S, RunSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 
-NOT_NAMED = UsageError("no cluster was named", hint="`mesh clusters` lists them")
+NOT_NAMED = UsageError(
+    "no cluster was named", hint="`mesh clusters` lists them; `default: NAME` in mesh.yaml or MESH_CLUSTER names one"
+)
+CLUSTERS_NAMED = 3  # in one message
 LEASE_ON_A_TERMINAL_S = 900.0  # a laptop may be closed for a while
 
 
@@ -34,12 +44,33 @@ def choose_cluster(selector: str, options: Options, clusters_file: str, *, purpo
 
 
 def selected(selector: str, clusters_file: str, purpose: Purpose) -> Cluster:
-    """Return the hosts that a selector names, as one cluster. Raises as ``choose_cluster``."""
+    """Return the hosts that a selector names as one cluster; "" is the default one. Raises as ``choose_cluster``."""
+    place = ""
     if not selector:
-        raise NOT_NAMED
+        selector, place = default_cluster()
     file = cluster_file(clusters_file)
-    parts = _parts(selector, file)
-    return join(selector, [_hosts_of(part, selector, file, purpose) for part in parts])
+    try:
+        return join(selector, [_hosts_of(part, selector, file, purpose) for part in _parts(selector, file)])
+    except UnknownCluster as error:
+        if place:
+            raise UnknownCluster(f"{place}: {error}", hint=error.hint) from error
+        with contextlib.suppress(UsageError):
+            error.hint += f"\nthe default cluster is {default_cluster()[0]}: mesh run -- COMMAND"
+        raise
+
+
+def default_cluster() -> tuple[str, str]:
+    """Return the selector for commands that name no cluster, and its place. Raises UsageError if there is none."""
+    found = chosen_default(project_here(), os.environ)
+    if not found.text:
+        raise NOT_NAMED
+    return found.text, found.place
+
+
+def check_name(name: str, clusters_file: str) -> None:
+    """Raise UsageError if the name of a run is that of a cluster, for which commands would take it."""
+    if name and clusters_named(name, cluster_file(clusters_file)):
+        raise UsageError(f"--name: {name!r} is a cluster", hint=f"choose another one, as {name}-1")
 
 
 def clusters_named(text: str, file: ClusterFile) -> tuple[str, ...]:
@@ -59,8 +90,22 @@ def _parts(selector: str, file: ClusterFile) -> tuple[Part, ...]:
 def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose) -> Cluster:
     if not part.cluster:
         return kept(listed(part.hosts), os.environ)
-    named = kept(find_cluster(part.cluster, file), os.environ)
+    try:
+        named = kept(find_cluster(part.cluster, file), os.environ)
+    except UnknownCluster as error:
+        raise _host_meant(part.cluster, file) or error from None
     return pick(source_of(named).find(named, purpose), part, selector)
+
+
+def _host_meant(name: str, file: ClusterFile) -> UnknownCluster | None:
+    """Return the error for a name that is a host and no cluster, None if it is neither."""
+    clusters = [one.name for one in file.clusters.values() if name in [host.name for host in one.hosts]]
+    if clusters:
+        words = " or ".join(f"{cluster}:{name}" for cluster in clusters[:CLUSTERS_NAMED])
+        return UnknownCluster(f"no cluster {name!r}: it is a host of {', '.join(clusters)}", hint=f"write {words}")
+    if "@" in name or name.count(".") > 1:
+        return UnknownCluster(f"no cluster {name!r} in {file.path}", hint=f"a host that is in no file: @{name}")
+    return None
 
 
 def cluster_file(named: str) -> ClusterFile:
@@ -74,13 +119,40 @@ def project_here() -> Project:
     return load_project(here())
 
 
+def usable_project() -> Project:
+    """Return the project of the working directory, an empty one where its mesh.yaml cannot be read."""
+    try:
+        return project_here()
+    except UsageError:
+        return Project(workspace=Path("/"), named=False)
+
+
+def knowing_secrets(spec: RunSpec) -> RunSpec:
+    """Return a spec with the names of this project's secrets too, for a client that did not start the run."""
+    names = {*spec.secrets, *secret_names(usable_project(), os.environ)}
+    return replace(spec, secrets=tuple(sorted(names)))
+
+
+def masked(text: str, env_files: Sequence[str] = ()) -> str:
+    """Return a text for people without the values of this project's secrets, and of files of --env-file."""
+    values = [os.environ[name] for name in secret_names(usable_project(), os.environ)]
+    for path in env_files:
+        values += read_env_file("--env-file", Path(path)).values()
+    return Secrets(values).text(text)
+
+
 def make_spec(project: Project, options: Options, command: Sequence[str]) -> RunSpec:
     """Return a new run, with the rules of ``mesh run``."""
+    return run_spec(project, options, command, new_run_id(), new_client())
+
+
+def new_client() -> Client:
+    """Return this process as the client of a run."""
     # A program may have replaced stderr, also by None.
     is_terminal = getattr(sys.stderr, "isatty", bool)()
     lease = LEASE_ON_A_TERMINAL_S if is_terminal else DEFAULT_LEASE
-    client = Client(user=user_name(), machine=_place(), environ=os.environ, lease=lease)
-    return run_spec(project, options, command, new_run_id(), client)
+    watch = HANG_WATCH_ON_A_TERMINAL_S if is_terminal else 0.0
+    return Client(user=user_name(), machine=_place(), environ=os.environ, lease=lease, hang_watch=watch)
 
 
 def _place() -> str:

@@ -1,17 +1,18 @@
-"""List of clusters, logins to their hosts, hosts that are made and deleted, and the beginning of a project."""
+"""List of clusters, logins to their hosts, and hosts that are made and deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.api.choosing import NOT_NAMED, cluster_file, here, selected
+from mesh.api.beginning import add_cluster as add_cluster
+from mesh.api.beginning import init as init
+from mesh.api.choosing import NOT_NAMED, cluster_file, selected
+from mesh.api.configuration import config as config
+from mesh.api.configuration import schema_text as schema_text
 from mesh.app.carriers import carrier_of
 from mesh.config.clusters import LOCAL, find_cluster
-from mesh.config.project import FILE as PROJECT_FILE
-from mesh.config.project import TEMPLATE
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.interfaces import HostMaker, Purpose
@@ -87,16 +88,3 @@ def _maker(name: str, clusters_file: str) -> tuple[Cluster, HostMaker]:
     if not isinstance(source, HostMaker):
         raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {source.origin(cluster)}")
     return cluster, source
-
-
-def init() -> Path:
-    """Write a commented mesh.yaml into the working directory and return its path. Raises UsageError if there is one."""
-    path = here() / PROJECT_FILE
-    try:
-        with path.open("x") as file:
-            file.write(TEMPLATE)
-    except FileExistsError:
-        raise UsageError(f"there is a {path} already", hint="edit that one, or remove it first") from None
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    return path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from mesh.api.choosing import (
+    check_name,
     choose_cluster,
     make_spec,
     project_here,
@@ -17,18 +19,20 @@ from mesh.api.streaming import EventStream as EventStream
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.carriers import carrier_of
 from mesh.app.screen import Showing
+from mesh.app.secrets import secrets_of
 from mesh.config.project import FILE, check_workspace
 from mesh.config.selectors import assign_roles
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import Event, Synced
+from mesh.core.look import Look as Look
 from mesh.core.outcome import Outcome
 from mesh.core.run import AUTO, Kind, Launch, RunSpec
 from mesh.core.typed import Typed
 from mesh.rundir.results import RunResult, SyncResult, failures
 
-DEFAULTS = Options()
+DEFAULTS, PLAIN = Options(), Look()
 
 
 def run(
@@ -42,17 +46,20 @@ def run(
     fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
+    look: Look = PLAIN,
     typed: Typed | None = None,
     on_event: OnEvent | None = None,
 ) -> RunResult:
     """Run a command on every rank of a cluster, with the working directory there.
 
     command: the words for execve, the program first; no shell reads them
-    cluster: a selector: "pod", "pod:0-3", "a:0,b", "@host1,host2"; clusters_file: another file than the usual one
+    cluster: a selector: "pod", "pod:0-3", "a:0,b", "@host1,host2"; "": MESH_CLUSTER, else `default:` of mesh.yaml
+    clusters_file: another file than the usual one
     output: "all", "fold", "rank0" or "none" of what ranks print, "": "fold" on a terminal, else "all"
-    label: "rank" or "host"; fold: "numbers", or "exact" to fold only equal lines
+    label: "rank" or "host"; fold: "numbers", "mean", or "exact" to fold only equal lines
     json: events as JSON lines on stdout; what is for people goes to stderr
     quiet: print nothing at all; the run directory has everything
+    look: colours, and how many lines of mesh's own
     typed: the command line that the user typed, for messages with a line to paste; None: they have none
     on_event: called with each event of mesh.core.events, in a thread of its own; if it raises, the run ends on all
     hosts, and then the error is raised here
@@ -60,15 +67,25 @@ def run(
     SIGINT, SIGTERM and SIGHUP end the run as they do for the command line; in another one signals are the caller's.
     """
     found, spec = _run_spec(command, cluster, options, clusters_file)
-    notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
+    showing = Showing(
+        output=output,
+        label=label,
+        fold=fold,
+        json=json,
+        quiet=quiet,
+        look=look,
+        stdin_notice=options.stdin_notice,
+        typed=typed,
+    )
     listener = Listener(on_event) if on_event else None
-    return run_on(found, spec, showing, check_first=options.check, listener=listener)
+    notify = project_here().notify
+    return run_on(found, spec, showing, check_first=options.check, listener=listener, notify=notify)
 
 
 def _run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
     """Return the cluster of ``run`` and what it runs there. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
+    check_name(options.name, clusters_file)
     check_workspace(project, Path.home())
     spec, found = _with_roles(make_spec(project, options, _words(command, options)), found, options)
     with_lock = carrier_of(found).locks
@@ -86,6 +103,7 @@ def exec(  # noqa: A001  (the command's name)
     fold: str = "numbers",
     json: bool = False,
     quiet: bool = False,
+    look: Look = PLAIN,
     typed: Typed | None = None,
     on_event: OnEvent | None = None,
 ) -> RunResult:
@@ -94,8 +112,16 @@ def exec(  # noqa: A001  (the command's name)
     Raises UsageError for options that are about those.
     """
     found, spec = _exec_spec(command, cluster, options, clusters_file)
-    notice = options.stdin_notice
-    showing = Showing(output=output, label=label, fold=fold, json=json, quiet=quiet, stdin_notice=notice, typed=typed)
+    showing = Showing(
+        output=output,
+        label=label,
+        fold=fold,
+        json=json,
+        quiet=quiet,
+        look=look,
+        stdin_notice=options.stdin_notice,
+        typed=typed,
+    )
     listener = Listener(on_event) if on_event else None
     return run_on(found, spec, showing, check_first=options.check, listener=listener)
 
@@ -108,6 +134,7 @@ def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_
         told = ", ".join(f"--{name}" for name, is_given in given.items() if is_given)
         raise UsageError(f"mesh exec syncs nothing, runs no prerun and takes no lock: {told} is for mesh run")
     found = choose_cluster(cluster, options, clusters_file)
+    check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.rules.keep_going and not spec.detach
@@ -133,17 +160,30 @@ def stream(
     """
     found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file)
     showing = Showing(output=output, quiet=quiet)
-    return EventStream(lambda listener: run_on(found, spec, showing, check_first=options.check, listener=listener))
+    notify = project_here().notify if sync else ()
+
+    def start(listener: Listener) -> RunResult:
+        return run_on(found, spec, showing, check_first=options.check, listener=listener, notify=notify)
+
+    return EventStream(start)
 
 
 def sync(
-    *, cluster: str, options: Options = DEFAULTS, clusters_file: str = "", json: bool = False, quiet: bool = False
+    *,
+    cluster: str,
+    options: Options = DEFAULTS,
+    clusters_file: str = "",
+    json: bool = False,
+    quiet: bool = False,
+    look: Look = PLAIN,
+    typed: Typed | None = None,
 ) -> SyncResult:
     """Bring the workspace to every host of a cluster, and start nothing. Raises UsageError.
 
-    json, quiet: as with run
+    json, quiet, look, typed: as with run
     """
-    return _sync(cluster, options, clusters_file, Showing(json=json, quiet=quiet), watch=False)[0]
+    showing = Showing(json=json, quiet=quiet, look=look, typed=typed)
+    return _sync(cluster, options, clusters_file, showing, watch=False)[0]
 
 
 def watch(
@@ -152,19 +192,20 @@ def watch(
     options: Options = DEFAULTS,
     clusters_file: str = "",
     json: bool = False,
+    look: Look = PLAIN,
     say: Callable[[str], None],
     complain: Callable[[MeshError], None],
 ) -> int:
     """Call ``sync`` now and after each change of the workspace; return the exit status once a signal has ended it.
 
     A busy host is waited for, unless options limit that; no sync has a run directory.
-    json: as with run; the two functions show messages that are no events of a sync
+    json, look: as with run; the two functions show messages that are no events of a sync
     Raises UsageError, and MeshError if the workspace cannot be watched.
     """
     from mesh.api.watching import keep_synced
 
     def sync_once(options: Options) -> int:
-        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, kept=False), watch=True)
+        result, outcome = _sync(cluster, options, clusters_file, Showing(json=json, look=look, kept=False), watch=True)
         return 128 + outcome.signal if outcome.signal else result.exit_code
 
     return keep_synced(sync_once, options, say, complain)
@@ -198,6 +239,7 @@ def setup(
     clusters_file: str = "",
     json: bool = False,
     quiet: bool = False,
+    look: Look = PLAIN,
 ) -> RunResult:
     """Run the ``commands:`` of mesh.yaml on every host; a host stops at its first command that fails.
 
@@ -222,7 +264,7 @@ def setup(
         lock=carrier_of(found).locks,
         prerun=(),
     )
-    return run_on(found, spec, Showing(json=json, quiet=quiet))
+    return run_on(found, spec, Showing(json=json, quiet=quiet, look=look))
 
 
 def plan(
@@ -231,7 +273,9 @@ def plan(
     """Describe a ``run`` in lines for people, and start nothing. Raises UsageError."""
     found, project = choose_cluster(cluster, options, clusters_file), project_here()
     check_workspace(project, Path.home())
-    return _plan(*_with_roles(make_spec(project, options, _words(command, options)), found, options))
+    spec = make_spec(project, options, _words(command, options))
+    secrets = secrets_of(spec, os.environ)
+    return map(secrets.text, _plan(*_with_roles(secrets.spec(spec), found, options)))
 
 
 class _Synced:

@@ -13,20 +13,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.checking import TCP_TIMEOUT_S
-from mesh.api.choosing import choose_cluster
+from mesh.api.choosing import choose_cluster, knowing_secrets
 from mesh.api.inquiries import ask, clusters_of, told_failures
-from mesh.api.records import LAST, ambiguous
 from mesh.app.assemble import Attaching
-from mesh.config.selectors import HOST_LIST
-from mesh.config.settings import Options
+from mesh.config.selectors import HOST_LIST, select_hosts
+from mesh.config.settings import Options, patient
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.naming import LAST, RUN_ID, NamedRun, the_one
 from mesh.core.paths import runs_directory
-from mesh.core.question import Question
 from mesh.core.run import RunSpec, followed
+from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
+from mesh.protocol.questions import AskJournals
+from mesh.protocol.records import fields_of
+from mesh.protocol.replies import Journals, Plan
 from mesh.rundir.layout import LOGS, SUFFIX
-from mesh.rundir.records import RUN_ID, Record, read_record, read_spec
+from mesh.rundir.records import Record, read_record, read_spec
 from mesh.rundir.results import RunResult
 from mesh.rundir.resuming import read_left
 
@@ -50,44 +53,48 @@ def known(record: Record, cluster: str = "") -> DetachedRun:
 def find_detached(name: str, cluster: str, clusters_file: str) -> DetachedRun:
     """Find a run that this machine has no directory of, by the journals of the hosts.
 
-    name: its id, the beginning of it, or "last": the newest one
+    name: its id, name or tag, a part of the first two, or "last": the newest one that is no exec
     cluster: where it is; "": every cluster of cluster.yaml is asked
     Raises UsageError if there is none, also with the hosts that could not be asked.
     """
     found: dict[str, DetachedRun] = {}
+    runs: list[NamedRun] = []
     failures: list[str] = []
     for asked in clusters_of(cluster, DEFAULTS, clusters_file, []):
-        inquiry = ask(asked, Question(message={"question": "tapes"}), reach=TCP_TIMEOUT_S)
+        inquiry = ask(asked, Question(message=AskJournals()), reach=TCP_TIMEOUT_S)
         failures += told_failures(asked, inquiry)
-        for answered in inquiry.answers.values():
-            for tape in answered.answer["tapes"]:
-                run, plan = str(tape["run"]), tape.get("plan")
+        for answer in inquiry.replies(Journals).values():
+            for journal in answer.tapes:
+                run, plan = journal.run, journal.plan
                 # The name becomes a directory here, so no other text of a host is accepted.
-                if RUN_ID.fullmatch(run) and plan and (name == LAST or run.startswith(name)):
+                if RUN_ID.fullmatch(run) and plan and run not in found:
                     where = _cluster_of(plan, asked, clusters_file)
-                    found.setdefault(run, DetachedRun(run=run, cluster=where, about={**plan, "cluster": where}))
-    if not found:
+                    about = {**fields_of(plan), "cluster": where}
+                    found[run] = DetachedRun(run=run, cluster=where, about=about)
+                    spec = read_spec(about, run)
+                    if name != LAST or not spec.is_exec:
+                        runs.append(NamedRun(run=run, name=spec.name, tags=spec.tags, command=spec.told))
+    meant = max(runs, key=lambda one: one.run, default=None) if name == LAST else the_one(name, runs)
+    if meant is None:
         where = f"on {cluster}" if cluster else "here, or on any cluster"
         unasked = "".join(f"\n{line}" for line in failures)
         what = "detached run" if name == LAST else f"detached run {name!r}"
         raise UsageError(f"no {what} is known {where}{unasked}", hint="`mesh ps` lists what runs")
-    if name != LAST and len(found) > 1:
-        raise ambiguous(name, sorted(found))
-    return found[max(found)]
+    return found[meant.run]
 
 
-def _cluster_of(plan: Mapping[str, Any], asked: Cluster, clusters_file: str) -> str:
+def _cluster_of(plan: Plan, asked: Cluster, clusters_file: str) -> str:
     """Return the cluster of a run that a host reports: the run's own name for it, if that has all of its hosts here.
 
     A host cannot name hosts that are in no file, so that no host can make mesh connect to others.
     """
-    if HOST_LIST in str(plan["cluster"]):
+    if HOST_LIST in plan.cluster:
         return asked.name
     try:
-        named = choose_cluster(str(plan["cluster"]), DEFAULTS, clusters_file, purpose=Purpose.ASK)
+        named = choose_cluster(plan.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
     except MeshError:  # another machine may have other names
         return asked.name
-    has_all = set(plan["hosts"]) <= {host.name for host in named.hosts}
+    has_all = set(plan.hosts) <= {host.name for host in named.hosts}
     return named.name if has_all and named.backend == asked.backend else asked.name
 
 
@@ -98,10 +105,19 @@ def with_hosts(cluster: Cluster, names: Sequence[str], slices: Sequence[int] = (
     return replace(cluster, hosts=chosen, slices=tuple(slices))
 
 
+def hosts_of_run(record: Record, options: Options, clusters_file: str) -> Cluster:
+    """Return the hosts of a run that this machine has started, without those that options leave out.
+
+    Raises UsageError.
+    """
+    cluster = choose_cluster(record.cluster, DEFAULTS, clusters_file)
+    return select_hosts(patient(with_hosts(cluster, record.hosts), options, os.environ), options)
+
+
 def prepared(found: DetachedRun, clusters_file: str) -> tuple[RunSpec, Cluster]:
     """Return the spec for a client that follows a run, and the cluster of its hosts. Raises UsageError."""
     cluster = choose_cluster(found.cluster, DEFAULTS, clusters_file, purpose=Purpose.ASK)
-    spec = followed(read_spec(found.about, found.run))
+    spec = knowing_secrets(followed(read_spec(found.about, found.run)))
     return spec, with_hosts(cluster, found.about["hosts"], found.about.get("slices") or ())
 
 

@@ -6,13 +6,13 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from mesh.api.choosing import make_spec
+from mesh.api.choosing import knowing_secrets, make_spec
 from mesh.app.assemble import Parts, launch
 from mesh.app.carriers import Carrier, Means, carrier_of
 from mesh.app.screen import Showing
@@ -23,7 +23,7 @@ from mesh.core.errors import HostUnreachable
 from mesh.core.events import Answered, Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Backend, Channel, NoAgent, Opened
 from mesh.core.outcome import Cause
-from mesh.core.question import Question
+from mesh.engine.question import Question
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
@@ -34,7 +34,7 @@ CONNECT_LIMIT_S = 4.0  # for TCP alone: the message then names TCP as the step t
 PARALLEL_HOSTS = 32  # that are reached at a time in each cluster; as backends/ssh/ahead.py has it
 JOIN_TIMEOUT_S = 5.0  # for a thread to end after its backend was closed
 
-OnAnswer = Callable[[str, Mapping[str, Any]], object]  # is called with the name of a host and its answer
+OnAnswer = Callable[[str, object], object]  # is called with the name of a host and its answer
 
 
 def ask_everywhere(clusters: Sequence[Cluster], question: Question, on_answer: OnAnswer) -> list[str]:
@@ -48,7 +48,7 @@ def ask_everywhere(clusters: Sequence[Cluster], question: Question, on_answer: O
     hosts = tuple(host for part in parts for host in part.hosts)
     together = Cluster(name="all clusters", hosts=hosts, parts=tuple(parts))
     spec = make_spec(Project(workspace=Path("/"), named=False), Options(), ())
-    spec = replace(spec, sync=False, lock=False)
+    spec = knowing_secrets(replace(spec, sync=False, lock=False))
     most = max((len(part.hosts) for part in parts), default=0)
     prompts = Prompts()
     inquiry = Inquiry(

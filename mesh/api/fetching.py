@@ -13,6 +13,7 @@ from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.detached import DetachedRun, Place, Scratch, known, prepared
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
+from mesh.app.secrets import unknown, unmasked_notice
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
 from mesh.core.findings import few
@@ -64,6 +65,8 @@ class Fetch:
         for node, trouble in sorted(self._decider.troubles.copy().items()):
             by_trouble.setdefault(trouble, []).append(self._cluster.hosts[node].name)
         lines = [f"{few(hosts)} {trouble}" for trouble, hosts in by_trouble.items()]
+        if missing := unknown(self._spec, os.environ):
+            lines.append(unmasked_notice(missing))
         for line in [*lines, *([self._problem] if self._problem else [])]:
             if line not in self._told:
                 self._told.add(line)

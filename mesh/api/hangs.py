@@ -7,23 +7,23 @@ import hashlib
 import importlib.metadata
 import shutil
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from mesh.api.inquiries import ask, find_run, told_failures
-from mesh.api.records import LAST
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
-from mesh.core.question import Question
+from mesh.core.naming import LAST
 from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.core.stacks import Group, ended, fold, notes
+from mesh.engine.question import Question
+from mesh.protocol import replies
+from mesh.protocol.questions import AskStacks
 
 DEFAULTS = Options()
-Answer: TypeAlias = Mapping[str, Any]  # of a host
 PY_SPY = "py-spy"
 MACHINES = {62: "x86_64", 183: "aarch64"}  # linux/include/uapi/linux/elf-em.h; as uname(1) has them
 HASH_BYTES = 20  # of BLAKE2b, as for contents of a workspace
@@ -44,7 +44,7 @@ def stacks(
 ) -> Stacks:
     """Return where every rank of a run is: its Python stacks, or else the state that the kernel has of it.
 
-    run: an id, the beginning of one, "last" for the last one of this machine, or a cluster for the one run there
+    run: an id, a name or tag, a part of an id or name, "last", or a cluster for the one run there
     ranks: only these, as --rank takes them; "": all
     cluster: where it runs; "": the one in this machine's record of the run, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
@@ -53,17 +53,17 @@ def stacks(
     placement = found.record.placement if found.record and found.record.hosts else None
     chosen = choose_ranks("--rank", ranks, placement) if ranks else None
     tool, load = _py_spy()
-    message = {"question": "stacks", "run": found.run, "tool": tool}
+    message = AskStacks(run=found.run, tool=tool)
     question = Question(message=message, each_machine=True, wanted=lambda name: load())
-    answers: list[tuple[str, Answer]] = []
+    answers: list[tuple[str, replies.Stacks]] = []
     failures = list(found.problems)
     for one in found.clusters:
         inquiry = ask(one, question)
         failures += told_failures(one, inquiry)
-        answers += [(one.hosts[node].name, answered.answer) for node, answered in sorted(inquiry.answers.items())]
+        answers += [(one.hosts[node].name, answer) for node, answer in inquiry.replies(replies.Stacks).items()]
     answers = _once(answers)
-    is_known = not failures and not any(answer["silent"] for _, answer in answers)
-    if is_known and not any(answer["stacks"] for _, answer in answers):
+    is_known = not failures and not any(answer.silent for _, answer in answers)
+    if is_known and not any(answer.stacks for _, answer in answers):
         raise UsageError(f"no rank of run {found.run} is running", hint="`mesh ps` lists what runs")
     failures += unknown(placement, answers, failures)
     if chosen is not None:
@@ -78,13 +78,13 @@ def stacks(
 
 
 def unknown(
-    placement: Placement | None, answers: Sequence[tuple[str, Mapping[str, Any]]], failures: Sequence[str]
+    placement: Placement | None, answers: Sequence[tuple[str, replies.Stacks]], failures: Sequence[str]
 ) -> list[str]:
     """Return the hosts that were asked and reported none of their ranks; one line each."""
-    seen = {rank["rank"] for _, answer in answers for rank in answer["ranks"]}
+    seen = {rank.rank for _, answer in answers for rank in answer.ranks}
     failed = {line.partition(": ")[0] for line in failures}
     if placement is None:
-        silent = [host for host, answer in answers if answer["silent"]]
+        silent = [host for host, answer in answers if answer.silent]
         return [f"{host}: the agent of the run does not answer" for host in silent]
     return [
         f"{host.name}: the agent of the run is gone or does not answer; no stacks of {told_ranks(ranks)}"
@@ -93,22 +93,22 @@ def unknown(
     ]
 
 
-def _once(answers: list[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+def _once(answers: list[tuple[str, replies.Stacks]]) -> list[tuple[str, replies.Stacks]]:
     """Keep each rank in the first answer that has it: a machine may be in several clusters."""
     seen: set[int] = set()
-    kept: list[tuple[str, Answer]] = []
+    kept: list[tuple[str, replies.Stacks]] = []
     for host, answer in answers:
-        new = {rank["rank"] for rank in answer["ranks"]} - seen
+        new = {rank.rank for rank in answer.ranks} - seen
         seen |= new
         kept.append((host, _only(answer, new)))
     return kept
 
 
-def _only(answer: Answer, chosen: set[int]) -> Answer:
+def _only(answer: replies.Stacks, chosen: set[int]) -> replies.Stacks:
     """Return a host's answer without other ranks than these."""
-    found = [{**stack, "of": [one for one in stack["of"] if one[0] in chosen]} for stack in answer["stacks"]]
-    ranks = [rank for rank in answer["ranks"] if rank["rank"] in chosen]
-    return {**answer, "ranks": ranks, "stacks": [stack for stack in found if stack["of"]]}
+    found = [stack.replaced(of=[one for one in stack.of if one.rank in chosen]) for stack in answer.stacks]
+    ranks = [rank for rank in answer.ranks if rank.rank in chosen]
+    return answer.replaced(ranks=ranks, stacks=[stack for stack in found if stack.of])
 
 
 def _py_spy() -> tuple[dict[str, str], Callable[[], bytes]]:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, make_spec
+from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, knowing_secrets, make_spec
 from mesh.api.meant import clusters_meant
-from mesh.api.records import ambiguous, find_record
+from mesh.api.records import find_record
 from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.config.clusters import LOCAL
 from mesh.config.mad import CLUSTER as MAD
 from mesh.config.project import Project
 from mesh.config.settings import Options, patient
+from mesh.core.amounts import ago
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.naming import RUN_ID, NamedRun, ambiguous, the_one
 from mesh.core.outcome import Cause
-from mesh.core.question import Question
+from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
-from mesh.rundir.records import RUN_ID, Record
+from mesh.protocol.answers import Owner
+from mesh.protocol.questions import AskGpus, AskLeftovers, AskRuns
+from mesh.protocol.replies import Cleaned, Gpus, Run, Runs
+from mesh.rundir.records import Record
 
 if TYPE_CHECKING:
-    from mesh.engine.inquiry import Inquiry
+    from mesh.engine.inquiry import Inquiry, Questions
 
 DEFAULTS = Options()
 NAMES_SHOWN = 8  # hosts in one message
@@ -51,6 +57,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
     attached: bool  # a client is there
     detached: bool  # it needs none
     devices: tuple[str, ...]  # HOST:PATH of the devices that it holds
+    name: str = ""  # that its owner has given it
+    tags: tuple[str, ...] = ()  # likewise
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -83,14 +91,14 @@ def ps(
     Raises UsageError.
     """
     failures: list[str] = []
-    question = Question(message={"question": "runs"})
+    question = Question(message=AskRuns())
     gathering = _Gathering(show)
     if cluster:
         for found in clusters_of(cluster, options, clusters_file, failures):
             inquiry = ask(found, question)
             failures += told_failures(found, inquiry)
-            for node, answered in sorted(inquiry.answers.items()):
-                gathering.take(found.hosts[node].name, answered.answer)
+            for node, answer in inquiry.replies(Runs).items():
+                gathering.take(found.hosts[node].name, answer)
     else:
         from mesh.api.everywhere import ask_everywhere
 
@@ -107,24 +115,24 @@ def clean(
     Raises UsageError, and MeshError if a host cannot be asked.
     """
     found = choose_cluster(cluster, options, clusters_file, purpose=Purpose.ASK)
-    inquiry = ask(found, Question(message={"question": "clean", "dry_run": dry_run}, answer_s=STOP_TIMEOUT_S))
+    inquiry = ask(found, Question(message=AskLeftovers(dry_run=dry_run), answer_s=STOP_TIMEOUT_S))
     troubles = told_failures(found, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles))
     return [
-        Leftover(host=host.name, what=item["what"], bytes=item["bytes"], stays=item.get("stays", False))
-        for node, host in enumerate(found.hosts)
-        for item in inquiry.answers[node].answer["found"]
+        Leftover(host=found.hosts[node].name, what=item.what, bytes=item.bytes, stays=item.stays)
+        for node, answer in inquiry.replies(Cleaned).items()
+        for item in answer.found
     ]
 
 
 def count_gpus(cluster: Cluster, *, quiet: bool = False) -> int:
     """How many GPUs every host of a cluster has. Raises MeshError unless all have the same number, at least 1."""
-    inquiry = ask(cluster, Question(message={"question": "gpus"}), quiet=quiet)
+    inquiry = ask(cluster, Question(message=AskGpus()), quiet=quiet)
     troubles = told_failures(cluster, inquiry)
     if troubles:
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
-    return agreed({host.name: inquiry.answers[node].answer["gpus"] for node, host in enumerate(cluster.hosts)})
+    return agreed({cluster.hosts[node].name: answer.gpus for node, answer in inquiry.replies(Gpus).items()})
 
 
 def agreed(gpus: Mapping[str, int]) -> int:
@@ -168,7 +176,7 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
         if not find_record(run):  # all hosts of these clusters may have it, not only those that were named
             whole = [choose_cluster(name, options, clusters_file, purpose=Purpose.ASK) for name in meant]
             return FoundRun(run=run, clusters=tuple(whole), problems=(), record=None)
-    record = find_record(run, alive=True)
+    record = find_record(run)
     full = record.run if record else run if RUN_ID.fullmatch(run) else ""
     recorded = record.cluster if record else ""
     problems: list[str] = []
@@ -182,7 +190,7 @@ def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> Fo
 def ask(
     cluster: Cluster,
     question: Question,
-    then: Callable[[Inquiry], Mapping[int, Mapping[str, Any]]] | None = None,
+    then: Callable[[Inquiry], Questions] | None = None,
     *,
     reach: float = math.inf,
     quiet: bool = False,
@@ -191,7 +199,7 @@ def ask(
     from mesh.engine.inquiry import Inquiry
 
     spec = make_spec(Project(workspace=Path("/"), named=False), DEFAULTS, ())
-    spec = replace(spec, sync=False, lock=False)
+    spec = knowing_secrets(replace(spec, sync=False, lock=False))
     placement = place_ranks(cluster.hosts)
     inquiry = Inquiry(placement, question, then)
     showing = Showing(kept=False, quiet=quiet)
@@ -253,35 +261,49 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
             problems.append(f"{cluster.name}: not asked: {error}")
 
 
+class _Gathered:
+    """A run, as hosts report it."""
+
+    def __init__(self) -> None:
+        self.about = Owner()
+        self.agents: dict[int, tuple[str, Run]] = {}  # host and state there, by node
+        self.orphans: list[tuple[str, str]] = []  # host and process
+
+    @property
+    def is_complete(self) -> bool:
+        """True once all hosts have answered. Other versions of mesh do not count the hosts."""
+        return self.about.hosts == len(self.agents)
+
+
 class _Gathering:
     """The answers of hosts, which become one line for each run."""
 
     def __init__(self, show: Callable[[Sequence[RunLine]], object]) -> None:
         """show: as with ``ps``"""
         self._show = show
-        self._gathered: dict[str, dict[str, Any]] = {}
+        self._gathered: dict[str, _Gathered] = {}
         self._shown: set[str] = set()
 
-    def take(self, host: str, answer: Mapping[str, Any]) -> None:
+    def take(self, host: str, answer: object) -> None:
         """Add the answer of one host; a machine may have several names, and send the same answer again."""
-        for told in answer["runs"]:
-            of_run = self._of(told["run"])
-            of_run["about"] = of_run["about"] or told["about"]
-            of_run["nodes"].setdefault(told["node"], {**told, "host": host})
-        for orphan in answer["orphans"]:
-            self._of(orphan["run"])["orphans"].append((host, orphan["told"]))
-        self._show_new([told["run"] for told in answer["runs"] if self._is_complete(self._of(told["run"]))])
+        if not isinstance(answer, Runs):
+            return
+        for one in answer.runs:
+            run = self._of(one.run)
+            if run.about == Owner():
+                run.about = one.about
+            run.agents.setdefault(one.node, (host, one))
+        for orphan in answer.orphans:
+            self._of(orphan.run).orphans.append((host, orphan.told))
+        self._show_new([one.run for one in answer.runs if self._of(one.run).is_complete])
 
     def end(self) -> tuple[RunLine, ...]:
         """Return all runs, the oldest first, once no more answers come."""
         self._show_new(list(self._gathered))
-        return tuple(sorted((_line(run, told) for run, told in self._gathered.items()), key=_by_age))
+        return tuple(sorted((_line(run, found) for run, found in self._gathered.items()), key=_by_age))
 
-    def _of(self, run: str) -> dict[str, Any]:
-        return self._gathered.setdefault(run, {"about": {}, "nodes": {}, "orphans": []})
-
-    def _is_complete(self, of_run: Mapping[str, Any]) -> bool:
-        return bool(of_run["about"].get("hosts") == len(of_run["nodes"]))  # other versions of mesh do not count them
+    def _of(self, run: str) -> _Gathered:
+        return self._gathered.setdefault(run, _Gathered())
 
     def _show_new(self, runs: Sequence[str]) -> None:
         new = [_line(run, self._gathered[run]) for run in dict.fromkeys(runs) if run not in self._shown]
@@ -294,46 +316,56 @@ def _by_age(line: RunLine) -> tuple[float, str]:
     return line.since, line.run
 
 
-def _line(run: str, told: Mapping[str, Any]) -> RunLine:
-    about, nodes = told["about"], [told["nodes"][node] for node in sorted(told["nodes"])]
-    orphans = told["orphans"]
-    # An agent of another version of mesh may send fewer fields.
-    states = dict.fromkeys([*(node.get("state", "running") for node in nodes), *("orphaned" for _ in orphans)])
+def _line(run: str, found: _Gathered) -> RunLine:
+    about, orphans = found.about, found.orphans
+    agents = [found.agents[node] for node in sorted(found.agents)]
+    # An agent of another version of mesh may send no state.
+    states = dict.fromkeys([*(one.state or "running" for _, one in agents), *("orphaned" for _ in orphans)])
     return RunLine(
         run=run,
-        cluster=str(about.get("cluster", "")),
-        owner=f"{about['user']}@{about['machine']}" if "user" in about else "",
-        command=str(about.get("command", "")) or "; ".join(dict.fromkeys(line for _, line in orphans)),
-        since=float(about.get("since", 0.0)),
-        hosts=tuple(dict.fromkeys([*(node["host"] for node in nodes), *(host for host, _ in orphans)])),
-        ranks=sum(not rank["ended"] for node in nodes for rank in node["ranks"]),
+        cluster=about.cluster,
+        owner=f"{about.user}@{about.machine}" if about.user else "",
+        command=about.command or "; ".join(dict.fromkeys(line for _, line in orphans)),
+        since=about.since or 0.0,
+        hosts=tuple(dict.fromkeys([*(host for host, _ in agents), *(host for host, _ in orphans)])),
+        ranks=sum(not rank.ended for _, one in agents for rank in one.ranks),
         state=",".join(states),
-        attached=any(node["attached"] for node in nodes),
-        detached=any(node.get("detached", False) for node in nodes),
-        devices=tuple(f"{node['host']}:{device}" for node in nodes for device in node.get("devices", ())),
+        attached=any(one.attached for _, one in agents),
+        detached=any(one.detached for _, one in agents),
+        devices=tuple(f"{host}:{device}" for host, one in agents for device in one.devices),
+        name=about.name,
+        tags=tuple(about.tags),
     )
 
 
 def _only_one(name: str, clusters: Sequence[Cluster]) -> str:
-    """Return the only run on the hosts whose id begins so. Raises UsageError, and MeshError if a host is silent."""
-    known: set[str] = set()
+    """Return the run on the hosts that a word means, the only one there for "".
+
+    Raises UsageError, and MeshError if a host is silent.
+    """
+    known: dict[str, NamedRun] = {}
     silent: list[str] = []
     for cluster in clusters:
-        inquiry = ask(cluster, Question(message={"question": "runs"}))
+        inquiry = ask(cluster, Question(message=AskRuns()))
         silent += told_failures(cluster, inquiry)
-        for answered in inquiry.answers.values():
-            known |= {told["run"] for told in (*answered.answer["runs"], *answered.answer["orphans"])}
-    matching = sorted(run for run in known if run.startswith(name))
+        for answer in inquiry.replies(Runs).values():
+            known |= {orphan.run: NamedRun(run=orphan.run) for orphan in answer.orphans}
+            known |= {one.run: _named(one.run, one.about) for one in answer.runs}
+    runs = list(known.values())
     where = ", ".join(cluster.name for cluster in clusters)
-    if len(matching) > 1 and not name:
-        raise UsageError(f"several runs are on {where}: {', '.join(matching[-NAMES_SHOWN:])}", hint="name one of them")
-    if len(matching) > 1:
-        raise ambiguous(name, matching)
+    if len(runs) > 1 and not name:
+        raise ambiguous(f"several runs are on {where}", runs)
+    if found := the_one(name, runs):
+        return found.run
     wanted = f"no run {name!r}" if name else "no run"
-    if not matching and silent:
+    if silent:
         hint = "`mesh check CLUSTER` shows what is wrong there; --cluster asks one alone"
         raise MeshError("\n".join([f"{wanted} is on hosts that answer", *silent]), hint=hint)
-    if not matching:
-        runs = f"`mesh ps` shows {', '.join(sorted(known)[-NAMES_SHOWN:])}" if known else "`mesh ps` shows none at all"
-        raise UsageError(f"{wanted} is on {where}", hint=runs)
-    return matching[0]
+    hint = f"`mesh ps` shows {', '.join(sorted(known)[-NAMES_SHOWN:])}" if known else "`mesh ps` shows none at all"
+    raise UsageError(f"{wanted} is on {where}", hint=hint)
+
+
+def _named(run: str, about: Owner) -> NamedRun:
+    """Return the words for a run that a host reports. about: its owner"""
+    age = "" if about.since is None else ago(time.time() - about.since)
+    return NamedRun(run=run, name=about.name, tags=tuple(about.tags), command=about.command, age=age)

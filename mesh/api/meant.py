@@ -1,24 +1,33 @@
-"""Word that stands for a run: an id, the beginning of one, "last", or a cluster."""
+"""Word that stands for a run: an id, a name, a tag, a part of the first two, "last", or a cluster."""
 
 from __future__ import annotations
 
 from mesh.api.choosing import cluster_file, clusters_named
-from mesh.api.records import LAST, find_record, list_records
+from mesh.api.records import find_record, list_records
 from mesh.core.errors import UsageError
-from mesh.core.run import Kind
+from mesh.core.naming import LAST
+from mesh.rundir.records import Record
 
 
 def clusters_meant(word: str, cluster: str, clusters_file: str) -> tuple[str, ...]:
     """Return the clusters that a word in the place of a run names, or nothing if it names a run.
 
+    The whole id or name of a run wins over a cluster, and a cluster over a tag or a part of an id or name.
     cluster: the cluster that was given apart; then the word is a run
     """
-    if cluster or word == LAST or find_record(word):
+    if cluster or word == LAST or find_record(word, is_exact=True):
         return ()
     try:
         return clusters_named(word, cluster_file(clusters_file))
     except UsageError:  # a run of this machine can be meant without a good cluster.yaml
         return ()
+
+
+def run_of(word: str, clusters_file: str) -> Record | None:
+    """Return the run of this machine that a word in the place of a cluster means; None if it names a cluster."""
+    if not word or clusters_named(word, cluster_file(clusters_file)):
+        return None
+    return find_record(word)
 
 
 def run_meant(word: str, cluster: str, clusters_file: str) -> tuple[str, str]:
@@ -31,6 +40,6 @@ def run_meant(word: str, cluster: str, clusters_file: str) -> tuple[str, str]:
     file = cluster_file(clusters_file)
     for record in list_records():
         is_there = record.cluster == word or word in clusters_named(record.cluster, file)
-        if is_there and record.kind != Kind.SYNC.value:
+        if is_there and record.counts_as_last:
             return record.run, ""
     return LAST, word

@@ -12,6 +12,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster, here, make_spec, project_here
+from mesh.api.detached import hosts_of_run
+from mesh.api.meant import run_of
 from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.config.project import Project
@@ -19,13 +21,16 @@ from mesh.config.settings import Options
 from mesh.core.cluster import Placement, place_ranks
 from mesh.core.errors import UsageError
 from mesh.core.events import Event
+from mesh.core.look import Look
 from mesh.core.outcome import Outcome
 from mesh.core.pull import NotPulled, Pulled
-from mesh.core.question import Question
 from mesh.core.run import Kind
+from mesh.core.typed import Typed
+from mesh.engine.question import Question
+from mesh.protocol.questions import Pull
 from mesh.rundir.results import PullResult, failures
 
-DEFAULTS = Options()
+DEFAULTS, PLAIN = Options(), Look()
 INTO = "pulled"
 # In the directory of pulled files, so that neither git nor the next sync takes them.
 IGNORE = ".gitignore"
@@ -40,23 +45,29 @@ def pull(
     clusters_file: str = "",
     json: bool = False,
     quiet: bool = False,
+    look: Look = PLAIN,
+    typed: Typed | None = None,
 ) -> PullResult:
     """Bring files and directories from every host of a cluster, those of the i-th one into rank-i (four digits).
 
+    cluster: a selector, or a run of this machine, whose hosts and workspace are then meant
     paths: relative to the workspace on the hosts, or absolute, or patterns; ~ is a host's home directory
     into: the directory for them; "": ``pulled`` in the working directory, which git and syncs leave out
-    json, quiet: as with run
+    json, quiet, look, typed: as with run
     A file that is here with the same size and time is not fetched again; a part of a file is completed. Takes no lock.
     Raises UsageError.
     """
-    found = choose_cluster(cluster, options, clusters_file)
+    record = run_of(cluster, clusters_file)
+    found = hosts_of_run(record, options, clusters_file) if record else choose_cluster(cluster, options, clusters_file)
     _check_paths(paths)
     from mesh.engine.inquiry import Inquiry
-    from mesh.screen.summary import pull_summary
+    from mesh.screen.summary import left_out, pull_summary
     from mesh.workspace.pulled import PulledFiles
 
     project = project_here()
     spec = replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
+    if record and record.spec.project:
+        spec = replace(spec, project=record.spec.project)
     directory = Path(into or INTO)
     place = here() / directory
     collected, began = _Collected(), time.monotonic()
@@ -67,11 +78,12 @@ def pull(
     def summary(outcome: Outcome, placement: Placement) -> tuple[Sequence[str], Sequence[str]]:
         took = time.monotonic() - began
         done, failed = pull_summary(outcome, placement, collected.pulled, collected.missing, took, str(directory))
+        failed += left_out(outcome, placement, typed)
         return [*done, *_warned(project, place)] if done else [], failed
 
-    question = Question(message={"question": "pull", "paths": list(paths)}, answer_s=math.inf)
+    question = Question(message=Pull(paths=list(paths)), answer_s=math.inf)
     inquiry = Inquiry(place_ranks(found.hosts), question)
-    showing = Showing(json=json, quiet=quiet, kept=False)
+    showing = Showing(json=json, quiet=quiet, look=look, kept=False)
     outcome, placement, _ = launch(
         Parts(
             spec=spec,
@@ -89,7 +101,7 @@ def pull(
 def _check_paths(paths: Sequence[str]) -> None:
     """Raise UsageError unless these are paths, and at least one."""
     if isinstance(paths, str) or not paths:
-        raise UsageError("which paths?", hint="mesh pull CLUSTER PATH ...; `.` is the whole workspace")
+        raise UsageError("no path was named", hint="mesh pull CLUSTER PATH ...; `.` is the whole workspace")
     if not all(isinstance(path, str) and path and "\0" not in path for path in paths):
         raise UsageError("an empty path", hint="`.` is the whole workspace")
 

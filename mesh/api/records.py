@@ -8,18 +8,17 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.naming import LAST, RUN_ID, NamedRun, exactly, the_one
 from mesh.core.paths import runs_directory
-from mesh.core.run import Kind
 from mesh.rundir.layout import EVENTS
-from mesh.rundir.records import RUN_ID, Record, State, has_client, read_record, size_on_disk
+from mesh.rundir.records import Record, State, read_record, size_on_disk
 
-LAST = "last"
 RUNS_KEPT = 50  # runs that `runs prune` keeps, however old
 KEPT_FOR_S = 30 * 86400.0  # seconds for which it keeps all others
 BEGIN_TIME_S = 3600.0  # seconds: what is no older may be a run that is just beginning
@@ -33,33 +32,43 @@ class Removed(Struct, frozen=True, kw_only=True):
     bytes: int  # on disk
 
 
-def list_records() -> list[Record]:
-    """All runs that this machine has started, the newest first. Raises MeshError."""
+def list_records(part: str = "", *, tag: str = "") -> list[Record]:
+    """Return the runs that this machine has started, the newest first. Raises MeshError.
+
+    part: only those with it in their id or name, or as a tag; tag: only those with this tag
+    """
     directory = runs_directory(os.environ)
     found = [read_record(directory / name) for name in reversed(_names(directory))]
-    return [record for record in found if record.directory.exists()]  # some may be removed meanwhile
+    found = [record for record in found if record.directory.exists()]  # some may be removed meanwhile
+    if part:
+        found = [record for record in found if _is_called(record.named, part)]
+    return [record for record in found if not tag or tag in record.named.tags]
 
 
-def find_record(name: str, *, with_logs: bool = False, alive: bool = False) -> Record | None:
-    """The run that an id, the beginning of one, or "last" means; None if this machine has started none such.
+def _is_called(run: NamedRun, part: str) -> bool:
+    return part in run.run or part in run.name or part in run.tags
 
-    "last" is the newest run that is on, else the newest one.
-    with_logs: "last" passes over those that have no output; alive: and over those that have ended, if one is detached
-    Raises UsageError if it is the beginning of several.
+
+def find_record(word: str, *, is_exact: bool = False) -> Record | None:
+    """Return the run that a word means; None if this machine has started none such.
+
+    word: an id, a name, a tag, a part of an id or name, or "last": the newest run that is no exec, setup or push
+    is_exact: only a whole id or name counts
+    Raises AmbiguousRun if it may mean several.
     """
     directory = runs_directory(os.environ)
     names = _names(directory)
-    if name == LAST:
-        return _last(directory, names, with_logs, alive)
-    matching = [name] if name in names else [known for known in names if known.startswith(name)]
-    if len(matching) > 1:
-        raise ambiguous(name, matching)
-    return read_record(directory / matching[0]) if matching else None
-
-
-def ambiguous(name: str, matching: Sequence[str]) -> UsageError:
-    """The error of a name that could mean several runs."""
-    return UsageError(f"{name!r} is the beginning of several runs: {', '.join(matching[-5:])}", hint="give more of it")
+    newest_first = (read_record(directory / name) for name in reversed(names))
+    if word == LAST:
+        return next((record for record in newest_first if record.counts_as_last), None)
+    if word in names:
+        return read_record(directory / word)
+    records = {record.run: record for record in newest_first}
+    runs = [record.named for record in records.values()]
+    if is_exact:
+        runs = exactly(word, runs)
+    found = the_one(word, runs)
+    return records[found.run] if found else None
 
 
 def prune(*, keep: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Iterator[Removed]:
@@ -146,21 +155,6 @@ def _is_directory(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-
-
-def _last(directory: Path, names: Sequence[str], with_logs: bool, alive: bool) -> Record | None:
-    newest_first = [directory / name for name in reversed(names)]
-    if alive and not any(map(has_client, newest_first)):
-        records = map(read_record, newest_first)
-        detached = next((record for record in records if record.state is State.DETACHED), None)
-        if detached:
-            return detached
-    # To read all that have ended takes longer than to see that nobody is there.
-    for path in (*filter(has_client, newest_first), *newest_first):
-        record = read_record(path)
-        if not (with_logs and record.kind == Kind.SYNC.value):
-            return record
-    return None
 
 
 def _changed(path: Path) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,22 +15,24 @@ from msgspec.structs import replace
 from mesh.api.detached import DetachedRun, find_detached, known
 from mesh.api.fetching import Fetch, fetch
 from mesh.api.meant import run_meant
-from mesh.api.records import LAST, find_record
-from mesh.app.screen import Showing
+from mesh.api.records import find_record
+from mesh.app.screen import Showing, style_of
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError, OutputClosed, UsageError
 from mesh.core.events import Connected, Finished, Output, Stream
+from mesh.core.look import Look
+from mesh.core.naming import LAST
 from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.core.run import Kind
 from mesh.rundir.grep import LineFilter
 from mesh.rundir.layout import LOGS
 from mesh.rundir.records import Record, State, read_record
 from mesh.rundir.replay import Replay
-from mesh.screen.output import Style
 from mesh.screen.terminal import Streams, TerminalSink
 
+PLAIN = Look()
 LOGS_POLL_S = 0.2  # between two looks for more output
-_MAY_BE_ID = re.compile("[0-9][0-9a-f-]*")
+_MAY_BE_ID = re.compile("[0-9a-f-]+")  # or a part of one
 
 
 def logs(
@@ -47,12 +50,13 @@ def logs(
     cluster: str = "",
     clusters_file: str = "",
     local: bool = False,
+    look: Look = PLAIN,
 ) -> None:
     """Show the output of a run as ``run`` shows it: in the order in which it came here.
 
     Output that only the hosts of a detached run have is fetched first, without an effect on the run.
 
-    run: an id, the beginning of one, "last", or a cluster for the newest run there
+    run: an id, a name or tag, a part of an id or name, "last", or a cluster for the newest run there
     cluster: where a run is that this machine has no record of; "": every cluster of cluster.yaml is asked
     local: ask no host
     ranks: only of these, numbers or text as --rank takes it; None: of all
@@ -60,10 +64,10 @@ def logs(
     since: only what came within so many seconds before now
     grep: only lines in which this regular expression matches
     follow: go on until the run has ended, or its client is gone and it is not detached
-    output, label, fold: as with ``run``
+    output, label, fold, look: as with ``run``
     Raises UsageError, MeshError if the logs cannot be read or shown, and OutputClosed if nobody reads stdout any more.
     """
-    showing = Showing(output=output, label=label, fold=fold)
+    showing = Showing(output=output, label=label, fold=fold, look=look)
     pattern = _pattern(grep)
     begin = 0.0 if since is None else time.time() - since
     with contextlib.closing(_Hosts(clusters_file, local=local, lasting=follow)) as hosts:
@@ -83,7 +87,7 @@ def logs(
         finally:
             replay.close()
     if problem := display.terminal.problem:
-        raise MeshError(f"not all could be shown: {problem}", hint="is there room where stdout goes to?")
+        raise MeshError(f"not all could be shown: {problem}", hint="the disk that stdout goes to may be full")
 
 
 class _Display:
@@ -93,7 +97,7 @@ class _Display:
         self._clock = _Clock()
         self._lines = LineFilter(pattern) if pattern else None
         self.is_empty = True  # no output was shown
-        style = Style(mode=showing.mode, label=showing.label, exact=showing.fold == "exact")
+        style = style_of(showing, record.spec, is_cut=False)
         self.terminal = TerminalSink(record.placement, style, Streams(environ=os.environ), clock=self._clock)
         for node in range(len(record.placement.hosts)):
             self.terminal.handle(Connected(time=0.0, node=node, address="", machine=""))
@@ -206,7 +210,7 @@ def _conclude(say: Callable[[str], None], record: Record, hosts: _Hosts, *, foll
     if record.state is State.DETACHED and hosts.may_be_asked:
         say(f"{record.run} is detached: its hosts may have more, which `mesh logs` without --local fetches")
     elif record.state is State.DETACHED and hosts.have_told:
-        say(f"{record.run} goes on by itself: `mesh logs -f {record.run}` follows it")
+        say(f"{record.run} is still running, detached: `mesh logs -f {record.run}` follows it")
     elif record.state is State.DETACHED:
         say(f"{record.run} is detached: `mesh attach {record.run}` comes back to it")
     elif record.state is State.DIED:
@@ -242,11 +246,15 @@ def _as_own(output: Output) -> Output:
 
 def _named(run: str, cluster: str, hosts: _Hosts) -> Record:
     """Return the named run, with the output of its hosts. Raises UsageError, and MeshError if there is none."""
-    record = None if cluster and run == LAST else find_record(run, with_logs=True)
+    record = None if cluster and run == LAST else find_record(run)
     if record is None and run == LAST and not cluster:
-        raise UsageError("this machine has started no run yet", hint="`mesh run CLUSTER COMMAND` starts one")
+        hint = "`mesh run CLUSTER COMMAND` starts one; `mesh runs` lists what `mesh exec` has run, by its id"
+        raise UsageError("this machine has started no run yet", hint=hint)
     if record is None and (not hosts.may_be_asked or not (cluster or _MAY_BE_ID.fullmatch(run))):
-        raise UsageError(f"no run {run!r} was started on this machine", hint="`mesh runs` lists those that were")
+        raise UsageError(
+            f"no run {run!r} was started on this machine",
+            hint="`mesh runs` lists those that were; `mesh logs --cluster CLUSTER RUN` asks hosts",
+        )
     if record is None:
         found = hosts.find(run, cluster)
         record = find_record(found.run)
@@ -286,14 +294,12 @@ def _chosen(record: Record, ranks: Iterable[int] | str | None, output: str) -> s
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    """Raises UsageError that shows where a regular expression is wrong."""
+    """Return the compiled regular expression, None for "". Raises UsageError."""
     if not text:
         return None
     try:
         return re.compile(text)
-    except re.error as error:
-        place = "" if error.pos is None else f"{text.splitlines()[0]}\n{' ' * error.pos}^"
-        where = "" if error.pos is None else f" at position {error.pos}"
-        raise UsageError(f"--grep: {error.msg}{where}", hint=place if "\n" not in text else "") from error
-    except (OverflowError, RecursionError) as error:
-        raise UsageError(f"--grep: {error}") from error
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = error.msg if isinstance(error, re.error) else error
+        hint = f"for plain text: mesh logs -F --grep {shlex.quote(text)}"
+        raise UsageError(f"--grep: {text!r} is no regular expression: {reason}", hint=hint) from error

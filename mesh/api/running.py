@@ -13,6 +13,7 @@ from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
 from mesh.core.events import Event, Stream
+from mesh.core.notify import Notification
 from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
 
@@ -65,10 +66,12 @@ def run_on(
     *,
     check_first: bool = False,
     listener: Listener | None = None,
+    notify: tuple[Notification, ...] = (),
 ) -> RunResult:
     """Run it to its end, in a run directory.
 
     check_first: see before if every host is fit for it
+    notify: sent at the end
     listener: gets all events; an error of its function is raised once the run has ended
     """
     if any(group.nproc == AUTO for group in spec.groups):
@@ -77,6 +80,7 @@ def run_on(
         spec = spec.with_nproc(count_gpus(cluster, quiet=showing.quiet))
     decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
+    parts = replace(parts, notify=notify)
     if listener is not None:
         parts = replace(parts, sinks=(listener,), started=listener.attach)
     outcome, placement, store = launch(parts)

@@ -7,7 +7,9 @@ from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters
 from mesh.api.records import find_record
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.question import Question
+from mesh.engine.question import Question
+from mesh.protocol.questions import Stop
+from mesh.protocol.replies import Stopped
 from mesh.rundir.records import State
 
 
@@ -21,8 +23,8 @@ def stop(
 ) -> tuple[str, ...]:
     """End a run on every host of its cluster, or every run there; return the ids of those that were ended.
 
-    run: an id, the beginning of one, "last" for the last one of this machine (if possible one
-        whose end is not recorded), or a cluster for the one run there; a run that is no more is no error
+    run: an id, a name or tag, a part of an id or name, "last" for the newest `mesh run` of this machine, or a
+        cluster for the one run there; a run that is no more is no error
     every: all runs of this login on the cluster
     options.grace: seconds from SIGTERM to SIGKILL, instead of what the run was started with
     cluster: where it runs; "": from this machine's record of the run, else every cluster of cluster.yaml
@@ -40,17 +42,15 @@ def stop(
         )
     else:
         where = find_run(run, cluster, options, clusters_file)
-    message = {"question": "stop", "run": where.run, "grace": options.grace}
+    message = Stop(run=where.run, grace=options.grace)
     stopped: set[str] = set()
     troubles = list(where.problems)
     for found in where.clusters:
         inquiry = ask(found, Question(message=message, answer_s=STOP_TIMEOUT_S))
         troubles += told_failures(found, inquiry)
-        for node, answered in inquiry.answers.items():
-            stopped |= {told["run"] for told in answered.answer["stopped"]}
-            troubles += [
-                f"{found.hosts[node].name}: something of run {left} is left" for left in answered.answer["left"]
-            ]
+        for node, answer in inquiry.replies(Stopped).items():
+            stopped |= {one.run for one in answer.stopped}
+            troubles += [f"{found.hosts[node].name}: something of run {left} is left" for left in answer.left]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` shows what is still there")
     if not stopped and run and not where.record:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.app.carriers import Carrier, Means, allow_descriptors, carrier_of, connections_ahead
 from mesh.app.owner import Owners, owner_of
 from mesh.app.screen import Conclusion, Screen, Showing, Summary
+from mesh.app.secrets import secrets_of, unknown, unmasked_notice
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
+from mesh.core.notify import Notification
 from mesh.core.outcome import Outcome
 from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec
@@ -24,8 +27,9 @@ from mesh.hosts.sources import forget_wrong_hosts
 
 if TYPE_CHECKING:
     from mesh.backends.ssh.passwords import Passwords
-    from mesh.core.events import Event
+    from mesh.core.events import Event, Stream
     from mesh.core.interfaces import Sink
+    from mesh.core.masking import Secrets
     from mesh.core.pull import Destination
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Launcher
@@ -62,6 +66,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     landing: Callable[[int], Destination] | None = None  # for files that are pulled from the host of a rank
     summary: Summary | None = None  # the last lines, where the run is not kept
     reach_limit_s: float = math.inf  # for a host to take a connection; math.inf: as long, and as often, as a run tries
+    notify: tuple[Notification, ...] = ()  # at the end of the run
     uses_kept: bool = False  # agents may wait on the hosts already, and wait there for the next command
     carrier: Carrier | None = None  # None: the one that the cluster names
     # Called with a function that ends the run as a signal does (its number), from any thread.
@@ -94,6 +99,9 @@ def launch(parts: Parts) -> tuple[Outcome, Placement, StoreSink | None]:
 def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     """Put everything together that one run needs; connections to its hosts may begin. files: closes what is opened"""
     spec, cluster, showing, attaching = parts.spec, parts.cluster, parts.showing, parts.attaching
+    secrets = secrets_of(spec, os.environ)
+    shown_spec = secrets.spec(spec)
+    showing = replace(showing, typed=secrets.typed(showing.typed))
     from mesh.keeper.client import KeptBackend, can_keep
 
     carrier = parts.carrier or carrier_of(cluster)
@@ -107,14 +115,16 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
     from mesh.engine.supervisor import Supervisor
 
     placement = placed(spec, cluster)
-    screen = Screen(spec, cluster, placement, showing)
+    screen = Screen(shown_spec, cluster, placement, showing)
     passwords = Passwords(cluster.password_env, os.environ, alone=screen.hidden)
     if cluster.ask_password:
         _ask_first(passwords, cluster)
-    store = _store(parts, placement, screen) if showing.kept else None
+    store = _store(parts, shown_spec, screen) if showing.kept else None
     shown = screen.sinks() if attaching is None else _unseen(screen, attaching, placement)
     if attaching is None:
         screen.introduce()
+    elif missing := unknown(spec, os.environ):
+        screen.report(unmasked_notice(missing))
     kept = KeptBackend(cluster, passwords, parts.reach_limit_s, os.environ) if uses_kept else None
     means = Means(environ=os.environ, passwords=passwords, reach=parts.reach_limit_s, begun=begun)
     run = Run(
@@ -122,7 +132,7 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         cluster=cluster,
         placement=placement,
         backend=kept or carrier.open(cluster, means),
-        local=_local(parts, screen, passwords, files),
+        local=_local(parts, screen, passwords, files, store),
         decider=parts.decider or Supervisor(spec, placement),
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
@@ -144,6 +154,7 @@ class Assembled:
         self.launcher, self.store = launcher, store
         self.placement = placed(parts.spec, parts.cluster)
         self._parts, self._screen, self._passwords, self._kept = parts, screen, passwords, kept
+        self._began = time.time()
 
     def run(self) -> Outcome:
         """Run it to its end, and show how it ended."""
@@ -168,12 +179,35 @@ class Assembled:
             is_shown=self.launcher.is_shown,
         )
         self._screen.conclude(ended)
+        if parts.notify and not outcome.goes_on:
+            self._notify(ended)
         if self._kept:
             self._kept.fill()
         return outcome
 
+    def _notify(self, ended: Conclusion) -> None:
+        """Send the notifications of mesh.yaml. One that fails changes nothing about the run."""
+        from mesh.app.notify import Ending, notify, one_line, told_duration
 
-def _local(parts: Parts, screen: Screen, passwords: Passwords, files: contextlib.ExitStack) -> Local:
+        spec, outcome = self._parts.spec, ended.outcome
+        ending = Ending(
+            job=spec.name or spec.run,
+            run=spec.run,
+            name=spec.name,
+            cluster=self._parts.cluster.name,
+            command=one_line(secrets_of(spec, os.environ).spec(spec).told),
+            state="failed" if outcome.exit_code else "done",
+            exit_code=outcome.exit_code,
+            duration=told_duration(outcome.ended - (outcome.started or self._began)),
+            verdict=one_line(self._screen.headline(ended)) if outcome.exit_code else "",
+        )
+        for problem in notify(self._parts.notify, ending, os.environ):
+            self._screen.report(problem)
+
+
+def _local(
+    parts: Parts, screen: Screen, passwords: Passwords, files: contextlib.ExitStack, store: StoreSink | None
+) -> Local:
     from mesh.engine.run import Local
     from mesh.rundir.about import describe
 
@@ -182,19 +216,34 @@ def _local(parts: Parts, screen: Screen, passwords: Passwords, files: contextlib
 
         return WorkspaceLuggage(parts.spec, files, post)
 
-    attaching = parts.attaching
+    attaching, secrets = parts.attaching, secrets_of(parts.spec, os.environ)
+    shown_spec = secrets.spec(parts.spec)
+    plan = describe(shown_spec, parts.cluster.name, placed(parts.spec, parts.cluster))
     return Local(
-        owner=owner_of(parts.spec, parts.cluster),
+        owner=owner_of(shown_spec, parts.cluster),
         is_dead=Owners().is_dead,
         password=passwords.of,
         luggage=luggage,
         landing=parts.landing,
         choose=screen.choose,
-        plan=describe(parts.spec, parts.cluster.name, placed(parts.spec, parts.cluster)),
+        plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,
         only_reads=attaching.only_reads if attaching else False,
         only_end=attaching.only_end if attaching else False,
+        secrets=secrets,
+        before=_before(attaching, store, secrets) if attaching and store else lambda rank, stream: b"",
     )
+
+
+def _before(attaching: Attaching, store: StoreSink, secrets: Secrets) -> Callable[[int, Stream], bytes]:
+    """Return a function that reads the last bytes of the logs that an earlier client has left."""
+    from mesh.rundir.resuming import last_bytes
+
+    def before(rank: int, stream: Stream) -> bytes:
+        log = store.log(rank, stream)
+        return last_bytes(store.directory, log.name, secrets.longest) if attaching.fetch.get((rank, stream)) else b""
+
+    return before
 
 
 def _unseen(screen: Screen, attaching: Attaching, placement: Placement) -> list[Sink]:
@@ -213,15 +262,16 @@ def _ask_first(passwords: Passwords, cluster: Cluster) -> None:
             raise UsageError(f"no password for {user}", hint=hint)
 
 
-def _store(parts: Parts, placement: Placement, screen: Screen) -> StoreSink:
+def _store(parts: Parts, spec: RunSpec, screen: Screen) -> StoreSink:
+    """spec: that of the run, with masked texts"""
     from mesh.rundir.writer import StoreSink
 
     attaching = parts.attaching
     return StoreSink(
         directory=attaching.directory if attaching else runs_directory(os.environ) / parts.spec.run,
-        spec=parts.spec,
+        spec=spec,
         cluster_name=parts.cluster.name,
-        placement=placement,
+        placement=placed(parts.spec, parts.cluster),
         report=screen.report_incomplete_logs,
         left=attaching.left if attaching else None,
     )

@@ -6,18 +6,21 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
 
 from mesh.core.amounts import told_bytes
 from mesh.core.errors import MeshError
-from mesh.core.events import Event, Notice, Preparing
+from mesh.core.events import Event, Notice
 from mesh.core.paths import cache_directory
+from mesh.core.progress import Preparing
 from mesh.core.run import RunSpec
-from mesh.remote.messages import LACKS_BYTES
+from mesh.core.wants import Want
+from mesh.protocol.answers import LACKS_BYTES
 from mesh.workspace.biggest import biggest, ignore_lines
 from mesh.workspace.git import asked_git
 from mesh.workspace.hashes import HashCache
+from mesh.workspace.ignore import left_by_default
 from mesh.workspace.manifest import Changes, Manifest, changes, contents_in, not_in
 from mesh.workspace.pack import BLOCK_BYTES as CONTENT_BLOCK_BYTES
 from mesh.workspace.pack import Changed, read_wants
@@ -45,35 +48,46 @@ class WorkspaceLuggage:
             self.env: Mapping[str, str] = variables()  # for the ranks
         for skipped in self._prepared.skipped:
             self._say(f"not sent: {skipped}")
-        for notice in self._prepared.notices:
+        for notice in (*self._prepared.notices, *self._env_files_sent()):
             self._say(notice)
 
     def changes(self, base: str) -> bytes:
         """Return the changes since another tree; all of it, if that tree is not recorded here."""
         return self._since(base)[0]
 
-    def foreseen(self, base: str) -> Sequence[Mapping[str, Any]]:
+    def foreseen(self, base: str) -> Sequence[Want]:
         """Return the contents that a host with that tree will lack: those never sent, or all if it has no tree."""
         return self._since(base)[1]
 
-    def _since(self, base: str) -> tuple[bytes, Sequence[Mapping[str, Any]]]:
+    def _env_files_sent(self) -> Iterator[str]:
+        """Yield a notice for each file of --env-file that belongs to the workspace."""
+        root = self._spec.workspace.resolve()
+        sent = {entry.path for entry in self._prepared.manifest.entries} if self._spec.env_files else set()
+        for path in self._spec.env_files:
+            with contextlib.suppress(ValueError, OSError):  # it is elsewhere
+                inside = path.resolve().relative_to(root)
+                if os.fsencode(inside).decode("latin-1") in sent:
+                    hint = f"`ignore: [/{inside}]` in mesh.yaml avoids it"
+                    yield f"{inside} of --env-file is sent with the workspace; {hint}"
+
+    def _since(self, base: str) -> tuple[bytes, Sequence[Want]]:
         """Return both answers for a base, computed once, as most hosts have the same."""
         if base not in self._known:
             manifest = self._prepared.manifest
             known = manifest if base == manifest.tree else self._cache.known_manifest(base)
-            new = changes(known, manifest)
+            new = changes(known, manifest)._replace(leave=self._leave)
             foreseen = self._foresee(known, new) if known or not base else ()
             self._known[base] = new.to_bytes(), foreseen
         return self._known[base]
 
-    def _foresee(self, known: Manifest | None, changed: Changes) -> Sequence[Mapping[str, Any]]:
+    def _foresee(self, known: Manifest | None, changed: Changes) -> Sequence[Want]:
         new = {entry.content: entry.size for entry in changed.put if entry.kind == "f"}
         lacking = set(new)
         if known is not None and new:
             lacking = self._cache.never_sent(not_in(contents_in(known.to_json()), lacking))
         return [{"hash": content, "size": size} for content, size in new.items() if content in lacking]
 
-    def asked(self, wants: Sequence[Mapping[str, Any]]) -> None:
+    def asked(self, wants: Sequence[Want]) -> None:
         """Name the biggest files, once, before very much is sent."""
         missing = {want["hash"]: want["size"] for want in wants if not want.get("base")}
         total = sum(missing.values())
@@ -90,7 +104,7 @@ class WorkspaceLuggage:
         head = f"sending {told_bytes(total)}; what the hosts can do without goes into mesh.yaml, as"
         self._say("\n    ".join([head, *lines]))
 
-    def pack(self, wants: Sequence[Mapping[str, Any]], *, compress: bool) -> int:
+    def pack(self, wants: Sequence[Want], *, compress: bool) -> int:
         """Make a pack; return the descriptor of its file. Raises MeshError and OSError."""
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (it has no name, and is closed with the run)
         self._files.enter_context(file)
@@ -116,10 +130,11 @@ class WorkspaceLuggage:
 
     def _list(self) -> None:
         spec = self._spec
+        self._leave = left_by_default(spec.workspace, spec.ignore)  # hosts keep what an earlier version has sent
         self._prepared = prepare(
             spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, progress=self._show_progress
         )
-        self._known: dict[str, tuple[bytes, Sequence[Mapping[str, Any]]]] = {}  # by the tree hash of a base
+        self._known: dict[str, tuple[bytes, Sequence[Want]]] = {}  # by the tree hash of a base
         manifest = self._prepared.manifest
         self.tree = manifest.tree
         blocks = sum(entry.size for entry in manifest.entries) // CONTENT_BLOCK_BYTES

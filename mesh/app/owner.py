@@ -6,14 +6,14 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mesh.core.cluster import Cluster
+from mesh.core.naming import RUN_ID
 from mesh.core.paths import runs_directory
 from mesh.core.run import RunSpec
-from mesh.rundir.records import RUN_ID, State, read_record
+from mesh.protocol.answers import Owner
+from mesh.rundir.records import State, read_record
 
 
 def user_name() -> str:
@@ -38,6 +38,8 @@ def owner_of(spec: RunSpec, cluster: Cluster) -> dict[str, object]:
         "start": _start_of(os.getpid()),
         "since": time.time(),
         "command": (spec.told or f"mesh {spec.kind.value}")[:200],
+        "name": spec.name,
+        "tags": list(spec.tags),
     }
 
 
@@ -47,14 +49,14 @@ class Owners:
     def __init__(self) -> None:
         self._ended: dict[str, bool] = {}  # by the ids of runs: a thousand hosts may name the same run
 
-    def is_dead(self, owner: Mapping[str, Any]) -> bool:
+    def is_dead(self, owner: Owner) -> bool:
         """Return True if the owner has died, or its run has ended. Owners on other machines count as alive.
 
-        owner: what the lock of a host has, or only the "run"
+        owner: the one in the lock of a host, or one with a run alone
         """
-        if owner.get("detached"):
+        if owner.detached:
             return False
-        run = str(owner.get("run", ""))
+        run = owner.run
         if run not in self._ended:
             self._ended[run] = has_ended(run)
         return self._ended[run] or is_dead(owner)
@@ -71,19 +73,18 @@ def has_ended(run: str) -> bool:
     return record.state is State.ENDED and not record.about.get("detached")
 
 
-def is_dead(owner: Mapping[str, Any]) -> bool:
+def is_dead(owner: Owner) -> bool:
     """Return True if the owner has died, and its run with it. Owners on other machines count as alive."""
-    if owner.get("detached"):
+    if owner.detached:
         return False
-    if owner.get("machine") != socket.gethostname() or not _boot():
+    if owner.machine != socket.gethostname() or not _boot():
         return False
-    if owner.get("boot") != _boot():
+    if owner.boot != _boot():
         # Containers may share a name, but not their boot with a machine that was started anew.
-        return bool(owner.get("boot"))
-    start, pid = str(owner.get("start")), owner.get("pid")
-    if start.partition(" ")[0] != _start_of(os.getpid()).partition(" ")[0] or not isinstance(pid, int):
+        return bool(owner.boot)
+    if owner.start.partition(" ")[0] != _start_of(os.getpid()).partition(" ")[0] or owner.pid is None:
         return False  # a container's processes have numbers of their own
-    return _start_of(pid) != start
+    return _start_of(owner.pid) != owner.start
 
 
 def _boot() -> str:

@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.config.project import FILE as PROJECT_FILE
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
-from mesh.core.outcome import Outcome
+from mesh.core.look import WHENS, Look
+from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.core.typed import Typed
 
 if TYPE_CHECKING:
     from mesh.core.interfaces import Sink
     from mesh.rundir.writer import StoreSink
+    from mesh.screen.output import Style
     from mesh.screen.terminal import TerminalSink
     from mesh.verdict.verdict import Verdict
 
 SUMMARY_LIMIT_S = 1.0  # for the summary, where a reader has stood still already
 ANSWER_POLL_S = 0.1
-OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
+OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "mean", "exact")
 
 Summary = Callable[[Outcome, Placement], tuple[Sequence[str], Sequence[str]]]  # lines of success, and of failure
 
@@ -37,7 +40,8 @@ class Showing(Struct, frozen=True, kw_only=True):
 
     output: str = "all"  # one of OUTPUTS; "": "fold" on a terminal, else "all"
     label: str = "rank"  # one of LABELS
-    fold: str = "numbers"  # one of FOLDS: "numbers" also folds lines that differ only in numbers
+    fold: str = "numbers"  # one of FOLDS: all but "exact" also fold lines that differ only in numbers
+    look: Look = Look()
     json: bool = False  # events on stdout
     quiet: bool = False  # show nothing
     kept: bool = True  # in a run directory
@@ -49,9 +53,12 @@ class Showing(Struct, frozen=True, kw_only=True):
             ("--output", self.output or "all", OUTPUTS),
             ("--label", self.label, LABELS),
             ("--fold", self.fold, FOLDS),
+            ("--color", self.look.color, WHENS),
         ):
             if value not in known:
                 raise UsageError(f"{name}: expected {', '.join(known)}, found {value!r}")
+        if self.look.terse and self.look.steps:
+            raise UsageError("--quiet and --verbose contradict each other", hint="leave one of them out")
 
     @property
     def mode(self) -> str:
@@ -101,7 +108,15 @@ class Screen:
 
     def report_incomplete_logs(self, problem: str) -> None:
         """Report why the run directory is not written on."""
-        self._say(f"the run goes on, but its logs are incomplete: {problem}")
+        self._say(f"the run continues, but its logs are incomplete: {problem}")
+
+    def report(self, text: str) -> None:
+        """Report a problem that does not end the run."""
+        self._say(text)
+
+    def headline(self, ended: Conclusion) -> str:
+        """Return the first line of the summary; "" if there is none."""
+        return next(iter(self._lines(ended)), "")
 
     def choose(self, is_over: Callable[[], bool]) -> str:
         """Ask if Ctrl-C is meant for the run: "stop", "leave" or "go on". is_over: ends the question once it is true"""
@@ -141,28 +156,35 @@ class Screen:
         if store and store.left_out:
             size, ranks = told_bytes(sum(store.left_out.values())), told_ranks(store.left_out)
             terminal.say(f"left out of the logs: {size} of {ranks}, beyond `logs:` in mesh.yaml or for want of room")
-        if store and store.problem:
-            terminal.complain(f"the run directory is incomplete: {store.problem}")
         if terminal.problem:
             terminal.complain(f"not all output could be shown: {terminal.problem}")
         if ended.summary:
             done, failed = ended.summary(outcome, self._placement)
             terminal.conclude(done, failed=False)
             terminal.conclude(failed, failed=True)
+        if outcome.stopped and self._spec.kind is Kind.RUN and outcome.cause is not Cause.OUTPUT_CLOSED:
+            from mesh.screen.summary import receipt
+
+            text = receipt(outcome, self._placement, has_claim=self._spec.claim)
+            terminal.say(text, is_good=not outcome.unclean)
 
     def _lines(self, ended: Conclusion) -> Sequence[str]:
         from mesh.screen.summary import run_summary, setup_summary, sync_summary
 
         outcome, placement, store = ended.outcome, self._placement, ended.store
         if self._spec.kind is Kind.SYNC:
-            return sync_summary(outcome, placement)
+            return sync_summary(outcome, placement, self._showing.typed)
         # After a failure of what goes on there was no run to attach to, which is an error.
         if store is None or (outcome.goes_on and outcome.failures):
             return []
         if self._spec.kind is Kind.SETUP:
             return setup_summary(outcome, placement, self._cluster.name, store.set_up, store.logs)
-        logs = ended.logs or store.logs
-        return run_summary(outcome, placement, ended.verdict, store.prepared, logs, self._showing.typed)
+        from mesh.app.missing import advised, in_mesh_yaml
+
+        logs, verdict = ended.logs or store.logs, advised(ended.verdict, self._spec)
+        return run_summary(
+            in_mesh_yaml(outcome, self._spec), placement, verdict, store.prepared, logs, self._showing.typed
+        )
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -177,7 +199,6 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 
 
 def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> TerminalSink:
-    from mesh.screen.output import Style
     from mesh.screen.terminal import About, Streams, TerminalSink
 
     mode = "none" if showing.json else showing.mode
@@ -191,12 +212,31 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         progress=not showing.json,
         noun="host" if spec.kind is Kind.SETUP else "rank",
         run=spec.run if spec.kind is Kind.RUN else "",
-        stacks=spec.stacks_on_timeout,
+        stacks=spec.stacks_on_timeout or spec.rules.hang_watch > 0,
+        host_grace=spec.rules.host_grace,
         title=spec.told,
         typed=showing.typed,
     )
-    style = Style(mode=mode, label=showing.label, exact=showing.fold == "exact")
-    return TerminalSink(placement, style, streams, about)
+    return TerminalSink(placement, style_of(replace(showing, output=mode), spec, is_cut=True), streams, about)
+
+
+def style_of(showing: Showing, spec: RunSpec, *, is_cut: bool) -> Style:
+    """Return the style of a run's output; is_cut: as in Style"""
+    from mesh.screen.output import Style
+
+    places = None
+    if spec.project and (_is_terminal(1) or _is_terminal(2)):
+        from mesh.screen.places import LocalPlaces
+
+        places = LocalPlaces(spec.project, spec.workspace, Path(os.environ.get("PWD", "/")))
+    return Style(
+        mode=showing.mode,
+        label=showing.label,
+        fold=showing.fold,
+        look=showing.look,
+        is_cut=is_cut,
+        places=places,
+    )
 
 
 def _unsent_notice(spec: RunSpec) -> str:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
 from mesh.check import comparing, reaching
 from mesh.check.workers import Numbers
 from mesh.core.cluster import Placement
-from mesh.core.events import CONNECTING, Answered, PrepareFailed
+from mesh.core.events import CONNECTING, PrepareFailed
 from mesh.core.findings import NAMES, Finding, failed, ok, unknown, warning
 from mesh.engine.inquiry import Inquiry, Questions
-from mesh.remote.telling import other_run, told_other, told_owner
+from mesh.protocol import questions
+from mesh.protocol.answers import Owner
+from mesh.protocol.replies import Facts, Failure, HostName, Nothing, ProgramPlace
+from mesh.remote.owners import other_line, other_run, owner_line
 
 LITTLE_DISK, TOO_LITTLE_DISK = 0.05, 64 << 20  # of all; bytes that a run needs at the very least
 LITTLE_INODES = 1000
 LITTLE_MEMORY = 0.1  # of all
 CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
-SHOWN_OF_STEP = {"login": "user", "python": "python"}  # the fact that is shown beside a step
 STEPS = {"reach": "reachable", "host-key": "host key", "login": "login", "python": "python3"}
 
 
@@ -60,9 +61,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 class Checkup:
     """The questions of one check in order: properties of each host; listen; try the others; stop listening."""
 
-    def __init__(
-        self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Mapping[str, Any]], bool]
-    ) -> None:
+    def __init__(self, placement: Placement, wanted: Wanted, key: str, is_dead: Callable[[Owner], bool]) -> None:
         """key: hexadecimal, random: proves hosts to each other while they try to reach each other
 
         is_dead: returns True if the owner of a lock is proven to be dead
@@ -71,19 +70,19 @@ class Checkup:
         self._numbers = Numbers(placement)
         self._network = reaching.Network(placement, key, wanted.master_port, wanted.hints)
 
-    def question(self) -> Mapping[str, Any]:
+    def question(self) -> questions.Question[object]:
+        """Return the first question."""
         wanted = self._wanted
-        return {
-            "question": "check",
-            "project": wanted.project,
-            "env": dict(wanted.env),
-            "venv": wanted.venv,
-            "devices": list(wanted.devices),
-            "lock": wanted.lock,
-            "paths": list(wanted.paths),
-            "programs": list(wanted.programs),
-            "worker": self._numbers.are_known,
-        }
+        return questions.Check(
+            project=wanted.project,
+            env=wanted.env,
+            venv=wanted.venv,
+            devices=wanted.devices,
+            lock=wanted.lock,
+            paths=wanted.paths,
+            programs=wanted.programs,
+            worker=self._numbers.are_known,
+        )
 
     def then(self, inquiry: Inquiry) -> Questions:
         """Return the next questions after the answers so far; {}: none."""
@@ -91,14 +90,17 @@ class Checkup:
 
     def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
         """Return the findings of each host, in their order."""
-        found = {
-            node: host(answered, self._wanted, self._is_dead)
-            for node, answered in inquiry.answers.items()
+        facts = {
+            node: answer
+            for node, answer in inquiry.replies(Facts).items()
             if node not in inquiry.failures or inquiry.failures[node].step not in CONNECTING
         }
-        facts = {node: inquiry.answers[node].answer for node in found}
+        found = {
+            node: host(answer, inquiry.answers[node].clock, self._wanted, self._is_dead)
+            for node, answer in facts.items()
+        }
         names = [host.name for host in self._placement.hosts]
-        numbers = self._numbers.judge({node: told["worker"] for node, told in facts.items()})
+        numbers = self._numbers.judge({node: answer.worker for node, answer in facts.items()})
         for more in (
             numbers,
             comparing.versions(facts),
@@ -124,53 +126,56 @@ def failed_host(failure: PrepareFailed, wanted: Wanted) -> list[Finding]:
     return findings + [unknown(name) for name in wanted.names if name not in {one.name for one in findings}]
 
 
-def host(answered: Answered, wanted: Wanted, is_dead: Callable[[Mapping[str, Any]], bool]) -> list[Finding]:
-    """Return the findings of a host that answered, as far as they do not depend on the others."""
-    facts = answered.answer
+def host(facts: Facts, clock: float, wanted: Wanted, is_dead: Callable[[Owner], bool]) -> list[Finding]:
+    """Return the findings of a host that answered, as far as they do not depend on the others.
+
+    clock: seconds that the host's clock is ahead of ours
+    """
+    shown = {"login": facts.user, "python": facts.python}  # beside a step
     found = [
-        *(ok(STEPS[step], str(facts.get(SHOWN_OF_STEP.get(step, ""), ""))) for step in wanted.steps),
+        *(ok(STEPS[step], shown.get(step, "")) for step in wanted.steps),
         _bash(facts),
         _home(facts),
         _disk(facts),
         _memory(facts),
-        _clock(answered.clock),
-        _name(facts["name"]),
-        _devices(facts["devices"]),
-        _logout(str(facts["ends_with"]), str(facts["user"])),
+        _clock(clock),
+        _name(facts.name),
+        _devices(facts.devices),
+        _logout(facts.ends_with, facts.user),
     ]
     if wanted.lock:
-        found += [_lock(facts["lock"], is_dead), _users(facts, answered.clock)]
-    return found + [_program(name, told, wanted.program_hint) for name, told in facts["programs"].items()]
+        found += [_lock(facts.lock, is_dead), _users(facts, clock)]
+    return found + [_program(name, told, wanted.program_hint) for name, told in facts.programs.items()]
 
 
-def _bash(facts: Mapping[str, Any]) -> Finding:
-    if facts["bash"]:
+def _bash(facts: Facts) -> Finding:
+    if facts.bash:
         return ok("bash")
     return warning("bash", "not found", "install it: prerun, setup and commands given as one text are run by bash")
 
 
-def _home(facts: Mapping[str, Any]) -> Finding:
-    if not facts["problem"]:
+def _home(facts: Facts) -> Finding:
+    if not facts.problem:
         return ok("home")
-    told = f"cannot write below {facts['place']}: {facts['problem']}"
+    told = f"cannot write below {facts.place}: {facts.problem}"
     return failed("home", told, "remote_dir: in cluster.yaml names another place for what mesh keeps on the host")
 
 
-def _disk(facts: Mapping[str, Any]) -> Finding:
-    free, total = int(facts["disk_free"]), int(facts["disk_total"])
+def _disk(facts: Facts) -> Finding:
+    free, total = facts.disk_free, facts.disk_total
     told = f"{free / 1e9:.1f} GB free"
-    hint = f"free some space below {facts['place']}, or name another place by remote_dir: in cluster.yaml"
+    hint = f"free some space below {facts.place}, or name another place by remote_dir: in cluster.yaml"
     if free < TOO_LITTLE_DISK:
         return failed("disk", told, hint)
-    if 0 <= int(facts["inodes_free"]) < LITTLE_INODES:
-        return warning("disk", f"only {facts['inodes_free']} more files can be made", hint)
+    if 0 <= facts.inodes_free < LITTLE_INODES:
+        return warning("disk", f"only {facts.inodes_free} more files can be made", hint)
     if free < LITTLE_DISK * total:
         return warning("disk", f"{told} ({100 * free / total:.0f} %)", hint)
     return ok("disk", told)
 
 
-def _memory(facts: Mapping[str, Any]) -> Finding:
-    free, total = int(facts["memory_free"]), int(facts["memory_total"])
+def _memory(facts: Facts) -> Finding:
+    free, total = facts.memory_free, facts.memory_total
     told = f"{free / 1e9:.1f} GB free"
     if free < LITTLE_MEMORY * total:
         told = f"{told} ({100 * free / total:.0f} %)"
@@ -189,33 +194,33 @@ def _clock(ahead: float) -> Finding:
     return warning("clock", f"{told} off ours", hint)
 
 
-def _name(told: Mapping[str, Any]) -> Finding:
-    if "error" not in told:
+def _name(name: HostName) -> Finding:
+    if not name.error:
         return ok("name")
     hint = "add its name and address to its /etc/hosts: gloo, MPI and others look themselves up by it"
-    return warning("name", f"it cannot resolve its own name, {told['name']}: {told['error']}", hint)
+    return warning("name", f"it cannot resolve its own name, {name.name}: {name.error}", hint)
 
 
-def _lock(owner: Mapping[str, Any] | None, is_dead: Callable[[Mapping[str, Any]], bool]) -> Finding:
+def _lock(owner: Owner | None, is_dead: Callable[[Owner], bool]) -> Finding:
     if owner is None:
         return ok("lock")
-    told = told_owner(owner)
+    told = owner_line(owner)
     if is_dead(owner):
         return warning("lock", f"a run whose client is over: {told}", "the next run ends what is left of it")
-    if owner.get("watch") is True:
+    if owner.watch:
         return warning("lock", f"its workspace is being synced: {told}", "a run waits until that is done")
-    stop = f"`mesh stop {owner['run']}` ends it; " if owner.get("run") else ""
+    stop = f"`mesh stop {owner.run}` ends it; " if owner.run else ""
     hint = f"{stop}`mesh run --wait` waits for it, `mesh run --share` runs beside it"
     return failed("lock", f"busy with {told}", hint)
 
 
-def _users(facts: Mapping[str, Any], ahead: float) -> Finding:
+def _users(facts: Facts, ahead: float) -> Finding:
     """List other Unix users with runs on the host. ahead: seconds that the host's clock is ahead of ours"""
-    told = [told_other(other_run(other, ahead)) for other in facts["others"]]
+    told = [other_line(other_run(other, ahead)) for other in facts.others]
     if told:
         hint = "mesh's lock counts for one Unix user alone: ask them, or `mesh run --exclusive` refuses such a host"
         return warning("users", f"also used by {', '.join(told)}", hint)
-    if not facts["sees_others"]:
+    if not facts.sees_others:
         hint = "mesh's lock counts for one Unix user alone, and runs leave notes for others in /run/lock or /tmp"
         return warning(
             "users", "the runs of other users cannot be seen: no directory there may be written by all", hint
@@ -223,8 +228,8 @@ def _users(facts: Mapping[str, Any], ahead: float) -> Finding:
     return ok("users", "no run of another user; mesh's lock counts for one Unix user alone")
 
 
-def _devices(told: Mapping[str, Any]) -> Finding:
-    return failed("devices", told["error"], told["hint"]) if "error" in told else ok("devices")
+def _devices(held: Failure | Nothing) -> Finding:
+    return failed("devices", held.error, held.hint) if isinstance(held, Failure) else ok("devices")
 
 
 def _logout(what: str, user: str) -> Finding:
@@ -245,8 +250,8 @@ def _logout(what: str, user: str) -> Finding:
     return warning("logout", told, hint)
 
 
-def _program(name: str, told: Mapping[str, Any], hint: str) -> Finding:
-    if told.get("place"):
-        return ok("program", told["place"])
-    why = told.get("error") or "not found on the PATH of the ranks"
+def _program(name: str, found: Failure | ProgramPlace, hint: str) -> Finding:
+    if isinstance(found, ProgramPlace) and found.place:
+        return ok("program", found.place)
+    why = found.error if isinstance(found, Failure) else "not found on the PATH of the ranks"
     return failed("program", f"{name}: {why}", hint or "install it there, or have prerun put it on PATH")

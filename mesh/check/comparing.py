@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mesh.core.findings import Finding, Findings, failed, ok, usual, warning
+from mesh.protocol.replies import Facts, Failure, PathAbsent, PathPresent, PythonFailure, PythonMissing
 
-Facts = Mapping[int, Mapping[str, Any]]  # the hosts' answers about themselves, by node
+ByNode = Mapping[int, Facts]
+Versions = PythonMissing | PythonFailure | Mapping[str, str]
+PathState = Failure | PathAbsent | PathPresent
 
 PYTHON = "python"
 INSTALL = "install the same on all hosts, by prerun or `mesh setup`"
@@ -17,25 +19,29 @@ SHARED = frozenset(
 )
 
 
-def versions(facts: Facts) -> Findings:
+def versions(facts: ByNode) -> Findings:
     """Judge the versions of Python, frameworks and driver, if they are wanted."""
-    looked = {node: told["versions"] for node, told in facts.items() if told["versions"] is not None}
-    found = {node: _by_itself(told) for node, told in looked.items()}
-    able = {node: told for node, told in looked.items() if PYTHON in told}
-    names = dict.fromkeys(name for told in able.values() for name in told if name != "program")
+    looked = {node: host.versions for node, host in facts.items() if host.versions is not None}
+    found = {node: _by_itself(one) for node, one in looked.items()}
+    able = {node: one for node, one in looked.items() if not isinstance(one, PythonMissing | PythonFailure)}
+    names = dict.fromkeys(name for one in able.values() for name in one if name != "program")
     for name in names:
-        have = {node: _short(name, told.get(name, "")) for node, told in able.items()}
+        have = {node: _short(name, one.get(name, "")) for node, one in able.items()}
         _compare(found, name, have, failing=name != PYTHON)
-    drivers = {node: told["driver"] for node, told in facts.items()}
+    drivers = {node: host.driver for node, host in facts.items()}
     if any(drivers.values()):
         _compare(found, "NVIDIA driver", {node: drivers[node] for node in looked}, failing=False)
-    return {node: findings or [ok("versions", _list(looked[node]))] for node, findings in found.items()}
+    return {node: findings or [ok("versions", _list(able[node]))] for node, findings in found.items()}
 
 
-def _by_itself(told: Mapping[str, Any]) -> list[Finding]:
-    if "missing" in told:
-        return [ok("versions", f"{told['missing']} is not there yet")]
-    return [warning("versions", told["error"], told["hint"])] if "error" in told else []
+def _by_itself(found: Versions) -> list[Finding]:
+    match found:
+        case PythonMissing(missing=path):
+            return [ok("versions", f"{path} is not there yet")]
+        case PythonFailure(error=error, hint=hint):
+            return [warning("versions", error, hint)]
+        case _:
+            return []
 
 
 def _short(name: str, version: str) -> str:
@@ -52,7 +58,7 @@ def _compare(found: dict[int, list[Finding]], name: str, have: Mapping[int, str]
             found[node].append((failed if failing else warning)("versions", told, INSTALL))
 
 
-def _list(told: Mapping[str, Any]) -> str:
+def _list(told: Mapping[str, str]) -> str:
     """
     >>> _list({"python": "3.11.2", "jax": "0.4.30", "program": "/usr/bin/python3"})
     '3.11.2, jax 0.4.30 (/usr/bin/python3)'
@@ -61,46 +67,46 @@ def _list(told: Mapping[str, Any]) -> str:
     return f"{', '.join([told.get(PYTHON, ''), *names])} ({told['program']})"
 
 
-def paths(facts: Facts, names: Sequence[str]) -> Findings:
+def paths(facts: ByNode, names: Sequence[str]) -> Findings:
     """Judge the wanted paths. names: of the hosts, by node"""
     found: dict[int, list[Finding]] = {node: [] for node in facts}
-    for path in next(iter(facts.values()))["paths"] if facts else ():
-        each = {node: told["paths"][path] for node, told in facts.items()}
-        there = {node: told for node, told in each.items() if told.get("there") and told["reads"]}
-        for node, told in each.items():
+    for path in next(iter(facts.values())).paths if facts else ():
+        each = {node: host.paths[path] for node, host in facts.items()}
+        there = {node: state for node, state in each.items() if isinstance(state, PathPresent) and state.reads}
+        for node, state in each.items():
             if node not in there:
-                found[node].append(_no_use(path, told, there, names))
+                found[node].append(_no_use(path, state, there, names))
         for node, finding in _different(path, there, names).items():
             found[node].append(finding)
     return found
 
 
-def _no_use(path: str, told: Mapping[str, Any], there: Facts, names: Sequence[str]) -> Finding:
-    if "error" in told:
-        hint = "is its server there? `sudo umount -l` and mount it again" if told.get("late") else told["hint"]
-        return failed("path", f"{path}: {told['error']}", hint)
-    if told["there"]:
+def _no_use(path: str, state: PathState, there: Mapping[int, PathPresent], names: Sequence[str]) -> Finding:
+    if isinstance(state, Failure):
+        hint = "is its server there? `sudo umount -l` and mount it again" if state.late else state.hint
+        return failed("path", f"{path}: {state.error}", hint)
+    if isinstance(state, PathPresent):
         return failed("path", f"{path} cannot be read by this user", "see its owner and mode: `ls -ld` there")
     shared = next((node for node in there if _is_shared(there[node])), None)
     if shared is None:
         return failed("path", f"{path} is not there", "make it, or mount it there")
-    hint = f"mount {there[shared]['source']} ({there[shared]['type']}) there, as it is on {names[shared]}"
+    hint = f"mount {there[shared].source} ({there[shared].type}) there, as it is on {names[shared]}"
     return failed("path", f"{path} is not there", hint)
 
 
-def _different(path: str, there: Facts, names: Sequence[str]) -> dict[int, Finding]:
+def _different(path: str, there: Mapping[int, PathPresent], names: Sequence[str]) -> dict[int, Finding]:
     """Find the hosts where a path is usable and is not the same as on the others."""
     if not there:
         return {}
     shared = {node: told for node, told in there.items() if _is_shared(told)}
-    mounts = {node: (told["type"], told["source"]) for node, told in (shared or there).items()}
-    held = {node: (told["kind"], told["holds"]) for node, told in there.items()}
+    mounts = {node: (told.type, told.source) for node, told in (shared or there).items()}
+    held = {node: (told.kind, told.holds) for node, told in there.items()}
     most, most_held = usual(mounts), usual(held)
-    writes = any(told["writes"] for told in there.values())
+    writes = any(told.writes for told in there.values())
     like = next(node for node in sorted(held) if held[node] == most_held)
     found = {}
     for node, told in there.items():
-        place = f"{told['type']} {told['source']}"
+        place = f"{told.type} {told.source}"
         if shared and node not in shared:
             hint = f"mount {most[1]} ({most[0]}) there: the others have that"
             found[node] = failed("path", f"{path} is on the host's own disk ({place}): nothing is mounted there", hint)
@@ -110,13 +116,13 @@ def _different(path: str, there: Facts, names: Sequence[str]) -> dict[int, Findi
         elif held[node] != most_held:
             hint = f"`mesh exec` with `ls -la {path}` shows how they differ"
             found[node] = warning("path", f"{path} holds something else than on {names[like]}", hint)
-        elif writes and not told["writes"]:
+        elif writes and not told.writes:
             hint = "see its owner and mode (`ls -ld` there), and whether it is mounted read-only"
             found[node] = warning("path", f"{path} cannot be written here, but on other hosts", hint)
         else:
-            found[node] = ok("path", f"{path} on {place}{'' if told['writes'] else ', read-only'}")
+            found[node] = ok("path", f"{path} on {place}{'' if told.writes else ', read-only'}")
     return found
 
 
-def _is_shared(told: Mapping[str, Any]) -> bool:
-    return told["type"] in SHARED or str(told["type"]).startswith("fuse.")
+def _is_shared(told: PathPresent) -> bool:
+    return told.type in SHARED or told.type.startswith("fuse.")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from mesh.core.cluster import Placement
 from mesh.core.findings import Finding, Findings, failed, few, ok, usual, warning
 from mesh.engine.inquiry import Inquiry, Questions
+from mesh.protocol import questions
+from mesh.protocol.replies import Facts, Ports, Tried
 
 REACHING_ROUNDS = 4
 ALL_PAIRS = 16  # hosts: beyond it, not every pair is tried
 OPEN = "let hosts reach each other on every TCP port: ranks, large syncs and detached runs need it"
-# The results of a try (remote/agent/reach.py): in words, and what to do.
+# The results of a try (agent/ask/reach.py): in words, and what to do.
 MEANINGS = {
     "silent": (
         "no answer within 2 s, as where a firewall drops packets",
@@ -70,15 +71,17 @@ class Network:
         """Listen; try; listen no more, as a run may come next."""
         here = sorted(inquiry.answers.keys() - inquiry.failures.keys())
         if len(inquiry.rounds) == 1 and (len(here) > 1 or (here == [0] and self._master_port)):
-            return {node: {"question": "listen", "key": self._key, "ports": self._ports(node)} for node in here}
+            return {node: questions.Listen(key=self._key, ports=self._ports(node)) for node in here}
         if len(inquiry.rounds) == 2 and len(here) > 1:
             self._tries = {node: self._plan(inquiry, node, here) for node in here}
             return {
-                node: {"question": "try", "key": self._key, "targets": [[one.address, one.port] for one in tries]}
+                node: questions.Try(
+                    key=self._key, targets=[questions.Target(address=one.address, port=one.port) for one in tries]
+                )
                 for node, tries in self._tries.items()
             }
         if 1 < len(inquiry.rounds) < REACHING_ROUNDS:
-            return {node: {"question": "hush"} for node in here}
+            return {node: questions.Hush() for node in here}
         return {}
 
     def _ports(self, node: int) -> list[int]:
@@ -88,7 +91,7 @@ class Network:
         tries = []
         for target in partners(here, source):
             address = self._address(inquiry, target)
-            for place, port in enumerate(inquiry.rounds[1][target].answer["ports"]):
+            for place, port in enumerate(inquiry.replies(Ports, 1)[target].ports):
                 if isinstance(port, int):
                     tries.append(Try(source=source, target=target, address=address, port=port, is_master=place > 0))
         return tries
@@ -98,19 +101,20 @@ class Network:
 
     def findings(self, inquiry: Inquiry) -> Findings:
         """Return the findings of all hosts that have answered."""
-        facts = {node: answered.answer for node, answered in inquiry.answers.items()}
+        facts = inquiry.replies(Facts)
         found: dict[int, list[Finding]] = {node: [] for node in facts}
         results: dict[Try, str] = {}
         interfaces: dict[int, tuple[str, int]] = {}
-        answers = inquiry.rounds[2] if self._tries else {}
+        answers = inquiry.replies(Tried, 2)
         for node in facts:
             if node in answers:
-                tried = answers[node].answer["tried"]
-                results.update(zip(self._tries[node], (how for how, _ in tried), strict=True))
-                interfaces[node] = _interface(facts[node], [self._address(inquiry, node), *(own for _, own in tried)])
+                tried = answers[node].tried
+                results.update(zip(self._tries[node], (trial.how for trial in tried), strict=True))
+                addresses = [self._address(inquiry, node), *(trial.detail for trial in tried)]
+                interfaces[node] = _interface(facts[node], addresses)
             elif node in inquiry.failures:
                 told = inquiry.failures[node].message
-                found[node].append(failed("network", told, "it was there before: is its connection stable?"))
+                found[node].append(failed("network", told, "it was there before: its connection may be unstable"))
         for node, finding in [*self._unheard(inquiry), *self._judge(results, facts, sorted(found))]:
             found[node].append(finding)
         for node, finding in _interfaces(interfaces).items():
@@ -123,8 +127,8 @@ class Network:
 
     def _unheard(self, inquiry: Inquiry) -> Iterator[tuple[int, Finding]]:
         """Hosts that cannot listen where they should."""
-        for node, answered in inquiry.rounds[1].items() if len(inquiry.rounds) > 1 else ():
-            for place, port in enumerate(answered.answer["ports"]):
+        for node, answer in inquiry.replies(Ports, 1).items():
+            for place, port in enumerate(answer.ports):
                 if not isinstance(port, int) and place:
                     told = f"port {self._master_port}: {port}"
                     hint = f"`sudo ss -ltnp 'sport = :{self._master_port}'` there names who has it; choose another one"
@@ -133,7 +137,7 @@ class Network:
                     yield node, failed("network", f"it cannot listen on a TCP port: {port}", "see `ulimit -n` there")
 
     def _judge(
-        self, results: Mapping[Try, str], facts: Mapping[int, Mapping[str, Any]], here: list[int]
+        self, results: Mapping[Try, str], facts: Mapping[int, Facts], here: list[int]
     ) -> Iterator[tuple[int, Finding]]:
         """Where something fails: it is the target's fault if nobody reaches it, else that of who tried."""
         by_target: dict[tuple[int, bool], list[Try]] = {}
@@ -159,10 +163,10 @@ class Network:
         called = name if name == one.address else f"{name} ({one.address})"
         return f"{called} port {one.port}" if one.is_master else called
 
-    def _unreached(self, one: Try, told: str, how: str, facts: Mapping[int, Mapping[str, Any]]) -> Finding:
+    def _unreached(self, one: Try, told: str, how: str, facts: Mapping[int, Facts]) -> Finding:
         words, hint = MEANINGS.get(how, (how, OTHER))
         hint = self._hints.get(how, hint)
-        own = [address for _, address, _ in facts[one.target]["addresses"] if not _is_local(address)]
+        own = [own.address for own in facts[one.target].addresses if not _is_local(own.address)]
         if how in ("silent", "refused", "foreign") and _is_number(one.address) and one.address not in own:
             name = self._placement.hosts[one.target].name
             mine = f"own addresses ({', '.join(own)})"
@@ -185,9 +189,9 @@ def partners(here: list[int], source: int) -> list[int]:
     return [node for node in dict.fromkeys(chosen) if node != source]
 
 
-def _interface(facts: Mapping[str, Any], addresses: list[str]) -> tuple[str, int]:
+def _interface(facts: Facts, addresses: list[str]) -> tuple[str, int]:
     """The interface that carries the first of these that is the host's own, and its MTU; "", 0 if none does."""
-    own = {address: (name, mtu) for name, address, mtu in facts["addresses"]}
+    own = {one.address: (one.interface, one.mtu) for one in facts.addresses}
     return next((own[address] for address in addresses if address in own), ("", 0))
 
 

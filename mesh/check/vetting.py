@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from mesh.core.cluster import Placement
 from mesh.core.events import (
@@ -21,10 +21,11 @@ from mesh.core.events import (
 )
 from mesh.core.findings import Finding, Verdict
 from mesh.core.outcome import Outcome
-from mesh.core.question import Question
 from mesh.engine.inquiry import Inquiry, Questions
 from mesh.engine.orders import Order, Tell
+from mesh.engine.question import Question
 from mesh.engine.supervisor import Supervisor
+from mesh.protocol import questions
 
 STEP = "check"
 
@@ -32,7 +33,7 @@ STEP = "check"
 class Examination(Protocol):
     """Questions to the hosts, and the meaning of the answers: a Checkup, or Numbers."""
 
-    def question(self) -> Mapping[str, Any]:
+    def question(self) -> questions.Question[object]:
         """Return the first question."""
 
     def then(self, inquiry: Inquiry) -> Questions:

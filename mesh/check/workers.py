@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from mesh.core.cluster import Placement
 from mesh.core.findings import Finding, Findings, failed, ok
 from mesh.engine.inquiry import Inquiry, Questions
+from mesh.protocol.questions import AskWorker, Question
+from mesh.protocol.replies import Worker
 
 HINT = """\
 `mesh clusters --refresh` asks the API anew; if they still differ, list the hosts in the order of their own numbers,
@@ -21,23 +22,20 @@ class Numbers:
         self._hosts, self._slices = placement.hosts, placement.slices or (len(placement.hosts),)
         self.are_known = any(host.slice_index >= 0 for host in placement.hosts)  # there is something to compare with
 
-    def question(self) -> Mapping[str, Any]:
-        return {"question": "worker"}
+    def question(self) -> Question[object]:
+        return AskWorker()
 
     def then(self, inquiry: Inquiry) -> Questions:
         return {}
 
     def findings(self, inquiry: Inquiry) -> list[list[Finding]]:
         """Return the findings of each host, in their order."""
-        found = self.judge({node: answered.answer for node, answered in inquiry.answers.items()})
+        found = self.judge(inquiry.replies(Worker))
         return [list(found.get(node, ())) for node in range(len(self._hosts))]
 
-    def judge(self, answers: Mapping[int, Mapping[str, Any] | None]) -> Findings:
-        """Return findings by node; where the orders of a slice differ, its first host has the finding.
-
-        answers: {"number": ...} where a host has one of its own
-        """
-        own = {node: answer["number"] for node, answer in answers.items() if answer and "number" in answer}
+    def judge(self, answers: Mapping[int, Worker | None]) -> Findings:
+        """Return findings by node; where the orders of a slice differ, its first host has the finding."""
+        own = {node: worker.number for node, worker in answers.items() if worker and worker.number is not None}
         found: dict[int, list[Finding]] = {}
         for nodes in self._nodes_of_slices():
             known = [node for node in nodes if node in own and self._hosts[node].slice_index >= 0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mesh import api
 from mesh.cli.command import COMMANDS, Takes
-from mesh.cli.options import CLUSTER, NAMES_RUN, options_of
+from mesh.cli.options import CLUSTER, NAMES_CLUSTER, NAMES_RUN, options_of
 from mesh.core.errors import MeshError, UsageError
 
 ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become, one a line
@@ -93,7 +93,7 @@ def _places(name: str, last: str) -> list[str]:
         return _starting(last, words[name])
     if name in NAMES_RUN:
         return [*_runs(last), *_clusters(last)]
-    return _clusters(last) if name in CLUSTER.commands else []
+    return _clusters(last) if name in (*CLUSTER.commands, *NAMES_CLUSTER) else []
 
 
 def _clusters(last: str) -> list[str]:
@@ -105,7 +105,9 @@ def _clusters(last: str) -> list[str]:
 
 def _runs(last: str) -> list[str]:
     try:
-        return _starting(last, ["last", *(record.run for record in api.list_records())])
+        records = api.list_records()
+        names = dict.fromkeys(record.named.name for record in records if record.named.name)
+        return _starting(last, ["last", *names, *(record.run for record in records)])
     except MeshError:
         return []
 

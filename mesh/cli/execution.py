@@ -25,14 +25,14 @@ GROUP = "Run"
     "CLUSTER COMMAND [ARG ...]",
     takes=Takes.COMMAND,
     examples=(
-        ("mesh run local python train.py", "two ranks here"),
+        ("mesh run local python3 train.py", "two ranks here"),
         ("mesh run -d pod python3 train.py --lr 1e-3", "later words are yours; `mesh attach` comes back"),
-        ("mesh run pod:0-3,5 'make && ./train'", "some hosts; one word is for bash"),
+        ("mesh run --hosts 'tpu-[0-3]' pod 'make && ./train'", "quote patterns; one word is for bash"),
         ("mesh run --role 'a@tpu-0: ./actor' --role 'b@tpu-[1-3]: ./learner' pod", "commands by hosts"),
     ),
 )
 def run(given: Given) -> int:
-    """Run a command on every host, with the working directory there and RANK set."""
+    """Run a command on every rank, in a copy of this directory."""
     return _start(given, api.run)
 
 
@@ -44,10 +44,11 @@ def run(given: Given) -> int:
     examples=(
         ("mesh exec pod nvidia-smi", "on every host, whatever runs there"),
         ("mesh exec pod 'df -h / | tail -1'", "one word with spaces is for bash"),
+        ("mesh exec -- nvidia-smi", "on MESH_CLUSTER, else `default:` of mesh.yaml"),
     ),
 )
 def execute(given: Given) -> int:
-    """Run a command without sync, prerun and lock: safe while a run is on."""
+    """Run a command without sync, prerun and lock: safe beside a run."""
     return _start(given, api.exec)
 
 
@@ -59,6 +60,13 @@ def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
     if given[o.DRY_RUN]:
         show(api.plan(words, cluster=given[o.CLUSTER], options=options, clusters_file=given[o.CLUSTERS]))
         return 0
+    look = given.look()
+    if given.typed and not given[o.JSON] and not options.roles and not look.terse:
+        from mesh.api.choosing import default_cluster, masked
+        from mesh.cli.habits import notices
+
+        for notice in notices(given.typed, given[o.CLUSTER] or default_cluster()[0]):
+            say(masked(notice, options.env_files))
     result = function(
         words,
         cluster=given[o.CLUSTER],
@@ -68,6 +76,7 @@ def _start(given: Given, function: Callable[..., api.RunResult]) -> int:
         fold=given[o.FOLD],
         label=given[o.LABEL],
         json=given[o.JSON],
+        look=look,
         typed=given.typed,
     )
     if options.detach and not given[o.JSON]:
@@ -100,6 +109,7 @@ def setup(given: Given) -> int:
         force=given[o.FORCE],
         clusters_file=given[o.CLUSTERS],
         json=given[o.JSON],
+        look=given.look(),
     )
     return result.exit_code
 
@@ -127,24 +137,30 @@ def push(given: Given) -> int:
         files = api.list_workspace()
         show([dumps([asdict(file) for file in files])] if json else listed(files))
         return 0
-    options, file = given.options(), given[o.CLUSTERS]
+    options, file, look = given.options(), given[o.CLUSTERS], given.look()
     if given[o.WATCH]:
-        return api.watch(cluster=where, options=options, clusters_file=file, json=json, say=say, complain=complain)
-    return api.sync(cluster=where, options=options, clusters_file=file, json=json).exit_code
+        notice = (lambda text: None) if look.terse else say
+        return api.watch(
+            cluster=where, options=options, clusters_file=file, json=json, look=look, say=notice, complain=complain
+        )
+    return api.sync(
+        cluster=where, options=options, clusters_file=file, json=json, look=look, typed=given.typed
+    ).exit_code
 
 
 @command(
     "pull",
     "Files",
-    "CLUSTER PATH ...",
+    "CLUSTER|RUN PATH ...",
     takes=Takes.PATHS,
     examples=(
         ("mesh pull pod 'checkpoints/*.pt' train.log", "into pulled/rank-0000/ and so on"),
         ("mesh pull pod '~/profile' --into /data/run7", "paths outside of the workspace come whole"),
+        ("mesh pull lr3 checkpoints", "from the hosts and the workspace of a run"),
     ),
 )
 def pull(given: Given) -> int:
-    """Bring files back from every host: paths in the workspace, or with ~, / and *."""
+    """Bring files back from every host."""
     result = api.pull(
         given.words,
         cluster=given[o.CLUSTER],
@@ -152,5 +168,7 @@ def pull(given: Given) -> int:
         options=given.options(),
         clusters_file=given[o.CLUSTERS],
         json=given[o.JSON],
+        look=given.look(),
+        typed=given.typed,
     )
     return result.exit_code

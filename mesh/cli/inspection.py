@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from json import dumps
 
@@ -14,6 +15,7 @@ from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
 from mesh.cli.reports import (
     RunsTable,
+    cluster_lines,
     keeper_lines,
     leftovers,
     report_as_dict,
@@ -21,7 +23,7 @@ from mesh.cli.reports import (
     stacks_as_dict,
     table,
 )
-from mesh.cli.speech import say, show
+from mesh.cli.speech import columns, paint_of, say, show
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.ranks import counted
 
@@ -39,7 +41,7 @@ SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
     ),
 )
 def check(given: Given) -> int:
-    """Check whether hosts are fit for a run: login, disk, devices, versions, network."""
+    """Check hosts: login, disk, devices, versions, network."""
     reports = api.check(
         cluster=given[o.CLUSTER],
         options=given.options(),
@@ -47,19 +49,20 @@ def check(given: Given) -> int:
         paths=given[o.PATHS],
         programs=given[o.PROGRAMS],
     )
-    show([dumps([report_as_dict(report) for report in reports])] if given[o.JSON_LIST] else table(reports))
+    as_table = table(reports, columns(), paint_of(sys.stdout))
+    show([dumps([report_as_dict(report) for report in reports])] if given[o.JSON_LIST] else as_table)
     return 0 if all(report.ok for report in reports) else 1
 
 
 @command("ps", "Runs", "[CLUSTER]", examples=(("mesh ps", "on all clusters"), ("mesh ps pod --json", "as JSON")))
 def ps(given: Given) -> None:
-    """List the runs on a cluster's hosts, or on all clusters, from any machine."""
+    """List the runs on a cluster's hosts, or on those of all clusters."""
     cluster, options, file = given[o.CLUSTER], given.options(), given[o.CLUSTERS]
     if given[o.JSON_LIST]:
         answers = api.ps(cluster=cluster, options=options, clusters_file=file)
         show([dumps([asdict(line) for line in answers.runs])])
     else:
-        rows = RunsTable()
+        rows = RunsTable(columns(), paint_of(sys.stdout))
         answers = api.ps(
             cluster=cluster,
             options=options,
@@ -68,7 +71,7 @@ def ps(given: Given) -> None:
         )
         show([*rows.end(), *keeper_lines(api.about_keepers())])
     if answers.failures:
-        raise MeshError("\n".join(answers.failures), hint=SEE_CHECK)
+        raise MeshError("\n".join(answers.failures), hint=f"mesh check {cluster}" if cluster else SEE_CHECK)
 
 
 @command(
@@ -81,7 +84,7 @@ def ps(given: Given) -> None:
     ),
 )
 def stacks(given: Given) -> None:
-    """Show where every rank of a run is: equal stacks as one line, the odd one out first."""
+    """Show where every rank of a run is, the odd one out first."""
     run, ranks, where = given[o.RUN] or "last", given[o.SOME_RANKS], given[o.CLUSTER_OF_RUN]
     found = api.stacks(run, ranks=ranks, cluster=where, clusters_file=given[o.CLUSTERS])
     show([dumps(stacks_as_dict(found))] if given[o.JSON_LIST] else stack_lines(found, full=given[o.FULL]))
@@ -93,7 +96,7 @@ def stacks(given: Given) -> None:
 
 @command("clean", GROUP, "CLUSTER", examples=(("mesh clean --dry-run pod", "what it would remove"),))
 def clean(given: Given) -> int:
-    """Remove what runs that were cut short have left on the hosts; workspaces stay."""
+    """Remove what unfinished runs have left on hosts; workspaces stay."""
     dry_run = given[o.DRY_CLEAN]
     found = api.clean(
         cluster=given[o.CLUSTER], dry_run=dry_run, options=given.options(), clusters_file=given[o.CLUSTERS]
@@ -110,24 +113,45 @@ def clean(given: Given) -> int:
     examples=(("mesh ssh pod:3", "a shell on host 3"), ("mesh ssh pod:3 -- nvidia-smi", "a command there")),
 )
 def ssh(given: Given) -> None:
-    """Log in to a host with the system's ssh; words after it are run there."""
+    """Log in to a host by your own ssh, or run a command there."""
+    from mesh.cli.habits import FULL_SCREEN
+
     words = given.words[given.words[:1] == ["--"] :]
     argv = api.ssh_argv(given[o.CLUSTER], words, given[o.CLUSTERS])
+    if words and words[0] in FULL_SCREEN and argv[0] == "ssh" and os.isatty(0):
+        argv.insert(1, "-t")
     os.execvp(argv[0], argv)
 
 
-@command("clusters", GROUP, examples=(("mesh clusters --json", "with the names of all hosts"),))
+@command(
+    "clusters",
+    GROUP,
+    "[--add NAME HOST ...]",
+    takes=Takes.PATHS,
+    examples=(
+        ("mesh clusters --json", "with all names of hosts"),
+        ("mesh clusters --example", "a file to begin with"),
+        ("mesh clusters --add pod 'me@tpu-[0-3]'", "write a cluster into cluster.yaml"),
+    ),
+)
 def clusters(given: Given) -> None:
-    """List all clusters."""
+    """List all clusters, or add one."""
+    if name := given[o.ADD]:
+        added = api.add_cluster(name, given.words, given[o.CLUSTERS])
+        say(f"added {name}: {counted(len(added.hosts), 'host')}; `mesh check {name}` looks at them")
+        return
+    if given.words:
+        raise UsageError(f"unexpected word {given.words[0]!r}", hint="mesh clusters --add NAME HOST ...")
+    if given[o.EXAMPLE]:
+        from mesh.config.clusters import EXAMPLE_FILE
+
+        show([EXAMPLE_FILE])
+        return
     lines = api.list_clusters(given[o.CLUSTERS], refresh=given[o.REFRESH])
     if given[o.JSON_LIST]:
         show([dumps([asdict(line) for line in lines])])
         return
-    width = max(len(line.name) for line in lines)
-    for line in lines:
-        count = len(line.hosts)
-        about = line.problem or line.note or f"{count} host{'s' * (count != 1)}"
-        show([f"{line.name:<{width}}  {about}".replace("\n", "\n" + " " * (width + 2))])
+    show(cluster_lines(lines, columns(), paint_of(sys.stdout)))
 
 
 @command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
@@ -145,11 +169,11 @@ def down(given: Given) -> None:
 
 @command("keep", GROUP, "[stop]", examples=(("mesh keep", "what is held"), ("mesh keep stop", "end it")))
 def keep(given: Given) -> None:
-    """Show the connections that `keep:` of cluster.yaml holds for the next command, or end them."""
+    """Show or end the connections that `keep:` of cluster.yaml holds."""
     action = given[o.ACTION]
     if action not in ("", "stop"):
         raise UsageError(f"mesh keep: expected stop or nothing, found {action!r}")
     if action:
-        show(["nothing is kept any more" if api.stop_keepers() else "nothing is kept"])
+        show(["the keeper has ended" if api.stop_keepers() else "nothing is kept"])
     else:
         show(keeper_lines(api.about_keepers()) or ["nothing is kept"])

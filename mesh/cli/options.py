@@ -7,71 +7,40 @@ engine reads an option, its ``field`` is the field of ``mesh.config.settings.Opt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from operator import add, or_
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from mesh.cli.option import ENDS, AnyOption, Option, as_text, as_wait, as_words, seconds, switch, text
 from mesh.config.roles import Role, read_role
 from mesh.config.settings import (
+    CLUSTER_VARIABLE,
     LAUNCHERS,
     Options,
     read_environment,
     read_flag,
+    read_name,
     read_nproc,
     read_number,
     read_port,
     read_seconds,
 )
+from mesh.core.errors import UsageError
 from mesh.core.typed import Typed
+
+if TYPE_CHECKING:
+    from mesh.core.look import Look
 
 T = TypeVar("T")
 
 HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
-ENDS, FILES, SHARING, DIAGNOSIS = "When it ends", "Files", "Hosts that others use", "Looking into a run"
+FILES, SHARING, DIAGNOSIS = "Files", "Hosts that others use", "Looking into a run"
 WHICH_RUN, OTHER = "Which run", "More"
 
-OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "exact")
+OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "mean", "exact")
+WHENS = ("auto", "always", "never")
+TEMPLATES, FILES_READ = ("jax-tpu", "torch-ddp", "maxtext", "uv"), ("mesh.yaml", "cluster.yaml")
 STDINS, BEGINS = ("none", "rank0", "all"), ("here", "start", "now")
-
-
-@dataclass(frozen=True)
-class Option(Generic[T]):
-    """An option, with the commands that have it."""
-
-    name: str  # without dashes, as "host-grace"
-    commands: tuple[str, ...]  # that have it
-    group: str  # heading in the help
-    metavar: str  # stands for the value in the help; "": a switch, which takes none
-    help: str
-    read: Callable[[str, str], T]  # from the flag's name and the text after it; raises UsageError
-    default: T  # where it is not given
-    bare: T | None = None  # the value where none follows; None: one must follow
-    short: str = ""  # as "-d"
-    joined: Callable[[T, T], T] | None = None  # combines the values of a repeated option; None: the last one wins
-    choices: tuple[str, ...] = ()  # values to complete
-    variable: str = ""  # environment variable that gives the value where the option is absent
-    field: str = ""  # of Options
-    is_place: bool = False  # may be given without its flag, as the next plain word
-    is_secret: bool = False  # messages never show a word that follows it
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name}"
-
-    @property
-    def key(self) -> str:
-        """The name in Python.
-
-        >>> FROM.key, HOST_GRACE.key
-        ('from_', 'host_grace')
-        """
-        name = self.name.replace("-", "_")
-        return f"{name}_" if name == "from" else name
-
-    @property
-    def takes_value(self) -> bool:
-        return bool(self.metavar)
 
 
 class Given:
@@ -88,6 +57,14 @@ class Given:
         """Return the value of an option, or its default."""
         return cast(T, self._values.get(option.name, option.default))
 
+    def look(self) -> Look:
+        """Return how the user wants mesh's own lines. Raises UsageError for an unknown word."""
+        if self[COLOR] not in WHENS:
+            raise UsageError(f"--color: expected {', '.join(WHENS)}, found {self[COLOR]!r}")
+        from mesh.core.look import Look
+
+        return Look(color=self[COLOR], terse=self[QUIET], steps=self[VERBOSE])
+
     def options(self) -> Options:
         """Return the values that the engine reads. Raises UsageError where two of them contradict each other."""
         fields = {option.field: self[option] for option in options_of(self.command) if option.field}
@@ -98,67 +75,41 @@ class Given:
         return Options(**fields).checked()
 
 
-AnyOption: TypeAlias = Option[Any]
-
-
-def text(name: str, commands: tuple[str, ...], group: str, metavar: str, about: str, **more: Any) -> Option[str]:
-    """Return an option whose value is taken as it is."""
-    return Option(name, commands, group, metavar, about, _as_text, more.pop("default", ""), **more)
-
-
-def switch(
-    name: str, commands: tuple[str, ...], group: str, about: str, *, on: bool = True, **more: Any
-) -> Option[bool]:
-    """Return an option without a value, which is ``on`` where it is given."""
-    return Option(name, commands, group, "", about, lambda flag, text: on, not on, **more)
-
-
-def seconds(name: str, commands: tuple[str, ...], about: str, group: str = ENDS) -> Option[float | None]:
-    """Return an option in seconds; its field in Options and its MESH_ variable have its name."""
-    variable = f"MESH_{name.upper().replace('-', '_')}"
-    field = name.replace("-", "_")
-    return Option(name, commands, group, "SECONDS", about, read_seconds, None, variable=variable, field=field)
-
-
-def _as_text(flag: str, text: str) -> str:
-    return text
-
-
-def _as_words(flag: str, text: str) -> tuple[str, ...]:
-    return (text,)
-
-
-def _as_wait(flag: str, text: str) -> float:
-    return read_seconds(flag, text) or 0.0
+def _as_tag(flag: str, text: str) -> tuple[str, ...]:
+    return (read_name(flag, text),)
 
 
 SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
 NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs")
+NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "clusters", *MAKES_HOSTS)
+NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS)
 
 CLUSTER = text(
     "cluster",
-    (*SELECT, "ssh", *MAKES_HOSTS),
+    (*(command for command in SELECT if command not in NAMES_CLUSTER), "ssh", "config"),
     HOSTS,
     "CLUSTER",
     "a cluster, some of its hosts (pod:0-3,5), several (a:0,b), or hosts in no file (@h1,me@h2:22)",
     is_place=True,
+    variable=CLUSTER_VARIABLE,
 )
-RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, its beginning, last, or a cluster", is_place=True)
+NAMED_CLUSTER = text("cluster", NAMES_CLUSTER, HOSTS, "CLUSTER", CLUSTER.help, is_place=True)
+RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
 CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
 ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
 SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
 
-PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as tpu-0,tpu-[4-7]", field="hosts")
+PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as 'tpu-0,tpu-[4-7]'", field="hosts")
 PICK_RANKS = text("ranks", SELECT, HOSTS, "RANKS", "only the hosts with these numbers: 0-3,6", field="ranks")
 EXCLUDE = text("exclude", SELECT, HOSTS, "HOSTS", "not these: names, ranges or numbers", field="exclude")
 
 CONNECT_TIMEOUT = seconds(
-    "connect-timeout", (*SELECT, "stop"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
+    "connect-timeout", (*SELECT, "stop", "config"), "to connect (default: 10), and to start the agent (20)", group=HOSTS
 )
 
 ROLES: Option[tuple[Role, ...]] = Option(
@@ -205,6 +156,17 @@ ENV: Option[Mapping[str, str]] = Option(
     joined=or_,
     field="env",
 )
+ENV_FILES: Option[tuple[str, ...]] = Option(
+    "env-file",
+    STARTS,
+    RANKS,
+    "FILE",
+    "NAME=VALUE lines, masked; repeatable",
+    as_words,
+    (),
+    joined=add,
+    field="env_files",
+)
 STDIN = text(
     "stdin",
     STARTS,
@@ -220,26 +182,52 @@ INTERACTIVE = switch("interactive", STARTS, RANKS, "give our stdin to rank 0", s
 SHOWN = text(
     "output", (*SHOWS, "mad"), OUTPUT, "MODE", "all, fold, rank0 or none (default: fold on a terminal)", choices=OUTPUTS
 )
-FOLD = text("fold", SHOWS, OUTPUT, "HOW", "numbers, or exact: fold equal lines only", default="numbers", choices=FOLDS)
+FOLD = text(
+    "fold",
+    SHOWS,
+    OUTPUT,
+    "HOW",
+    "numbers as ranges, mean, or exact: equal lines only",
+    default="numbers",
+    choices=FOLDS,
+)
 LABEL = text(
     "label", SHOWS, OUTPUT, "WHAT", "lead a line by rank or host (default: rank)", default="rank", choices=LABELS
 )
 MAD_LABEL = text(
     "label", ("mad",), OUTPUT, "WHAT", "lead a line by host or rank (default: host)", default="host", choices=LABELS
 )
+COLOR = text(
+    "color",
+    (*STARTS, "setup", "push", "pull", "attach", "logs", "check", "ps", "clean", "clusters", "stacks", "runs"),
+    OUTPUT,
+    "WHEN",
+    "auto, always or never; also NO_COLOR, FORCE_COLOR",
+    default="auto",
+    choices=WHENS,
+)
+QUIET = switch("quiet", NARRATES, OUTPUT, "show output and errors alone", short="-q")
+VERBOSE = switch("verbose", NARRATES, OUTPUT, "show each step of all hosts with its time", short="-v")
 JSON = switch("json", (*STARTS, "setup", "push", "pull", "attach", "mad"), OUTPUT, "print events as JSON lines")
-JSON_LIST = switch("json", ("check", "ps", "clean", "clusters", "stacks"), OUTPUT, "print what was found as JSON")
+JSON_LIST = switch(
+    "json", ("check", "ps", "clean", "clusters", "stacks", "config"), OUTPUT, "print what was found as JSON"
+)
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
-GRACE = seconds("grace", (*STARTS, "setup", "stop"), "from SIGTERM to SIGKILL (default: 10)")
-DRAIN = seconds("drain", STARTS, "seconds of output after a failure (default: 2)")
-TIMEOUT = seconds("timeout", (*STARTS, "setup"), "end the run after this time (or 30m, 2h), status 124")
-HOST_GRACE = seconds("host-grace", STARTS, "a host silent so long is lost, status 76 (default: 60)")
-LEASE = seconds("lease", STARTS, "a run goes on so long without its client (default: 900 on a terminal, else 60)")
+GRACE = seconds("grace", (*STARTS, "setup", "stop", "config"), "from SIGTERM to SIGKILL (default: 10)")
+DRAIN = seconds("drain", (*STARTS, "config"), "seconds of output after a failure (default: 2)")
+TIMEOUT = seconds("timeout", (*STARTS, "setup", "config"), "end the run after this time (or 30m, 2h), status 124")
+HOST_GRACE = seconds("host-grace", (*STARTS, "config"), "a host silent so long is lost, status 76 (default: 60)")
+LEASE = seconds("lease", (*STARTS, "config"), "time without its client (default: 900, in scripts 60)")
 KEEP_GOING = switch(
     "keep-going", STARTS, ENDS, "go on past a failed rank (exec: or unreachable host)", field="keep_going"
 )
 DETACH = switch("detach", STARTS, ENDS, "leave once all ranks run; print the run's id", short="-d", field="detach")
+
+NAME = Option("name", STARTS, OTHER, "NAME", "call the run so, as in `mesh logs NAME`", read_name, "", field="name")
+TAG: Option[tuple[str, ...]] = Option(
+    "tag", STARTS, OTHER, "TAG", "for `mesh runs --tag`; repeatable", _as_tag, (), joined=add, field="tags"
+)
 
 FRESH = switch("fresh", ("run", "push"), FILES, "remove what hosts made in the workspace", field="fresh")
 NO_FANOUT = switch("no-fanout", ("run", "push"), FILES, "send to each host from here", on=False, field="fan_out")
@@ -256,7 +244,7 @@ WAIT = Option(
     SHARING,
     "SECONDS",
     "wait for busy hosts, at most so long (or 10m)",
-    _as_wait,
+    as_wait,
     0.0,
     bare=math.inf,
     field="wait",
@@ -267,7 +255,7 @@ MAD_WAIT = Option(
     SHARING,
     "SECONDS",
     "wait for busy nodes, at most so long (or 10m)",
-    _as_wait,
+    as_wait,
     0.0,
     bare=math.inf,
 )
@@ -287,16 +275,25 @@ STACKS_ON_TIMEOUT = switch(
     "show where every rank is when --timeout runs out",
     field="stacks_on_timeout",
 )
+HANG_WATCH = seconds(
+    "hang-watch", (*STARTS, "config"), "stacks after so much quiet (terminal: 300; 0: never)", group=DIAGNOSIS
+)
 
 PATHS: Option[Sequence[str]] = Option(
-    "path", ("check",), COMMAND, "PATH", "must be there, alike on all hosts; repeatable", _as_words, (), joined=add
+    "path", ("check",), COMMAND, "PATH", "must be there, alike on all hosts; repeatable", as_words, (), joined=add
 )
 PROGRAMS: Option[Sequence[str]] = Option(
-    "program", ("check",), COMMAND, "NAME", "must be on PATH; repeatable", _as_words, (), joined=add
+    "program", ("check",), COMMAND, "NAME", "must be on PATH; repeatable", as_words, (), joined=add
 )
 DRY_CLEAN = switch("dry-run", ("clean",), OTHER, "list it, and remove nothing")
 FULL = switch("full", ("stacks",), OUTPUT, "all calls of all threads and processes")
+ADD = text("add", ("clusters",), OTHER, "NAME", "add a cluster of these hosts to cluster.yaml")
+TEMPLATE = text("template", ("init",), OTHER, "NAME", f"a project that runs: {', '.join(TEMPLATES)}", choices=TEMPLATES)
+SCHEMA = text(
+    "schema", ("config",), OUTPUT, "FILE", f"print the JSON Schema of {' or '.join(FILES_READ)}", choices=FILES_READ
+)
 REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for the hosts of TPUs")
+EXAMPLE = switch("example", ("clusters",), OTHER, "print a cluster.yaml to begin with")
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
@@ -307,9 +304,12 @@ STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = Option("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
 GREP = text("grep", ("logs",), OUTPUT, "REGEX", "only lines in which this Python regex matches")
+FIXED = switch("fixed-strings", ("logs",), OUTPUT, "--grep is plain text, no regex", short="-F")
 FOLLOW = switch("follow", ("logs",), OUTPUT, "go on until the run has ended", short="-f")
 LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no host")
 
+RUNS_TAG = text("tag", ("runs",), OTHER, "TAG", "only runs with this tag")
+RUNS_ALL = switch("all", ("runs",), OTHER, "all of them, not only the newest 20")
 KEEP = Option("keep", ("runs",), OTHER, "N", "prune: the newest N stay", read_number, None)
 OLDER_THAN = Option(
     "older-than", ("runs",), OTHER, "TIME", "prune: what ended within TIME stays (default: 30d)", read_seconds, None
@@ -321,7 +321,7 @@ CLUSTERS = text(
     TAKES_CLUSTERS_FILE,
     OTHER,
     "FILE",
-    "read clusters from FILE (default: ~/.config/mesh/cluster.yaml)",
+    "clusters file (default: ~/.config/mesh/cluster.yaml)",
     variable="MESH_CLUSTERS",
 )
 
@@ -361,7 +361,7 @@ MAD_PASSWORD: Option[str | bool | None] = Option(
     HOSTS,
     "TEXT",
     "ask for the password; no value is taken",
-    _as_text,
+    as_text,
     None,
     bare=True,
     is_secret=True,

@@ -30,7 +30,7 @@ MULTIHOST_LINE = 'mesh multihost --TPU_PREFIX=NAME --COMMAND="bash setup.sh"'
     ),
 )
 def multihost(given: Given) -> int:
-    """Run a command on all workers of TPUs, as MaxText's multihost_runner.py does."""
+    """Run on all workers of TPUs, as MaxText's multihost_runner.py does."""
     from mesh.compat import maxtext
 
     for option in (o.TPU_PREFIX, o.TPU_COMMAND):

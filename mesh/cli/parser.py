@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from mesh.cli.command import COMMANDS, Command, Takes
-from mesh.cli.options import LAUNCHER, OTHER, AnyOption, Given, options_of
+from mesh.cli.option import AnyOption
+from mesh.cli.options import LAUNCHER, OTHER, Given, options_of
 from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
@@ -68,8 +69,10 @@ class Parser(argparse.ArgumentParser):
 def parse(command: Command, arguments: Sequence[str]) -> Given:
     """Read the words after the command's name. Raises UsageError, and HelpWanted for ``-h`` and ``--help``."""
     options, words = split(command, arguments)
-    before = arguments[: len(arguments) - len(words)]
-    typed = Typed(before=tuple(map(as_utf8, ("mesh", command.name, *before))), command=tuple(map(as_utf8, words)))
+    # The other commands have their own words between options.
+    own = words if command.takes is Takes.COMMAND else []
+    before = arguments[: len(arguments) - len(own)]
+    typed = Typed(before=tuple(map(as_utf8, ("mesh", command.name, *before))), command=tuple(map(as_utf8, own)))
     return _given(command, options, words, typed)
 
 
@@ -119,14 +122,16 @@ def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[s
         word = rest.pop(0)
         if word in HELP and not is_literal:
             raise HelpWanted
+        if word == SHELL_TEXT and command.takes is Takes.COMMAND and command.name != "ssh":
+            return options, [word, *rest]
         if word.startswith("-") and word not in ("-", "--") and not is_literal:
             flag, equals, value = word.partition("=")
             option = _known(command, known, flag)
             options.append(_with_value(option, flag, value if equals else None, rest, known, command))
             places = [place for place in places if place is not option]
+        elif not word and places:  # an unset variable of the user's shell, which must not come to mean the default
+            raise UsageError(f"{places[0].metavar}: expected a name, found an empty word", hint=command.usage)
         elif command.takes is Takes.COMMAND:
-            if word == "--" and places:
-                raise UsageError("expected a cluster before --", hint=command.usage)
             if word == "--" or not places:
                 return options, rest if word == "--" else [word, *rest]
             before = arguments[: len(arguments) - len(rest)]

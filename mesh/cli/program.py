@@ -11,11 +11,10 @@ from mesh import __version__
 from mesh.cli import execution, inspection, others, runs, shells  # noqa: F401
 from mesh.cli.command import COMMANDS, Command
 from mesh.cli.completion import ASK, candidates
-from mesh.cli.options import CLUSTER, WAIT, Given
+from mesh.cli.options import CLUSTER, RUN, WAIT, Given
 from mesh.cli.parser import HELP, HelpWanted, Parser, parse, width
-from mesh.cli.speech import complain, show, without_value
-from mesh.config.yamlfile import did_you_mean
-from mesh.core.errors import MeshError, UnknownCluster, UsageError
+from mesh.cli.speech import complain, show, use_color, without_value
+from mesh.core.errors import AmbiguousRun, MeshError, UnknownCluster
 
 __all__ = ["COMMANDS", "candidates", "overview", "run", "status"]
 
@@ -49,8 +48,9 @@ def status(arguments: Sequence[str]) -> int:
         show(candidates(rest))
         return 0
     if name not in COMMANDS:
-        kind = "option" if name.startswith("-") else "command"
-        raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, list(COMMANDS))}", hint=USAGE)
+        from mesh.cli.habits import unknown_command  # only for mistakes
+
+        raise unknown_command(name, rest, list(COMMANDS), USAGE)
     try:
         given = parse(COMMANDS[name], rest)
     except HelpWanted:
@@ -61,11 +61,16 @@ def status(arguments: Sequence[str]) -> int:
 
 def carry_out(command: Command, given: Given) -> int:
     """Do what a command line asks for, and return its exit status. Raises MeshError."""
+    use_color(given.look().color)
     try:
         return command.body(given) or 0
     except UnknownCluster as error:
         if given[WAIT] == WAIT.bare:  # the word after --wait may have been meant as its value
             error.hint += "\n" + without_value(WAIT.flag, given[CLUSTER])
+        raise
+    except AmbiguousRun as error:
+        if given.typed and (command_line := given.typed.with_word(given[RUN] or given[CLUSTER], error.newest)):
+            error.hint = command_line
         raise
 
 

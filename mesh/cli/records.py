@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,38 +11,57 @@ from mesh.api import Record, Removed
 from mesh.cli.reports import COMMAND_WIDTH, age
 from mesh.core.amounts import told_bytes
 from mesh.core.escapes import plain
+from mesh.core.look import Paint
 from mesh.core.outcome import Cause
+from mesh.core.width import Table
 from mesh.rundir.records import State, size_on_disk
 
+STATES = {State.ON: "running", State.DETACHED: "detached", State.DIED: "client died"}
+# The words for causes that need no exit status; the status is in run.json.
+ENDS = {
+    Cause.LOST.value: "host lost",
+    Cause.PREPARE.value: "not started",
+    Cause.BUSY.value: "hosts busy",
+    Cause.TIMEOUT.value: "timed out",
+    Cause.OUTPUT_CLOSED.value: "output closed",
+}
+SIGNALS = {129: "terminal closed", 130: "Ctrl-C", 143: "stopped"}
+# Columns that a narrow terminal lacks, the first one first.
+DROPPED = ("size", "began", "took", "cluster", "kind")
+PLAIN = Paint(False)
 
-def records_table(records: Sequence[Record], now: float) -> Iterator[str]:
-    """Yield a table with a row for each run; now: seconds since the epoch."""
+
+def records_table(records: Sequence[Record], now: float, width: int = 0, paint: Paint = PLAIN) -> Iterator[str]:
+    """Yield a table with a row for each run; now: seconds since the epoch; width: of a row, 0: unlimited"""
     if not records:
         yield "this machine has started no run yet"
         return
-    rows = [["run", "cluster", "began", "took", "status", "size", "command"]]
-    for record in records:
-        end = now if record.state is State.ON else record.ended
-        rows.append(
-            [
-                record.run,
-                record.cluster or "-",
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(record.created)),
-                age(end - record.created) if end is not None else "-",
-                _status(record),
-                told_bytes(size_on_disk(record.directory)),
-                _command(record),
-            ]
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    head = ["run", "name", "cluster", "began", "took", "status", "size", "kind", "command"]
+    rows = [_row(record, now, paint) for record in records]
+    if not any(record.named.name for record in records):
+        head, rows = [head[0], *head[2:]], [[run, *rest] for run, _, *rest in rows]
+    yield from Table(head, width=width, dropped=DROPPED).lines(rows)
+
+
+def _row(record: Record, now: float, paint: Paint) -> list[str]:
+    end = now if record.state is State.ON else record.ended
+    return [
+        record.run,
+        record.named.name,
+        record.cluster or "-",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(record.created)),
+        age(end - record.created) if end is not None else "-",
+        _painted(record, paint),
+        told_bytes(size_on_disk(record.directory)),
+        record.verb or "-",
+        _command(record),
+    ]
 
 
 def record_as_json(record: Record) -> str:
-    """Return the content of run.json, with ``state``, ``directory`` and ``size`` (bytes on disk)."""
-    more = {"state": record.state.value, "directory": str(record.directory), "size": size_on_disk(record.directory)}
-    return json.dumps({"run": record.run, **record.about, **more})
+    """Return the content of run.json, with ``state``, ``verb``, ``directory`` and ``size`` (bytes on disk)."""
+    more = {"state": record.state.value, "verb": record.verb, "directory": str(record.directory)}
+    return json.dumps({"run": record.run, **record.about, **more, "size": size_on_disk(record.directory)})
 
 
 def pruned(removed: Iterable[Removed], dry_run: bool) -> Iterator[str]:
@@ -54,12 +74,35 @@ def pruned(removed: Iterable[Removed], dry_run: bool) -> Iterator[str]:
     yield f"{done}: {count} run{'s' * (count != 1)}, {told_bytes(size)}"
 
 
-def _status(record: Record) -> str:
+def _painted(record: Record, paint: Paint) -> str:
+    """Return the status: a success in green, a failure in red, what goes on as it is."""
+    if record.state is State.DIED or (record.state is State.ENDED and record.exit_code):
+        return paint.bad(status(record))
+    return paint.good(status(record)) if record.state is State.ENDED else status(record)
+
+
+def status(record: Record) -> str:
+    """Return how a run goes, or how it ended, in words."""
     if record.state is not State.ENDED:
-        return "client died" if record.state is State.DIED else record.state.value
-    if record.cause in (Cause.COMPLETED.value, Cause.RANK.value):
-        return f"exit {record.exit_code}" if record.exit_code else "ok"
-    return f"exit {record.exit_code}, {record.cause}"
+        return STATES[record.state]
+    code = record.exit_code or 0
+    if record.cause == Cause.SIGNAL.value:
+        return SIGNALS.get(code, "stopped")
+    if record.cause == Cause.RANK.value and (name := _signal(record)):
+        return f"killed by {name}"
+    if record.cause in ENDS:
+        return ENDS[record.cause]
+    return f"failed, exit {code}" if code else "done"
+
+
+def _signal(record: Record) -> str:
+    """Return the name of the signal that has killed the rank which failed first; "" if none has."""
+    first = record.about.get("first")
+    number = first.get("signal") if isinstance(first, dict) else None
+    try:
+        return signal.Signals(number).name if number else ""
+    except ValueError:  # run.json may be damaged
+        return ""
 
 
 def _command(record: Record) -> str:

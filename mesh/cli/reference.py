@@ -16,6 +16,7 @@ Made from the option table by `python -m mesh.cli.reference`; a test fails where
 
 * For `run` and `exec`, options stand before CLUSTER, and every word after it belongs to your command. A command that
   begins with a dash stands after `--`. `-c TEXT [ARG ...]` is shell text, run as `bash -c TEXT`.
+* `mesh run -- COMMAND` and `mesh run -c TEXT` run on the default cluster: `MESH_CLUSTER`, else `default:` of mesh.yaml.
 * The other commands take options anywhere. `--name=value` and `--name value` mean the same. A value may begin with
   dashes.
 * The value of an option wins over the environment variable in brackets, that over mesh.yaml, and that over the default.

@@ -9,27 +9,32 @@ from typing import TYPE_CHECKING, Any
 from mesh.core.amounts import told_bytes
 
 if TYPE_CHECKING:
-    from mesh.api import Explanation, HostReport, Leftover, Listed, RunLine, Stacks
+    from mesh.api import ClusterLine, Explanation, HostReport, Leftover, Listed, RunLine, Stacks
+    from mesh.core.look import Paint
     from mesh.keeper.packets import About
 
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 COMMAND_WIDTH = 60  # characters of a command
 HEALTHY_ROWS = 8  # healthy hosts that a long table shows
+RUN_COLUMNS = ("run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command")
+RUN_DROPPED = ("devices", "owner", "ranks", "hosts", "cluster", "age")  # in a narrow terminal, the first one first
 CELL_WIDTH = 16  # characters of a cell; longer texts stand below the table
 
 
 def report_as_dict(report: HostReport) -> dict[str, Any]:
     """Return a host's findings as ``mesh check --json`` prints them."""
     checks = [
-        {"name": one.name, "verdict": one.verdict.value, "told": one.told, "hint": one.hint} for one in report.findings
+        {"name": one.name, "verdict": one.verdict.value, "detail": one.told, "hint": one.hint}
+        for one in report.findings
     ]
     return {"host": report.host, "ok": report.ok, "checks": checks}
 
 
-def table(reports: Sequence[HostReport]) -> Iterator[str]:
+def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = None) -> Iterator[str]:
     """A row for each host, of many only for those that are not as they should be; below, what is wrong and what to do.
 
     A column where there is nothing to see is only named.
+    width: of a row, 0: unlimited; where that is too little, columns stand below each other; paint: None: no colours
     """
     names = list(dict.fromkeys(finding.name for report in reports for finding in report.findings))
     cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
@@ -39,7 +44,9 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
     seen = [name for name in looked_at if name not in dull]
     rows = [report for report in reports if len(reports) <= HEALTHY_ROWS or _troubles(report)]
     if rows:
-        yield from aligned([["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)])
+        table = [["host", *seen], *([one.host, *(cells[one.host][name] for name in seen)] for one in rows)]
+        for part in _parts(table, width):
+            yield from aligned([[_painted(cell, paint) for cell in row] for row in part] if paint else part)
     if len(rows) < len(reports):
         yield f"{'and ' if rows else ''}{len(reports) - len(rows)} host{'s' * (len(reports) - len(rows) != 1)} all ok"
     if dull:
@@ -51,15 +58,52 @@ def table(reports: Sequence[HostReport]) -> Iterator[str]:
         yield from ("", *lines)
 
 
+def _parts(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
+    """Split a table into tables that fit a width, each with the first column: no column of a check is dropped."""
+    from mesh.core.width import GAP
+
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    chosen: list[int] = []
+    for column in range(1, len(widths)):
+        taken = sum(widths[one] + len(GAP) for one in (0, *chosen))
+        if width and chosen and taken + widths[column] > width:
+            yield [[row[one] for one in (0, *chosen)] for row in rows]
+            chosen = []
+        chosen.append(column)
+    yield [[row[one] for one in (0, *chosen)] for row in rows]
+
+
+def _painted(cell: str, paint: Paint) -> str:
+    if cell == SHORT["failed"]:
+        return paint.bad(cell)
+    if cell == SHORT["warning"]:
+        return paint.warning(cell)
+    return paint.good(cell) if cell == SHORT["ok"] else cell
+
+
 def _troubles(report: HostReport) -> list[Any]:
     return [finding for finding in report.findings if finding.verdict.value in ("failed", "warning")]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows of a table, without the blanks at their ends."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    from mesh.core.width import Table
+
+    yield from Table(rows[0]).lines(rows[1:])
+
+
+def cluster_lines(found: Sequence[ClusterLine], width: int, paint: Paint) -> Iterator[str]:
+    """Yield a line for each cluster; a problem may have several. width: of a line, 0: unlimited"""
+    from mesh.core.width import GAP, fitted
+
+    name_width = max(len(line.name) for line in found)
+    for line in found:
+        count = len(line.hosts)
+        about = paint.bad(line.problem) if line.problem else line.note or f"{count} host{'s' * (count != 1)}"
+        for number, text in enumerate(about.split("\n")):
+            name = "" if number else line.name
+            whole = f"{name:<{name_width}}{GAP}{text}"
+            yield whole if line.problem or not width else fitted(whole, width)
 
 
 def stack_lines(found: Stacks, *, full: bool) -> Iterator[str]:
@@ -85,34 +129,30 @@ def stacks_as_dict(found: Stacks) -> dict[str, Any]:
 class RunsTable:
     """A table of runs whose rows are written as they come; a column grows with its widest cell."""
 
-    def __init__(self) -> None:
-        self._widths: list[int] = []  # of the columns so far
+    def __init__(self, width: int, paint: Paint) -> None:
+        """width: of a row, 0: unlimited"""
+        from mesh.core.width import Table
+
+        self._table, self._paint = Table(RUN_COLUMNS, width=width, dropped=RUN_DROPPED), paint
 
     def rows(self, runs: Sequence[RunLine], now: float) -> Iterator[str]:
         """Return a row for each run, the first time below a head; now: seconds since the epoch."""
-        rows = (
-            []
-            if self._widths
-            else [["run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command"]]
-        )
-        rows += [_run_row(line, now) for line in runs]
-        before = self._widths or [0] * len(rows[0])
-        self._widths = [max(before[column], *(len(row[column]) for row in rows)) for column in range(len(before))]
-        for row in rows:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip()
+        yield from self._table.lines([_run_row(line, now, self._paint) for line in runs])
 
     def end(self) -> Iterator[str]:
         """The line where there is no run."""
-        if not self._widths:
+        if self._table.is_empty:
             yield "no run is there"
 
 
-def _run_row(line: RunLine, now: float) -> list[str]:
+def _run_row(line: RunLine, now: float, paint: Paint) -> list[str]:
     state = line.state if line.attached or line.state in ("orphaned", "ended") else f"{line.state}, alone"
     state = f"{line.state}, detached" if line.detached else state
+    state = paint.warning(state) if line.state == "orphaned" else state
     since = age(now - line.since) if line.since else "-"
     counts = [str(len(line.hosts)), str(line.ranks), state, str(len(line.devices)) if line.devices else "-"]
     command = " ".join(line.command.split())[:COMMAND_WIDTH]  # a text may have several lines
+    command = f"{line.name}: {command}" if line.name else command
     return [line.run, line.cluster or "-", line.owner or "-", since, *counts, command]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from json import dumps
 
@@ -11,11 +13,15 @@ from mesh import api
 from mesh.cli import options as o
 from mesh.cli.command import command
 from mesh.cli.options import Given
-from mesh.cli.speech import say, show
+from mesh.cli.speech import columns, paint_of, say, show
+from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.naming import LAST
 
 GROUP = "Runs"
-LAST, NEWEST = "last", "the last run of this machine"
+NEWEST = "the last run of this machine"
+PRUNE = "prune"
+RUNS_SHOWN = 20  # rows of `mesh runs`
 
 
 @command(
@@ -25,7 +31,7 @@ LAST, NEWEST = "last", "the last run of this machine"
     examples=(("mesh attach", "the last run"), ("mesh attach 20261121-10 --from start", "all that it printed")),
 )
 def attach(given: Given) -> int:
-    """Come back to a run that goes on without a client: its output and its exit status."""
+    """Come back to a detached run: its output and its exit status."""
     result = api.attach(
         given[o.RUN] or LAST,
         cluster=given[o.CLUSTER_OF_RUN],
@@ -35,6 +41,7 @@ def attach(given: Given) -> int:
         label=given[o.LABEL],
         fold=given[o.FOLD],
         json=given[o.JSON],
+        look=given.look(),
     )
     return result.exit_code
 
@@ -43,7 +50,7 @@ def attach(given: Given) -> int:
 def detach(given: Given) -> None:
     """Have the hosts keep a run without its client, which leaves."""
     run = api.detach(given[o.RUN] or LAST, cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
-    say(f"{run} goes on by itself; `mesh attach {run}` comes back")
+    say(f"{run} is still running, detached; `mesh attach {run}` comes back")
 
 
 @command("signal", GROUP, "RUN SIGNAL", examples=(("mesh signal last USR1 --rank 0", "rank 0 alone"),))
@@ -73,7 +80,7 @@ def signal(given: Given) -> None:
     ),
 )
 def stop(given: Given) -> None:
-    """End a run on every host, from any machine; succeeds once nothing of it is left."""
+    """End a run on every host; succeeds once nothing of it is left."""
     run = given[o.RUN]
     stopped = api.stop(
         run,
@@ -105,7 +112,7 @@ def logs(given: Given) -> None:
         stderr=given[o.STDERR],
         prerun=given[o.PRERUN_LOGS],
         since=given[o.SINCE],
-        grep=given[o.GREP],
+        grep=re.escape(given[o.GREP]) if given[o.FIXED] else given[o.GREP],
         follow=given[o.FOLLOW],
         output=given[o.SHOWN],
         fold=given[o.FOLD],
@@ -113,32 +120,53 @@ def logs(given: Given) -> None:
         cluster=given[o.CLUSTER_OF_RUN],
         clusters_file=given[o.CLUSTERS],
         local=given[o.LOCAL],
+        look=given.look(),
     )
 
 
 @command(
     "runs",
     GROUP,
-    "[prune]",
+    "[PART | prune]",
     examples=(
-        ("mesh runs | head", "the newest runs"),
+        ("mesh runs", "the newest 20"),
+        ("mesh runs lr3", "those with lr3 in their id or name, or as a tag"),
+        ("mesh runs --tag sweep --all", "those with a tag"),
         ("mesh runs prune", "remove those older than 30 days, but not the last 50"),
         ("mesh runs prune --keep 10 --dry-run", "what would be removed"),
     ),
 )
 def runs(given: Given) -> None:
-    """List the runs that this machine has started, newest first; `runs prune` removes old ones."""
-    from mesh.cli.records import pruned, record_as_json, records_table
+    """List the runs that this machine has started, or remove old ones."""
+    from mesh.cli.records import pruned
 
     action, keep, older_than = given[o.ACTION], given[o.KEEP], given[o.OLDER_THAN]
     dry_run, json = given[o.DRY_PRUNE], given[o.JSON_RUNS]
-    if action not in ("", "prune"):
-        raise UsageError(f"unknown word {action!r}", hint="mesh runs, or mesh runs prune")
-    if action:
+    if action == PRUNE:
+        if given[o.RUNS_TAG] or given[o.RUNS_ALL]:
+            raise UsageError("--tag and --all are for the list of `mesh runs`")
         removed = api.prune(keep=keep, older_than=older_than, dry_run=dry_run)
         show((dumps(asdict(one)) for one in removed) if json else pruned(removed, dry_run))
         return
     if keep is not None or older_than is not None or dry_run:
         raise UsageError("--keep, --older-than and --dry-run are for `mesh runs prune`")
-    records = api.list_records()
-    show(map(record_as_json, records) if json else records_table(records, time.time()))
+    _list(action, given)
+
+
+def _list(part: str, given: Given) -> None:
+    """List runs. part: of an id or name, or a tag; "": all runs. JSON has all of them, as scripts count them."""
+    from mesh.cli.records import record_as_json, records_table
+
+    records = api.list_records(part, tag=given[o.RUNS_TAG])
+    if not records and (part or given[o.RUNS_TAG]):
+        wanted = f"{part!r} in its id or name, or as a tag" if part else f"the tag {given[o.RUNS_TAG]!r}"
+        near = did_you_mean(part, [PRUNE]) if part else ""
+        more = near if near.startswith("; did you mean") else ""
+        raise UsageError(f"no run of this machine has {wanted}{more}", hint="mesh runs --all")
+    if given[o.JSON_RUNS]:
+        show(map(record_as_json, records))
+        return
+    shown = records if given[o.RUNS_ALL] else records[:RUNS_SHOWN]
+    show(records_table(shown, time.time(), columns(), paint_of(sys.stdout)))
+    if len(shown) < len(records):
+        say(f"{len(shown)} of {len(records)} runs; `mesh runs --all` lists all")

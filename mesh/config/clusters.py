@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from yaml.nodes import MappingNode, Node
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from mesh.config import tpu, ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
@@ -58,13 +60,15 @@ HOST_KEYS = ("host", "port", "user", "internal_ip", "identity_file")
 
 _Found = tuple[Host, str, Node]  # a host as it is written, its path in the file and its place there
 
-EXAMPLE = """\
+EXAMPLE_FILE = """\
+pod:
+  user: me
+  hosts:
+    - 10.0.0.1
+    - 10.0.0.2"""
+EXAMPLE = f"""\
 write that file, for example:
-    pod:
-      user: me
-      hosts:
-        - 10.0.0.1
-        - 10.0.0.2
+{textwrap.indent(EXAMPLE_FILE, "    ")}
 or try the built-in cluster: mesh run local COMMAND"""
 
 
@@ -81,21 +85,12 @@ class ClusterFile(Struct, frozen=True, kw_only=True):
         return (*self.clusters, *self.problems)
 
 
-def clusters_path(flag: str, environ: Mapping[str, str]) -> Path:
-    """Return the path of the clusters: --clusters, MESH_CLUSTERS, or in the user's configuration directory."""
-    named = flag or environ.get("MESH_CLUSTERS", "")
-    if named:
-        return Path(named).expanduser()
-    base = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification has relative paths ignored.
-    directory = Path(base) if base.startswith("/") else Path.home() / ".config"
-    return directory / "mesh" / "cluster.yaml"
-
-
 def load_clusters(path: Path, *, required: bool) -> ClusterFile:
     """Read the file; one that is not there holds no clusters, unless it is required. Raises UsageError."""
     if not required and not path.exists():
         return ClusterFile(path=path)
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file", hint=f"mesh clusters --example > {shlex.quote(str(path))}")
     node, problems = yamlfile.load(path)
     if node is None:
         return ClusterFile(path=path)
@@ -111,6 +106,20 @@ def load_clusters(path: Path, *, required: bool) -> ClusterFile:
         else:
             clusters[name] = cluster
     return ClusterFile(path=path, clusters=clusters, problems=bad)
+
+
+def cluster_text(name: str, hosts: Sequence[str]) -> str:
+    """Return a cluster as it stands in the file.
+
+    >>> print(cluster_text("pod", ["me@tpu-0", "[::1]:22", "1.5"]), end="")
+    pod:
+      hosts:
+        - me@tpu-0
+        - '[::1]:22'
+        - '1.5'
+    """
+    lines = [f"{yamlfile.quoted(name)}:", "  hosts:", *(f"    - {yamlfile.quoted(host)}" for host in hosts)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def find_cluster(name: str, file: ClusterFile) -> Cluster:
@@ -129,6 +138,8 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
         return file.clusters[name]
     if not file.path.exists():
         raise UnknownCluster(f"no cluster {name!r}: there is no {file.path}", hint=EXAMPLE)
+    if not file.names:
+        raise UnknownCluster(f"no cluster {name!r}: {file.path} lists none", hint=EXAMPLE)
     near = yamlfile.did_you_mean(name, [*file.names, LOCAL])
     raise UnknownCluster(f"no cluster {name!r} in {file.path}{near}", hint="`mesh clusters` lists them")
 
@@ -259,11 +270,14 @@ def _gateway(gateway: str, keys: Mapping[str, tuple[Node, Node]], where: str, pr
 def _port(keys: Mapping[str, tuple[Node, Node]], where: str, problems: Problems) -> int:
     if "port" not in keys:
         return 0
-    node = keys["port"][1]
+    node, expected = keys["port"][1], "a port (1 to 65535)"
+    if not isinstance(node, ScalarNode):
+        problems.unexpected(node, f"{where}.port", expected)
+        return 0
     try:
-        return check_port(yamlfile.scalar(node, f"{where}.port", problems, "a port (1 to 65535)") or "1")
+        return check_port(node.value)
     except NoHost:
-        problems.unexpected(node, f"{where}.port", "a port (1 to 65535)")
+        problems.unexpected(node, f"{where}.port", expected)
         return 0
 
 

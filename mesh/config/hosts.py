@@ -14,8 +14,10 @@ from mesh.core.cluster import Host
 MAX_RANGE = 10_000  # hosts that one range may name; more is a slip of the finger
 
 _BRACKETS = re.compile(r"\[([0-9][0-9,-]*)\]")
+_DOTS = re.compile(r"\{([0-9]+\.\.[0-9]+)\}|(?<![0-9.{])([0-9]+\.\.[0-9]+)(?![0-9.}])")
+_OPEN_RANGE = re.compile(r"[\w.-]\[[0-9,-]*$")
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.%-]*[A-Za-z0-9_])?\.?")
-_USER = re.compile(r"[^-\s@:/][^\s@:/]*")
+USER = re.compile(r"[^-\s@:/][^\s@:/]*")
 
 
 class NoHost(ValueError):
@@ -27,17 +29,26 @@ def expand(pattern: str) -> list[str]:
 
     >>> expand("tpu-[8-10,12]"), expand("r[0-1]n[00-01]")
     (['tpu-8', 'tpu-9', 'tpu-10', 'tpu-12'], ['r0n00', 'r0n01', 'r1n00', 'r1n01'])
+    >>> expand("tpu-0..2"), expand("tpu-{0..1}")
+    (['tpu-0', 'tpu-1', 'tpu-2'], ['tpu-0', 'tpu-1'])
     >>> expand("plain")
     ['plain']
     """
-    found = _BRACKETS.search(pattern)
+    found = _BRACKETS.search(pattern) or _DOTS.search(pattern)
     if found is None:
+        if _OPEN_RANGE.search(pattern):
+            raise NoHost(f"the bracket is not closed in {pattern!r}; a range is written as tpu-[0-3]")
         return [pattern]
     before, after = pattern[: found.start()], pattern[found.end() :]
-    names = [before + number + rest for number in numbers(found.group(1)) for rest in expand(after)]
+    names = [before + number + rest for number in numbers(_set_in(found)) for rest in expand(after)]
     if len(names) > MAX_RANGE:
         raise NoHost(f"more than {MAX_RANGE} hosts in {pattern!r}")
     return names
+
+
+def _set_in(found: re.Match[str]) -> str:
+    """Return the numbers of a range as ``numbers`` reads them."""
+    return next(group for group in found.groups() if group).replace("..", "-")
 
 
 def numbers(text: str) -> list[str]:
@@ -67,7 +78,7 @@ def split(text: str) -> tuple[str, str, int]:
     (('me', 'tpu-0', 2222), ('', 'fe80::1', 22), ('', '2001:db8::7', 0), ('', '10.0.0.1', 0))
     """
     user, at, host = text.rpartition("@")
-    if at and not _USER.fullmatch(user):
+    if at and not USER.fullmatch(user):
         raise NoHost(f"{user!r} is no user")
     if _is_address(host):
         return user, host, 0

@@ -6,23 +6,29 @@ import hashlib
 import math
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config import yamlfile
+from mesh.config.notify import read_notify
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
+from mesh.core.notify import Notification
 from mesh.core.run import DEFAULT_GRACE, DEFAULT_LOGS, DEFAULT_SPOOL, PrerunEntry, SetupCommand
 
 FILE = "mesh.yaml"
-KEYS = ("commands", "ignore", "include_git", "prerun", "env", "pass", "workspace", "grace", "spool", "logs")
+_TIMES = ("grace", "hang_watch")
+KEYS = (
+    *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
+    *("workspace", "default", *_TIMES, "spool", "logs", "notify"),
+)
 COMMAND_KEYS = ("run", "unless", "sudo")
 ENTRY_KEYS = ("run", "inputs")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|[KMGT]B)", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TEMPLATE = """\
@@ -60,11 +66,24 @@ env:
 pass:
   # - WANDB_*
 
+# The same, for values that no output, log or file of mesh may show: they are masked as ***.
+secret:
+  # - HF_TOKEN
+
+# At the end of a run: bell, desktop, a command or a web address (docs/notify.md).
+# notify: [bell]
+
 # Another directory to send, relative to this file.
 # workspace: .
 
+# The cluster of commands that name none, as `mesh run -- COMMAND`, `mesh run -c TEXT` and `mesh check`.
+# default: pod
+
 # Seconds from SIGTERM to SIGKILL when a run is ended.
 # grace: 10
+
+# Seconds without output of any rank, after which mesh shows where all ranks are (300 on a terminal); 0: never.
+# hang_watch: 300
 
 # How much output may wait on a host's disk while nobody takes it; beyond it the middle is left out.
 # spool: 10 GB
@@ -86,9 +105,19 @@ class Project(Struct, frozen=True, kw_only=True):
     prerun: tuple[PrerunEntry, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
+    secret: tuple[str, ...] = ()  # the same, and the values are masked
+    notify: tuple[Notification, ...] = ()  # at the end of a run
     grace: float = DEFAULT_GRACE  # seconds
+    hang_watch: float | None = None  # seconds; None: not in the file
     spool: int = DEFAULT_SPOOL  # bytes
     logs: int = DEFAULT_LOGS  # bytes
+    default: str = ""  # the cluster of commands that name none
+    path: Path | None = None  # of mesh.yaml; None: there is none
+    lines: Mapping[str, int] = field(default_factory=dict)  # of its keys, and of each variable as env.NAME
+
+    def place(self, key: str) -> str:
+        """Return FILE:LINE of a key of mesh.yaml; "" if it is not there."""
+        return f"{FILE}:{self.lines[key]}" if key in self.lines else ""
 
 
 def load_project(start: Path) -> Project:
@@ -104,11 +133,12 @@ def load_project(start: Path) -> Project:
 def _read(path: Path) -> Project:
     node, problems = yamlfile.load(path)
     if node is None:
-        return Project(workspace=path.parent, named=True)
+        return Project(workspace=path.parent, named=True, path=path)
     keys = yamlfile.mapping(node, path.name, problems, "the keys " + ", ".join(KEYS))
     yamlfile.known(keys, KEYS, "", problems)
     lists = {
-        key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else () for key in ("ignore", "pass")
+        key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else ()
+        for key in ("ignore", "pass", "secret")
     }
     project = Project(
         workspace=_workspace(path, keys, problems),
@@ -120,12 +150,27 @@ def _read(path: Path) -> Project:
         prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],
-        grace=_grace(keys, problems),
+        secret=lists["secret"],
+        notify=read_notify(keys["notify"][1], problems) if "notify" in keys else (),
+        grace=_time(keys, "grace", DEFAULT_GRACE, problems) or 0.0,
+        hang_watch=_time(keys, "hang_watch", None, problems),
         spool=_size(keys, "spool", DEFAULT_SPOOL, problems),
         logs=_size(keys, "logs", DEFAULT_LOGS, problems),
+        default=yamlfile.text(keys["default"][1], "default", problems, "a cluster") if "default" in keys else "",
+        path=path,
+        lines=_lines(keys),
     )
     problems.check()
     return project
+
+
+def _lines(keys: Mapping[str, tuple[Node, Node]]) -> dict[str, int]:
+    """Return the line of each key, and of each variable."""
+    lines = {name: key.start_mark.line + 1 for name, (key, _) in keys.items()}
+    env = keys["env"][1] if "env" in keys else None
+    if isinstance(env, MappingNode):
+        lines |= {f"env.{key.value}": key.start_mark.line + 1 for key, _ in env.value}
+    return lines
 
 
 def _places(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[str, ...]:
@@ -149,6 +194,8 @@ def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
     if not isinstance(node, MappingNode):
         return SetupCommand(run=_shell_text(node, where, problems, "a command in quotes, or a mapping with run:"))
     keys = yamlfile.mapping(node, where, problems, "a command")
+    if _is_unquoted(keys, COMMAND_KEYS, where, problems):
+        return SetupCommand(run="")
     yamlfile.known(keys, COMMAND_KEYS, where, problems)
     if "run" not in keys:
         problems.add(node, where, "has no run:")
@@ -159,6 +206,16 @@ def _command(node: Node, where: str, problems: Problems) -> SetupCommand:
     }
     sudo = "sudo" in keys and yamlfile.flag(keys["sudo"][1], f"{where}.sudo", problems)
     return SetupCommand(run=texts.get("run", ""), unless=texts.get("unless", ""), sudo=sudo)
+
+
+def _is_unquoted(keys: Mapping[str, tuple[Node, Node]], known: Sequence[str], where: str, problems: Problems) -> bool:
+    """Note a command with ``: `` and without quotes, which YAML reads as a mapping; return True for one."""
+    ((name, (node, value)), *more) = keys.items() or [("", (None, None))]
+    if more or node is None or name in known or " " not in name or not isinstance(value, ScalarNode):
+        return False
+    problems.add(node, where, "a command that holds `: ` needs quotes")
+    problems.hints.append(f"- {yamlfile.quoted(f'{name}: {value.value}')}")
+    return True
 
 
 def _prerun(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> tuple[PrerunEntry, ...]:
@@ -173,6 +230,8 @@ def _entry(node: Node, where: str, problems: Problems) -> PrerunEntry:
     if not isinstance(node, MappingNode):
         return PrerunEntry(run=_shell_text(node, where, problems, "a text, or a mapping with run:"))
     keys = yamlfile.mapping(node, where, problems, "an entry")
+    if _is_unquoted(keys, ENTRY_KEYS, where, problems):
+        return PrerunEntry(run="")
     yamlfile.known(keys, ENTRY_KEYS, where, problems)
     run = ""
     inputs: tuple[str, ...] = ()
@@ -235,20 +294,21 @@ def _env(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> dict[str,
     return env
 
 
-def _grace(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> float:
-    if "grace" not in keys:
-        return DEFAULT_GRACE
-    grace = yamlfile.number(keys["grace"][1], "grace", problems, "a number of seconds")
-    if grace is not None and not (math.isfinite(grace) and grace >= 0):
-        problems.unexpected(keys["grace"][1], "grace", "a number of seconds")
-    return grace if grace is not None else DEFAULT_GRACE
+def _time(keys: Mapping[str, tuple[Node, Node]], key: str, otherwise: float | None, problems: Problems) -> float | None:
+    """Read a number of seconds."""
+    if key not in keys:
+        return otherwise
+    seconds = yamlfile.number(keys[key][1], key, problems, "a number of seconds")
+    if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
+        problems.unexpected(keys[key][1], key, "a number of seconds")
+    return seconds if seconds is not None else otherwise
 
 
 def _size(keys: Mapping[str, tuple[Node, Node]], key: str, otherwise: int, problems: Problems) -> int:
     if key not in keys:
         return otherwise
     node, expected = keys[key][1], "a size such as 500 MB or 10 GB"
-    found = _SIZE.fullmatch(yamlfile.scalar(node, key, problems, expected).strip())
+    found = SIZE.fullmatch(yamlfile.scalar(node, key, problems, expected).strip())
     if not found:
         problems.unexpected(node, key, expected)
         return otherwise

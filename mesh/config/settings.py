@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import get_type_hints
 
 from msgspec import Struct, ValidationError, convert, field
@@ -13,8 +13,10 @@ from msgspec.structs import asdict, replace
 
 from mesh.config.project import VARIABLE, Project, project_directory_name
 from mesh.config.roles import Role
+from mesh.config.variables import rank_variables
 from mesh.core.cluster import LONGEST_KEEP, Cluster
 from mesh.core.errors import UsageError
+from mesh.core.naming import LAST, is_name
 from mesh.core.run import (
     AUTO,
     DEFAULT_DRAIN,
@@ -31,6 +33,9 @@ from mesh.core.run import (
     visible_devices,
 )
 
+CLUSTER_VARIABLE = "MESH_CLUSTER"  # names the cluster of commands that name none
+DEFAULT = "default"  # the place of a value that nothing sets
+KEEP_VARIABLE = "MESH_KEEP"
 NPROC = f"a number from 1 to {RANKS_PER_HOST_MAX}, or auto"
 LAUNCHERS = ", ".join(launch.value for launch in Launch if launch.value)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -54,6 +59,7 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     bind: bool = False  # each rank sees one GPU of its host: that with the number of its LOCAL_RANK
     master_port: int = 0  # where the ranks meet on the first host, 1 .. 65535; 0: one that is free
     env: Mapping[str, str] = field(default_factory=dict)  # for every rank
+    env_files: tuple[str, ...] = ()  # paths of files with more of them, whose values are masked
     grace: float | None = None  # from SIGTERM to SIGKILL (10)
     drain: float | None = None  # that the others may speak after the first failure (2)
     timeout: float | None = None  # from the start of the ranks; 0: none (0)
@@ -72,7 +78,10 @@ class Options(RuleOptions, frozen=True, kw_only=True):
     check: bool = False  # see first whether every host is fit for the run
     stacks: bool = False  # prepare every Python of the ranks to report its stacks
     stacks_on_timeout: bool = False  # show all stacks before the timeout ends the run
+    hang_watch: float | None = None  # without output, after which stacks are taken (300 on a terminal, else 0: never)
     detach: bool = False  # leave once the ranks have started: the hosts keep the run by themselves
+    name: str = ""  # of the run, for every command that takes a run
+    tags: tuple[str, ...] = ()  # of the run
 
     def checked(self) -> Options:
         """Return these options. Raises UsageError where two of them contradict each other."""
@@ -101,6 +110,7 @@ class Client(Struct, frozen=True, kw_only=True):
     machine: str
     environ: Mapping[str, str]
     lease: float = DEFAULT_LEASE  # seconds, where no option, variable or file sets it
+    hang_watch: float = 0.0  # likewise
 
 
 _TYPES = get_type_hints(Options)
@@ -120,6 +130,14 @@ def read_port(place: str, text: str) -> int:
     if not (text.isdecimal() and int(text)):
         raise UsageError(f"{place}: expected a port (1 to 65535), found {text!r}")
     return int(text)
+
+
+def read_name(place: str, text: str) -> str:
+    """Read the name or tag of a run. Raises UsageError that names its place."""
+    if not is_name(text):
+        expected = f"up to 64 letters, digits, dots, dashes and underscores, neither {LAST} nor an id"
+        raise UsageError(f"{place}: expected {expected}, found {text!r}")
+    return text
 
 
 def read_environment(place: str, text: str) -> dict[str, str]:
@@ -173,13 +191,7 @@ def given_command(words: Sequence[str], usage: str, *, launcher: str = "") -> tu
     return command
 
 
-def run_spec(
-    project: Project,
-    options: Options,
-    command: Sequence[str],
-    run: str,
-    client: Client,
-) -> RunSpec:
+def run_spec(project: Project, options: Options, command: Sequence[str], run: str, client: Client) -> RunSpec:
     """Return the spec of a run without its hosts: option > environment > project file > default. Raises UsageError.
 
     command: the words for execve
@@ -194,14 +206,17 @@ def run_spec(
         raise UsageError(f"--nproc: expected {NPROC}, found {options.nproc}")
     if not 0 <= options.master_port <= 65535:
         raise UsageError(f"--master-port: expected a port (1 to 65535), found {options.master_port}")
-    env = _environment(project, options.env, environ)
+    env, secrets = rank_variables(project, options.env_files, options.env, environ)
+    name, tags = _names(options, [env[name] for name in secrets])
     launcher = _launcher(options)
+    chosen = times(project, options, client)
     rules = Rules(
-        grace=_seconds("grace", options.grace, environ, project.grace),
-        drain=_seconds("drain", options.drain, environ, DEFAULT_DRAIN),
-        timeout=_seconds("timeout", options.timeout, environ, 0.0),
-        host_grace=_seconds("host-grace", options.host_grace, environ, DEFAULT_HOST_GRACE, least=1.0),
-        lease=_seconds("lease", options.lease, environ, client.lease, least=1.0),
+        grace=chosen["grace"].value,
+        drain=chosen["drain"].value,
+        timeout=chosen["timeout"].value,
+        host_grace=chosen["host-grace"].value,
+        lease=chosen["lease"].value,
+        hang_watch=chosen["hang-watch"].value,
         spool=project.spool,
         logs=project.logs,
     )
@@ -225,9 +240,22 @@ def run_spec(
         fresh=options.fresh,
         fan_out=options.fan_out,
         detach=options.detach,
+        name=name,
+        tags=tags,
         stacks=options.stacks,
         stacks_on_timeout=options.stacks_on_timeout,
+        secrets=secrets,
+        env_files=tuple(Path(path).absolute() for path in options.env_files),
     )
+
+
+def _names(options: Options, secrets: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the name and the tags of the run. Raises UsageError also for one that holds a secret, as hosts show it."""
+    for place, text in (("--name", options.name), *(("--tag", tag) for tag in options.tags)):
+        if any(value in text for value in secrets):
+            raise UsageError(f"{place}: holds the value of a secret variable", hint=f"choose another {place[2:]}")
+    name = read_name("--name", options.name) if options.name else ""
+    return name, tuple(dict.fromkeys(read_name("--tag", tag) for tag in options.tags))
 
 
 def _launcher(options: Options) -> Launch:
@@ -264,25 +292,69 @@ def _check_types(options: Options) -> None:
             raise UsageError(f"env: {name}: expected a text without zero bytes, found {value!r}")
 
 
-def _environment(project: Project, chosen: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    passed = {
-        name: value
-        for name, value in environ.items()
-        if VARIABLE.fullmatch(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in project.passed)
+class Seconds(Struct, frozen=True, kw_only=True):
+    """A time, and the place that it comes from."""
+
+    value: float
+    place: str = DEFAULT
+
+
+def times(project: Project, options: Options, client: Client) -> dict[str, Seconds]:
+    """Return the times of a run by their options' names: option > environment > project file > default.
+
+    Raises UsageError.
+    """
+    environ = client.environ
+    grace = Seconds(value=project.grace, place=project.place("grace") or DEFAULT)
+    host_grace, lease = Seconds(value=DEFAULT_HOST_GRACE), Seconds(value=client.lease)
+    return {
+        "grace": _seconds("grace", options.grace, environ, grace),
+        "drain": _seconds("drain", options.drain, environ, Seconds(value=DEFAULT_DRAIN)),
+        "timeout": _seconds("timeout", options.timeout, environ, Seconds(value=0.0)),
+        "host-grace": _seconds("host-grace", options.host_grace, environ, host_grace, least=1.0),
+        "lease": _seconds("lease", options.lease, environ, lease, least=1.0),
+        "hang-watch": _hang_watch(project, options, client),
     }
-    return {**passed, **project.env, **chosen}
+
+
+def _hang_watch(project: Project, options: Options, client: Client) -> Seconds:
+    if options.detach:  # a client takes the stacks, and leaves
+        return Seconds(value=0.0, place="--detach")
+    otherwise = Seconds(value=client.hang_watch)
+    if project.hang_watch is not None:
+        otherwise = Seconds(value=project.hang_watch, place=project.place("hang_watch"))
+    return _seconds("hang-watch", options.hang_watch, client.environ, otherwise)
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """A value and the place that it comes from."""
+
+    text: str = ""
+    place: str = DEFAULT  # as "--grace", "MESH_GRACE" or "mesh.yaml:12"
+
+
+def chosen_default(project: Project, environ: Mapping[str, str]) -> Chosen:
+    """Return the cluster of commands that name none: environment > project file."""
+    if named := environ.get(CLUSTER_VARIABLE, ""):
+        return Chosen(text=named, place=CLUSTER_VARIABLE)
+    return Chosen(text=project.default, place=project.place("default") or DEFAULT)
 
 
 def patient(cluster: Cluster, options: Options, environ: Mapping[str, str]) -> Cluster:
     """Return the cluster with --connect-timeout or MESH_CONNECT_TIMEOUT, where one is given. Raises UsageError."""
     _check_types(options)
-    seconds = _seconds("connect-timeout", options.connect_timeout, environ, cluster.connect_timeout, least=0.1)
-    return replace(cluster, connect_timeout=seconds)
+    return replace(cluster, connect_timeout=connect_time(cluster, options, environ).value)
+
+
+def connect_time(cluster: Cluster, options: Options, environ: Mapping[str, str]) -> Seconds:
+    """Return the time for each try to connect. Raises UsageError."""
+    otherwise = Seconds(value=cluster.connect_timeout)
+    return _seconds("connect-timeout", options.connect_timeout, environ, otherwise, least=0.1)
 
 
 def kept(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     """The cluster, with MESH_KEEP where that is set. Raises UsageError."""
-    seconds = read_seconds("MESH_KEEP", environ.get("MESH_KEEP", ""))
+    seconds = read_seconds(KEEP_VARIABLE, environ.get(KEEP_VARIABLE, ""))
     if seconds is None:
         return cluster
     if not 0 <= seconds <= LONGEST_KEEP:
@@ -291,8 +363,8 @@ def kept(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
 
 
 def _seconds(
-    name: str, chosen: float | None, environ: Mapping[str, str], otherwise: float, least: float = 0.0
-) -> float:
+    name: str, chosen: float | None, environ: Mapping[str, str], otherwise: Seconds, least: float = 0.0
+) -> Seconds:
     """A time: as chosen, or from the environment."""
     place, seconds = f"--{name}", chosen
     if seconds is None:
@@ -302,4 +374,4 @@ def _seconds(
         return otherwise
     if not least <= seconds < math.inf:
         raise UsageError(f"{place}: expected at least {least:g} s, found {seconds:g}")
-    return seconds
+    return Seconds(value=seconds, place=place)

@@ -24,7 +24,7 @@ INSTEAD = ("hosts", "slices")
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]*[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
-_SHAPES = {
+SHAPES = {
     "name": (_NAME, "the name of a TPU: lower-case letters, digits and dashes"),
     "project": (_PROJECT, "the id of a project, as my-project"),
     "zone": (_ZONE, "a zone, as us-central2-b"),
@@ -63,7 +63,7 @@ def prefix(name: str, project: str, zone: str, places: tuple[str, str, str]) -> 
     Raises UsageError with the place of a text that is none.
     """
     for kind, text, place in zip(("name", "project", "zone"), (name, project, zone), places, strict=True):
-        shape, expected = _SHAPES[kind]
+        shape, expected = SHAPES[kind]
         if (text or kind == "name") and not shape.fullmatch(text):
             raise UsageError(f"{place}: expected {expected}, found {text!r}")
     return TpuName(name=name, is_prefix=True, project=project, zone=zone)
@@ -84,7 +84,7 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
     def text(key: str, kind: str) -> str:
         if key not in keys:
             return ""
-        shape, expected = _SHAPES[kind]
+        shape, expected = SHAPES[kind]
         found = yamlfile.text(keys[key][1], f"{where}.{key}", problems, expected)
         if found and not shape.fullmatch(found):
             problems.unexpected(keys[key][1], f"{where}.{key}", expected)

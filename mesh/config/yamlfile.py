@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,6 +22,7 @@ class Problems:
 
     path: Path
     lines: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)  # lines that would be right
 
     def add(self, node: Node, where: str, text: str) -> None:
         """Note a problem with a value; where is its path in the file, as ``pod.hosts[2]``."""
@@ -33,7 +35,7 @@ class Problems:
     def check(self) -> None:
         """Raise a UsageError with all problems, if there are any."""
         if self.lines:
-            raise UsageError("\n".join(self.lines))
+            raise UsageError("\n".join(self.lines), hint="\n".join(dict.fromkeys(self.hints)))
 
 
 def found(node: Node) -> str:
@@ -53,21 +55,21 @@ def _kind(node: Node) -> str:
 
 
 def load(path: Path) -> tuple[Node | None, Problems]:
-    """Parse a file; None if it is empty. Raises UsageError if it cannot be read or is no YAML."""
+    """Parse a file; None if it is empty. Raises UsageError if it cannot be read or is not valid YAML."""
     problems = Problems(path)
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is no UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
     try:
         node = _parsed(text)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{path}{line}: is no YAML: {error.problem}", hint=_yaml_hint(text)) from error
+        raise UsageError(f"{path}{line}: not valid YAML: {error.problem}", hint=_yaml_hint(text)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path}: is no YAML: {str(error) or type(error).__name__}") from error
+        raise UsageError(f"{path}: not valid YAML: {str(error) or type(error).__name__}") from error
     if node is not None and _kind(node) == "null":
         node = None
     return node, problems
@@ -157,6 +159,20 @@ def text(node: Node, where: str, problems: Problems, expected: str = "a text") -
     return ""
 
 
+def quoted(text: str) -> str:
+    """Return a text as a key or a list's item: plain where YAML reads that as the same text, else in quotes.
+
+    >>> quoted("me@tpu-[0-3]:22"), quoted("no"), quoted("it's: x")
+    ('me@tpu-[0-3]:22', "'no'", "'it''s: x'")
+    """
+    try:
+        is_plain = yaml.safe_load(f"- {text}") == [text] and yaml.safe_load(f"{text}: 1") == {text: 1}
+    except (yaml.YAMLError, TypeError, ValueError):  # TypeError: a list or mapping as a key
+        is_plain = False
+    style = '"' if "\n" in text else "'"  # one line in any case
+    return text if is_plain else str(yaml.safe_dump(text, default_style=style, width=math.inf)).strip()
+
+
 def number(node: Node, where: str, problems: Problems, expected: str) -> float | None:
     """Read a whole number or one with a fraction; None and a problem otherwise."""
     if isinstance(node, ScalarNode) and _kind(node) in ("int", "float"):
@@ -188,6 +204,8 @@ def items(node: Node, where: str, problems: Problems, expected: str) -> list[tup
     """Return the items of a list, each with its path; a problem if it is none."""
     if not isinstance(node, SequenceNode):
         problems.unexpected(node, where, expected)
+        if isinstance(node, ScalarNode) and node.value:
+            problems.hints += [f"{where.rpartition('.')[2]}:", f"  - {quoted(node.value)}"]
         return []
     return [(f"{where}[{index}]", item) for index, item in enumerate(node.value)]
 

@@ -32,3 +32,16 @@ def _power(size: int) -> int:
 
 def _number(size: int, power: int) -> str:
     return f"{size / 1000**power:.1f}" if power else str(size)
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was, for people.
+
+    >>> ago(3.9), ago(150), ago(7300), ago(200_000)
+    ('3 s ago', '2 min ago', '2 h ago', '2 days ago')
+    """
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if whole >= size * (2 if unit == "days" else 1):
+            return f"{whole // size} {unit} ago"
+    return f"{whole} s ago"

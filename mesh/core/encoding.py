@@ -10,7 +10,6 @@ from msgspec.structs import asdict
 from mesh.core import stacks
 from mesh.core.cluster import Placement
 from mesh.core.events import (
-    Answered,
     Busy,
     Connected,
     Event,
@@ -24,6 +23,7 @@ from mesh.core.events import (
     PrerunDecided,
     RankEvent,
     Ready,
+    StacksTaken,
     Synced,
     WorkspaceFailed,
 )
@@ -55,9 +55,9 @@ def objects(event: Event, placement: Placement) -> Iterator[dict[str, Any]]:
             during = {"during": event.during} if event.during else {}
             oom = {"oom": True} if event.oom else {}
             yield {**rank("exited", event, placement), **how, **during, **oom}
-        case Answered(answer={"stacks": _}):
+        case StacksTaken(answer=answer):
             about = _host("stacks", event, placement)
-            yield {**about, "groups": [stacks.as_dict(group) for group in stacks.fold([(about["host"], event.answer)])]}
+            yield {**about, "groups": [stacks.as_dict(group) for group in stacks.fold([(about["host"], answer)])]}
         case Lost(reason=reason):
             for number in placement.ranks(event.node):
                 yield {**_host("lost", event, placement), "rank": number, "reason": reason}

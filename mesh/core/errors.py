@@ -23,6 +23,14 @@ class UnknownCluster(UsageError):
     """There is no cluster of the name that was given."""
 
 
+class AmbiguousRun(UsageError):
+    """A word that may mean several runs; newest is the id of the newest one."""
+
+    def __init__(self, message: str, *, newest: str) -> None:
+        super().__init__(message, hint=f"name one of them, as {newest}")
+        self.newest = newest
+
+
 class HostUnreachable(MeshError):
     """No channel to a host could be opened; step is what failed, one of events.CONNECTING.
 

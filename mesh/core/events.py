@@ -3,21 +3,21 @@
 Every event carries ``time``: seconds since the epoch on the launcher's clock. A time from a host is corrected by the
 offset between the two clocks, so that events of different hosts can be compared.
 
-An event with a tag is written to --json and to events.jsonl with all of its fields, the tag being its name.
-mesh/core/encoding.py writes the others.
+An event with a tag is written to --json and to events.jsonl with all of its fields; core/encoding.py writes the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
 from msgspec import Struct, field
 
+from mesh.core.hoststacks import HostStacks
+from mesh.core.wants import Want
+
 # The steps on the way to an agent, in their order: a host that fails in one of them has no agent.
 CONNECTING = ("reach", "host-key", "login", "python")
-
 UNCHANGED = "its inputs have not changed"
 OOM_NEAR = "the kernel has killed a process there for lack of memory"
 
@@ -96,7 +96,7 @@ class Synced(HostEvent, frozen=True, kw_only=True):
 class Lacks(HostEvent, frozen=True, kw_only=True):
     """Contents that the host needs for its workspace."""
 
-    wants: tuple[Mapping[str, Any], ...]  # in the form of docs/sync.md
+    wants: tuple[Want, ...]
     attempt: int  # how often the workspace had been listed again before the host got the changes
 
 
@@ -119,25 +119,6 @@ class Unfetched(HostEvent, frozen=True, kw_only=True):
 
     tree: int  # as in Serving
     reason: str
-
-
-class Progress(Event, frozen=True, kw_only=True):
-    """The progress of a sync or a pull. A few come in a second; a busy sink misses some."""
-
-
-class Preparing(Progress, frozen=True, kw_only=True):
-    """Progress of our own part of the sync."""
-
-    what: str  # "listing", "hashing" or "packing"
-    done: int  # files when listing, else bytes
-    of: int  # the same; 0: unknown
-
-
-class Sending(Progress, frozen=True, kw_only=True):
-    """Progress of sending the workspace."""
-
-    sent: int  # bytes that have left for all hosts
-    of: int  # bytes that are to leave, as counted so far
 
 
 class Heard(HostEvent, frozen=True, kw_only=True):
@@ -163,8 +144,7 @@ class PrerunDecided(HostEvent, frozen=True, kw_only=True):
 class Ready(HostEvent, frozen=True, kw_only=True):
     """The host has done everything that comes before the ranks, prerun too."""
 
-    # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME of the ranks there.
-    interfaces: Mapping[str, str] = field(default_factory=dict)
+    interfaces: Mapping[str, str] = field(default_factory=dict)  # NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME there
     status: int = 0  # 127: the host has no such command; 126: it cannot execute it; 0: no such finding
     nearest: str = ""  # the name of a similar command there; "": none
 
@@ -208,8 +188,14 @@ class AsksPassword(HostEvent, frozen=True, kw_only=True):
 class Answered(HostEvent, frozen=True, kw_only=True):
     """The agent's answer to a question."""
 
-    answer: Mapping[str, Any]  # in the agent's own form
+    answer: object  # the record of protocol/replies.py that belongs to the question
     clock: float  # seconds that the host's clock is ahead of ours
+
+
+class StacksTaken(Answered, frozen=True, kw_only=True):
+    """The answer to the question for stacks."""
+
+    answer: HostStacks
 
 
 class Started(RankEvent, frozen=True, kw_only=True, tag="started"):
@@ -223,6 +209,12 @@ class Output(RankEvent, frozen=True, kw_only=True):
 
     stream: Stream
     data: bytes
+    taken: int = -1  # bytes of the rank's stream that data stands for, where a value is masked; -1: as many as it has
+
+    @property
+    def size(self) -> int:
+        """The bytes of the rank's stream that data stands for."""
+        return len(self.data) if self.taken < 0 else self.taken
 
 
 class Exited(RankEvent, frozen=True, kw_only=True):
@@ -258,10 +250,7 @@ class Exited(RankEvent, frozen=True, kw_only=True):
 
 
 class Ended(Exited, frozen=True, kw_only=True):
-    """The end of a rank, ahead of its output and its Exited, because a paused terminal delays those.
-
-    The supervisor uses it; sinks wait for Exited.
-    """
+    """The end of a rank for the supervisor, ahead of output and Exited, because a paused terminal delays those."""
 
 
 class LeftOut(RankEvent, frozen=True, kw_only=True):
@@ -297,6 +286,14 @@ class Silent(HostEvent, frozen=True, kw_only=True, tag="silent"):
     seconds: float
 
 
+class Behind(RankEvent, frozen=True, kw_only=True, tag="behind"):
+    """The rank prints lower numbers of steps than the others for some seconds, or (steps == 0) no longer."""
+
+    steps: int
+    median: int  # the step of the other ranks
+    unit: str  # "step", "epoch", "batch" or the like
+
+
 class HostNotice(HostEvent, frozen=True, kw_only=True):
     """A line for the user about one host."""
 
@@ -322,8 +319,7 @@ class Gone(HostEvent, frozen=True, kw_only=True):
 class Detached(HostEvent, frozen=True, kw_only=True):
     """The host keeps the run without us from now on."""
 
-    # The host's system ends the run with our login there ("login"), or with the user's last one ("logins").
-    ends_with: str = ""
+    ends_with: str = ""  # the host ends the run with our login there ("login"), or the user's last one ("logins")
 
 
 class StaysAttached(HostEvent, frozen=True, kw_only=True):
@@ -376,6 +372,13 @@ class Notice(Event, frozen=True, kw_only=True, tag="notice"):
     """A line for the user about the run as a whole. The supervisor makes it for the sinks."""
 
     text: str
+
+
+class Hanging(Event, frozen=True, kw_only=True, tag="hanging"):
+    """No rank has printed anything for a time, and the hosts are asked for the stacks of their ranks."""
+
+    seconds: float
+    hosts: int  # that are asked
 
 
 class Finished(Event, frozen=True, kw_only=True, tag="finished"):

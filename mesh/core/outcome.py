@@ -35,10 +35,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The end of a run."""
 
     run: str
-    exit_code: int  # 0 .. 255, by the table of the README
+    exit_code: int  # 0 .. 255, by the table of docs/ending.md
     cause: Cause
     started: float  # seconds since the epoch: when the ranks started, 0.0 if they never did
     ended: float
+    ending_since: float = 0.0  # seconds since the epoch: when mesh began to end ranks, 0.0 if it never did
+    unclean: tuple[int, ...] = ()  # hosts, by node, that have not reported that no process of the run is left
     first: Exited | Lost | None = None  # the first failure, if a rank or a host decided
     alike: tuple[int, ...] = ()  # ranks that failed like the first one, and not provably later; itself too
     exits: tuple[Exited, ...] = ()  # of every rank that ended, by rank

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from mesh.core.events import HostEvent, Progress
+from mesh.core.events import HostEvent
+from mesh.core.progress import Progress
 
 
 class Offer(Struct, frozen=True, kw_only=True):

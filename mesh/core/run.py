@@ -13,17 +13,20 @@ from msgspec import Meta, Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from mesh.core.cluster import Host, Placement, place_ranks
+from mesh.core.naming import NAME
 
 RANKS_PER_HOST_MAX = 1024
 # Specs are read from files and hosts as well: these limits hold there.
 Seconds = Annotated[float, Meta(ge=0.0, le=1e18)]
 Bytes = Annotated[int, Meta(ge=0)]
 Label = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_.-]*)?\Z")]
+Name = Annotated[str, Meta(pattern=rf"\A({NAME.pattern})?\Z")]
 
 DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
+HANG_WATCH_ON_A_TERMINAL_S = 300.0
 DEFAULT_SPOOL = 10_000_000_000
 DEFAULT_LOGS = 10_000_000_000
 MULTI_NODE_ARGS = "{multi_node_args}"  # as a word of a command; see RunSpec.multi_node
@@ -94,6 +97,7 @@ class Rules(RuleOptions, frozen=True, kw_only=True):
     drain: Seconds = DEFAULT_DRAIN  # of output of the other ranks after the first failure
     timeout: Seconds = 0.0  # wall clock from the start of the ranks; 0: none
     host_grace: Seconds = DEFAULT_HOST_GRACE  # a host that is silent for longer is lost
+    hang_watch: Seconds = 0.0  # without output of any rank, after which all stacks are taken; 0: never
     lease: Seconds = DEFAULT_LEASE  # hosts keep the run for so long without a sign of life from the client
     skip_unreachable: bool = False  # hosts that cannot be reached have no ranks; the ranks of the others start
     spool: Bytes = DEFAULT_SPOOL  # of output that may wait on a host's disk
@@ -159,6 +163,20 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     evict: bool = False  # end other processes of our user that hold one
     stacks: bool = False  # prepare every Python of the ranks to send its stacks
     stacks_on_timeout: bool = False  # show all stacks before a timeout ends the run
+    secrets: tuple[str, ...] = ()  # names of variables whose values are masked
+    env_files: tuple[Path, ...] = ()  # full paths of files with variables, whose values are masked too
+    name: Name = ""  # that the user has given it
+    tags: tuple[Name, ...] = ()  # by which the user finds it among others
+
+    @property
+    def is_exec(self) -> bool:
+        """True for a run of ``mesh exec``: it leaves workspace and lock alone.
+
+        >>> is_exec = RunSpec(run="r", project="p", workspace=Path("/"), groups=(Group(command=("true",)),), lock=False)
+        >>> replace(is_exec, sync=False).is_exec, is_exec.is_exec
+        (True, False)
+        """
+        return self.kind is Kind.RUN and not self.needs_home
 
     @property
     def has_command(self) -> bool:
@@ -222,7 +240,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 def followed(spec: RunSpec) -> RunSpec:
     """Return the spec for a client that follows a run which goes on by itself: it brings, locks and starts nothing."""
-    rules = replace(spec.rules, stdin="none")
+    rules = replace(spec.rules, stdin="none", hang_watch=0.0)
     return replace(
         spec, project="", rules=rules, sync=False, lock=False, detach=False, prerun=(), stacks_on_timeout=False
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from mesh.core.cluster import Placement
 from mesh.core.escapes import plain
-from mesh.core.events import Answered, Event, Exited, Finished
+from mesh.core.events import Event, Exited, Finished, Hanging, StacksTaken
+from mesh.core.hoststacks import HostStacks, StackShape
 from mesh.core.ranks import told
 
 # The directory before a module's own name, because libraries lie elsewhere on each host.
 _LIBRARY = re.compile(r"(?:^|.*/)(?:site-packages|dist-packages|lib(?:64)?/python3\.[0-9]+t?)/")
+GROUPS_SHOWN = 4  # in one line
 HELPERS = frozenset(("resource tracker", "fork server"))  # Python's own processes, which only wait
 
 
@@ -87,45 +88,45 @@ class Group(Struct, frozen=True, kw_only=True):
         return f"{who}: " if who else ""
 
 
-def fold(answers: Iterable[tuple[str, Mapping[str, Any]]], placement: Placement | None = None) -> list[Group]:
+def fold(answers: Iterable[tuple[str, HostStacks]], placement: Placement | None = None) -> list[Group]:
     """Group equal stacks from hosts' answers, given as (name, answer); the smallest group comes first.
 
     placement: the places of ranks, or None: one host may answer for the ranks of several that are one machine
     Stacks are equal if all their calls are: module, function and line. The ranks' own programs come before the
     processes that they have started, main threads before others.
     """
-    found: dict[tuple[object, ...], tuple[dict[str, Any], tuple[Frame, ...], list[At]]] = {}
+    found: dict[tuple[object, ...], tuple[str, StackShape, tuple[Frame, ...], list[At]]] = {}
     names: dict[int, str] = {}
     if placement:
         names = {rank: placement.hosts[placement.node(rank)].name for rank in range(placement.world_size)}
     for host, answer in answers:
-        for stack in answer["stacks"]:
-            frames = tuple(_frame(*frame) for frame in stack["frames"])
-            key = (stack["role"], stack["main"], *_what(stack, frames))
-            first, _, processes = found.setdefault(key, (stack, frames, []))
-            processes += [At(rank=rank, host=names.get(rank, host), pid=pid) for rank, pid in stack["of"]]
-            if first["thread"] != stack["thread"]:
-                found[key] = ({**first, "thread": ""}, frames, processes)
+        for stack in answer.stacks:
+            frames = tuple(_frame(frame.function, frame.file, frame.line) for frame in stack.frames)
+            key = (stack.role, stack.main, *_what(stack, frames))
+            thread, first, _, processes = found.setdefault(key, (stack.thread, stack, frames, []))
+            processes += [At(rank=one.rank, host=names.get(one.rank, host), pid=one.pid) for one in stack.of]
+            if thread != stack.thread:
+                found[key] = ("", first, frames, processes)
     groups = [
         Group(
-            role=stack["role"],
-            is_main=stack["main"],
-            thread=stack["thread"],
-            program=stack["program"],
-            how=stack["how"],
-            words=stack["words"],
+            role=stack.role,
+            is_main=stack.main,
+            thread=thread,
+            program=stack.program,
+            how=stack.how,
+            words=stack.words,
             frames=frames,
             processes=tuple(sorted(processes, key=lambda process: (process.rank, process.pid))),
         )
-        for stack, frames, processes in found.values()
+        for thread, stack, frames, processes in found.values()
     ]
     return sorted(groups, key=_oddity)
 
 
-def _what(stack: Mapping[str, Any], frames: Sequence[Frame]) -> tuple[object, ...]:
+def _what(stack: StackShape, frames: Sequence[Frame]) -> tuple[object, ...]:
     """Return the key of equal stacks. Tools differ in class names before functions, and kernels in their frames."""
-    if stack["words"]:
-        return stack["program"], stack["words"]
+    if stack.words:
+        return stack.program, stack.words
     return tuple((frame.function.rpartition(".")[2], frame.file, frame.line) for frame in frames)
 
 
@@ -133,9 +134,9 @@ def _oddity(group: Group) -> tuple[object, ...]:
     return not group.is_main, group.role in HELPERS, group.role != "", len(group.ranks), group.ranks, group.role
 
 
-def ended(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[int, ...]:
+def ended(answers: Iterable[tuple[str, HostStacks]]) -> tuple[int, ...]:
     """Return the ranks that have no process any more."""
-    return tuple(sorted({rank["rank"] for _, answer in answers for rank in answer["ranks"] if rank["ended"]}))
+    return tuple(sorted({rank.rank for _, answer in answers for rank in answer.ranks if rank.ended}))
 
 
 def short(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
@@ -153,7 +154,7 @@ def full(groups: Sequence[Group], over: Sequence[int]) -> Iterator[str]:
         yield from group.details()
 
 
-def as_dict(group: Group) -> dict[str, Any]:
+def as_dict(group: Group) -> dict[str, object]:
     """Return a group for scripts. Fields may be added, never renamed."""
     return {
         "ranks": list(group.ranks),
@@ -168,29 +169,33 @@ def as_dict(group: Group) -> dict[str, Any]:
     }
 
 
-def notes(answers: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+def notes(answers: Iterable[tuple[str, HostStacks]]) -> Iterator[str]:
     """Yield why some hosts have less than stacks, and advice: one text for each reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for host, answer in answers:
-        for text, hint in answer["notes"]:
-            found.setdefault((text, hint), []).append(host)
+        for note in answer.notes:
+            found.setdefault((note.text, note.hint), []).append(host)
     for (text, hint), hosts in found.items():
         who = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
         yield plain(f"{who}: {text}" + (f"; {hint}" if hint else ""))
 
 
 class Gathered:
-    """Collects the stacks that are taken before a run ends, for people."""
+    """Collects the stacks that are taken while no rank prints anything, or before a run ends, for people."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._answers: list[tuple[str, Mapping[str, Any]]] = []
+        self._answers: list[tuple[str, HostStacks]] = []
+        self._hanging: Hanging | None = None  # the answers that come belong to it; None: they come before the end
 
     def take(self, event: Event) -> list[str]:
         """Return the lines to show now: once every host has answered, or no more answers will come."""
-        if isinstance(event, Answered) and "stacks" in event.answer:
+        if isinstance(event, Hanging):
+            self._hanging = event
+            return []
+        if isinstance(event, StacksTaken):
             self._answers.append((self._placement.hosts[event.node].name, event.answer))
-            if len(self._answers) < len(self._placement.hosts):
+            if len(self._answers) < (self._hanging.hosts if self._hanging else len(self._placement.hosts)):
                 return []
         elif not isinstance(event, Exited | Finished):
             return []
@@ -198,6 +203,11 @@ class Gathered:
         if not answers:
             return []
         groups = [group for group in fold(answers) if group.is_main and group.role not in HELPERS]
+        hanging, self._hanging = self._hanging, None
+        if hanging:
+            places = [group.headline() for group in groups]
+            more = [f"and {len(places) - GROUPS_SHOWN} more"] if len(places) > GROUPS_SHOWN else []
+            return [f"no output for {hanging.seconds:g} s: {'; '.join([*places[:GROUPS_SHOWN], *more])}"]
         return [*full(groups, ended(answers)), *notes(answers)]
 
 

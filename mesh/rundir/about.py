@@ -58,6 +58,8 @@ def describe_begin(spec: RunSpec, cluster: str, placement: Placement) -> dict[st
         "version": FORMAT_VERSION,
         "run": spec.run,
         "kind": spec.kind.value,
+        "name": spec.name,
+        "tags": list(spec.tags),
         "commands": [command.run for command in spec.commands],
         **describe(spec, cluster, placement),
         "rules": asdict(spec.rules),

@@ -9,10 +9,13 @@ from mesh.core.cluster import Placement
 from mesh.core.events import Stream
 
 FORMAT_VERSION = 2  # of run.json and all that lies beside it
-RUN, EVENTS, LOGS, INDEX = "run.json", "events.jsonl", "logs", "index"
+RUN, EVENTS, LOGS, INDEX, MASKED = "run.json", "events.jsonl", "logs", "index", "masked"
 
 # A record of logs/index: seconds since the epoch, the log's number, and how far the log goes by then.
 RECORD = struct.Struct("<dIQ")
+# A record of logs/masked, for each mask: where it ends in the log, the log's number, and how many bytes of the host's
+# stream up to there are not in the log, as masks are shorter.
+MASK_RECORD = struct.Struct("<QIq")
 STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.PRERUN, Stream.SETUP)
 SUFFIX = {Stream.STDOUT: "out", Stream.STDERR: "err"}
 

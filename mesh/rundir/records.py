@@ -16,14 +16,16 @@ from typing import Any
 
 from msgspec import Struct, convert
 
+from mesh.core.amounts import ago
 from mesh.core.cluster import Host, Placement
-from mesh.core.run import Group, Rules, RunSpec
+from mesh.core.naming import NamedRun, is_name
+from mesh.core.outcome import Cause
+from mesh.core.run import Group, Kind, Rules, RunSpec
 from mesh.rundir.layout import EVENTS, LOGS, RUN
 
 UNFETCHED = "unfetched"  # in run.json: the end of the run is recorded, and its hosts may have more output
 NUMBER_MAX = 1e11  # the year 5138: no number of ours is greater
 _RANK_LOG = re.compile(r"rank-([0-9]{4,9})\.(?:out|err)")
-RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
 class State(Enum):
@@ -56,6 +58,31 @@ class Record(Struct, frozen=True, kw_only=True, dict=True):
     def lacks_output(self) -> bool:
         """True if the hosts may have output that is not here."""
         return self.state is State.DETACHED or (self.state is State.ENDED and self.about.get(UNFETCHED) is True)
+
+    @property
+    def verb(self) -> str:
+        """The command of mesh that has started it: "run", "exec", "setup" or "push"; "" if that is not recorded."""
+        if self.kind == Kind.SYNC.value:
+            return "push"
+        return "exec" if self.kind == Kind.RUN.value and self.spec.is_exec else self.kind
+
+    @property
+    def counts_as_last(self) -> bool:
+        """True for a ``mesh run`` that has found its hosts free; "last" is the newest of these."""
+        return self.verb in ("run", "") and self.cause != Cause.BUSY.value
+
+    @property
+    def named(self) -> NamedRun:
+        """The words by which the user may call it."""
+        name, tags = _text(self.about, "name"), _texts(self.about, "tags")
+        return NamedRun(
+            run=self.run,
+            name=name if is_name(name) else "",
+            tags=tuple(filter(is_name, tags)),
+            command=f"mesh {self.verb}" if self.verb in ("setup", "push") else self.spec.told,
+            age=ago(time.time() - self.created),
+            is_over=self.state in (State.ENDED, State.DIED),
+        )
 
     @cached_property
     def spec(self) -> RunSpec:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mesh.core.cluster import Placement
 from mesh.core.events import Output, Stream
-from mesh.rundir.layout import INDEX, LOGS, RECORD, SUFFIX, log_name, log_number, marker, read_tail_name
+from mesh.rundir.layout import INDEX, LOGS, MASKED, RECORD, SUFFIX, log_name, log_number, marker, read_tail_name
 from mesh.rundir.logfile import OPEN_FILES
 from mesh.rundir.records import Record, read_record
 
@@ -164,7 +164,7 @@ class LogFiles:
     def read(self, name: str, place: int, end: int) -> tuple[bytes, int]:
         """Return some bytes from a place, not beyond end, and the place after them: the same one if there are none.
 
-        A line stands for bytes that are in no file, except in the index. Raises OSError.
+        A line stands for bytes that are in no file, except in files of records. Raises OSError.
         """
         begin, block = self._ahead.get(name, (0, b""))
         if not begin <= place < begin + len(block):
@@ -172,7 +172,7 @@ class LogFiles:
             if part is None:
                 return b"", place
             if part.start > place:
-                return b"" if name == INDEX else marker(part.start - place), part.start
+                return b"" if name in (INDEX, MASKED) else marker(part.start - place), part.start
             size = min(BLOCK_BYTES, BLOCKS_BYTES // len(self._parts)) // RECORD.size * RECORD.size or RECORD.size
             try:
                 offset = part.offset + place - part.start

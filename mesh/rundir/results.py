@@ -44,7 +44,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """The end of a run."""
 
     run: str  # its id
-    exit_code: int  # 0 .. 255, by the table of the README
+    exit_code: int  # 0 .. 255, by the table of docs/ending.md
     cause: Cause  # what decided it
     ranks: tuple[RankResult, ...]
     failures: tuple[str, ...]  # why the command was not started, one line for each host; () if it was
@@ -77,7 +77,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
 class SyncResult(Struct, frozen=True, kw_only=True):
     """The end of a sync."""
 
-    exit_code: int  # 0, 75, 125, 129, 130 or 143, by the table of the README
+    exit_code: int  # 0, 75, 125, 129, 130 or 143, by the table of docs/ending.md
     files: int  # of the workspace, on every host
     sent: int  # bytes, to all hosts together
     failures: tuple[str, ...]  # why it failed, one line for each host
@@ -91,7 +91,7 @@ class SyncResult(Struct, frozen=True, kw_only=True):
 class PullResult(Struct, frozen=True, kw_only=True):
     """The end of a pull."""
 
-    exit_code: int  # 0, 76, 125, 129, 130 or 143, by the table of the README
+    exit_code: int  # 0, 76, 125, 129, 130 or 143, by the table of docs/ending.md
     directory: Path  # with rank-0000 and so on
     files: int  # files and links that are here now, of all hosts together
     unchanged: int  # of these, what was here already

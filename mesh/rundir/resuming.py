@@ -11,7 +11,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from mesh.core.events import Stream
-from mesh.rundir.layout import EVENTS, SUFFIX, log_name, read_tail_name
+from mesh.core.masking import MASK_BYTES
+from mesh.rundir.layout import EVENTS, MASK_RECORD, MASKED, SUFFIX, log_name, rank_and_stream, read_tail_name
 from mesh.rundir.records import Record
 from mesh.rundir.replay import LogFiles
 
@@ -26,6 +27,7 @@ class Left(Struct, frozen=True, kw_only=True):
     left_out: Sequence[Mapping[str, Any]]  # as run.json has it
     told: frozenset[tuple[str, int]]  # events that are in events.jsonl: "started" and "exited" of which ranks
     skip: Mapping[tuple[int, Stream], int] = field(default_factory=dict)  # bytes of each stream that come again
+    masked: Mapping[tuple[int, Stream], int] = field(default_factory=dict)  # bytes that masks stand for, less theirs
 
 
 def read_left(record: Record, lock: int) -> Left:
@@ -48,7 +50,9 @@ def read_left(record: Record, lock: int) -> Left:
     before: dict[str, int] = {}
     for item in by_us:
         before[item["log"]] = before.get(item["log"], 0) + item["bytes"] - item["marker"]
-    have = _have(record, names)
+    ends = _ends(record, names)
+    masked = _masked(record.directory, ends)
+    have = {key: end + masked.get(key, 0) for key, end in ends.items()}
     for event in by_hosts:
         key = event["rank"], Stream(event["stream"])
         have[key] = have.get(key, 0) + event["bytes"]
@@ -59,10 +63,49 @@ def read_left(record: Record, lock: int) -> Left:
         before=before,
         left_out=[*by_hosts, *by_us],
         told=frozenset(told),
+        masked=masked,
     )
 
 
-def _have(record: Record, names: Mapping[str, tuple[int, Stream]]) -> dict[tuple[int, Stream], int]:
+def last_bytes(directory: Path, name: str, count: int) -> bytes:
+    """Return the last bytes of a log; b"" if they cannot be read."""
+    files = LogFiles(directory)
+    try:
+        files.look()
+        end = files.end(name)
+        return files.read(name, max(0, end - count), end)[0]
+    except OSError:
+        return b""
+    finally:
+        files.close()
+
+
+def _masked(directory: Path, ends: Mapping[tuple[int, Stream], int]) -> dict[tuple[int, Stream], int]:
+    """Return the bytes of each stream that masks in its log stand for, less those of the masks."""
+    found: dict[tuple[int, Stream], int] = {}
+    files = LogFiles(directory)
+    try:
+        files.look()
+        place, end = 0, files.end(MASKED)
+        while place < end:
+            data, after = files.read(MASKED, place, end)
+            torn = len(data) % MASK_RECORD.size  # by a crash
+            if after - torn == place:
+                break
+            place = after - torn
+            for mask_end, number, missing in MASK_RECORD.iter_unpack(data[: len(data) - torn]):
+                key = rank_and_stream(number)
+                beyond = mask_end - ends.get(key, 0)  # records are written before the log
+                if beyond < len(MASK_BYTES):
+                    found[key] = missing + max(0, beyond)
+    except FileNotFoundError:
+        pass
+    finally:
+        files.close()
+    return found
+
+
+def _ends(record: Record, names: Mapping[str, tuple[int, Stream]]) -> dict[tuple[int, Stream], int]:
     files = LogFiles(record.directory)
     try:
         files.look()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from mesh.core import encoding
 from mesh.core.cluster import Placement
 from mesh.core.escapes import plain
@@ -29,10 +27,23 @@ from mesh.core.events import (
     Started,
     Stream,
 )
+from mesh.core.masking import after
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over
-from mesh.rundir.layout import EVENTS, INDEX, LOGS, RECORD, RUN, SUFFIX, log_name, log_number, rank_and_stream
+from mesh.rundir.layout import (
+    EVENTS,
+    INDEX,
+    LOGS,
+    MASK_RECORD,
+    MASKED,
+    RECORD,
+    RUN,
+    SUFFIX,
+    log_name,
+    log_number,
+    rank_and_stream,
+)
 from mesh.rundir.logfile import Gap, LogFile, Shelf
 from mesh.rundir.records import UNFETCHED
 from mesh.rundir.resuming import Left
@@ -73,13 +84,15 @@ class StoreSink:
         self._told = set(left.told) if left else set()  # what is in events.jsonl once
         self._skip = dict(left.skip) if left else {}
         self._streams = (Stream.SETUP,) if spec.kind is Kind.SETUP else tuple(SUFFIX)
-        count = 2 * placement.world_size + len(placement.hosts)
+        count = 2 * placement.world_size + len(placement.hosts) + bool(spec.secrets)
         self._index_shares = max(1, count // 4)
         self._shelf = Shelf(spec.rules.logs, count + self._index_shares, self._failed)
         self._logs: dict[int, LogFile] = {}  # by their number
         self._changed: dict[int, LogFile] = {}  # those with output that waits
         self._waiting, self._flush_at = 0, 0.0
         self._index = LogFile(self.logs / INDEX, self._shelf, weight=self._index_shares, unit=RECORD.size)
+        self._masks = LogFile(self.logs / MASKED, self._shelf, unit=MASK_RECORD.size)
+        self._missing: dict[int, int] = {}  # by a log's number: bytes of its stream that masks stand for, less theirs
         self._record: tuple[float, int, int] | None = None  # the last one, which may grow
         self._events = b""  # what waits to be written
         self._events_file = -1
@@ -103,6 +116,8 @@ class StoreSink:
     def _resume(self, left: Left) -> None:
         """Go on with the logs that are there. Raises OSError."""
         self._index.resume(0)
+        self._masks.resume(0)
+        self._missing = {log_number(*key): count for key, count in left.masked.items()}
         for rank in range(self._placement.world_size):
             for stream in self._streams:
                 if left.have.get((rank, stream)):
@@ -154,6 +169,7 @@ class StoreSink:
             log.finish()
             self._join(number, log)
         self._index.finish()  # who reads it reads its parts as well
+        self._masks.finish()
         self._shelf.close_all()
 
     def finish(self, outcome: Outcome) -> Verdict | None:
@@ -227,14 +243,17 @@ class StoreSink:
 
     def _output(self, event: Output) -> None:
         key = event.rank, event.stream
-        if skipped := min(self._skip.get(key, 0), len(event.data)):
+        if skipped := min(self._skip.get(key, 0), event.size):
             self._skip[key] -= skipped
-            event = replace(event, data=event.data[skipped:])
+            event = after(event, skipped)
             if not event.data:
                 return
         log = self._log(event.rank, event.stream)
         number = log_number(event.rank, event.stream)
         log.add(event.data)
+        if event.size != len(event.data):
+            self._missing[number] = self._missing.get(number, 0) + event.size - len(event.data)
+            self._masks.add(MASK_RECORD.pack(log.size, number, self._missing[number]))
         self._changed[number] = log
         last = self._record
         if last and last[1] == number and 0 <= event.time - last[0] < INDEX_MERGE_S:
@@ -266,7 +285,8 @@ class StoreSink:
             self._record = None
 
     def _flush(self) -> None:
-        """Write what waits: the index last, so that it lists only what is there."""
+        """Write what waits: masks before their logs, and the index last, so that it lists only what is there."""
+        self._masks.flush()
         for log in self._changed.values():
             log.flush()
         self._end_record()
@@ -312,7 +332,10 @@ class StoreSink:
 
     def _write_about(self, *, is_end: bool = False) -> None:
         """Put run.json in place in one step, so that nobody reads half of it. Raises OSError."""
-        path, text = self.directory / f"{RUN}.new", json.dumps(self._about, indent=1).encode() + b"\n"
+        path, text = (
+            self.directory / f"{RUN}.new",
+            json.dumps(self._about, indent=1).encode() + b"\n",
+        )
         with self._writing:
             write_over(path, text)
             path.replace(self.directory / RUN)

@@ -14,10 +14,13 @@ Addresses such as 10.0.0.3, versions and hashes are words.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+
+from mesh.core.steps import WORDS
 
 VARIED_NUMBERS = 4  # that may differ in lines that are alike
 LINE_BYTES = 1 << 14  # longest line or traceback in which numbers are looked for
@@ -35,7 +38,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|" + _NUMBER.pattern, re.VERBOSE)
-_COUNTER = re.compile(rb"(?:step|epoch|iter|iteration|batch|round|episode|generation)s?[^\w\n]{0,4}\Z", re.IGNORECASE)
+_COUNTER = re.compile(rb"(?:" + WORDS + rb")s?[^\w\n]{0,4}\Z", re.IGNORECASE)
 _GLYPHS = re.compile("[\u2500-\u259f#=>. -]+")  # bars are drawn with these, and padded
 _MINUS = re.compile(rb"(?<![\w)\]-])-\Z")  # between two words it is no minus
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]{3}")
@@ -104,16 +107,20 @@ def _counts(text: bytes) -> bool:
 class Ranges:
     """The ranges of the numbers in lines that are alike.
 
-    >>> ranges = Ranges(shape(b"rank 0 of 2: 7 s"), 0, is_only=True)
+    >>> ranges = Ranges(shape(b"rank 0 of 2: 7 s"), 0b1)
     >>> ranges.take(shape(b"rank 1 of 2: 9.5 s").numbers, 1), ranges.text()
     (True, b'rank 0..1 of 2: 7..9.5 s')
+    >>> ranges.text(with_means=True)
+    b'rank 0..1 of 2: 8.2\xc2\xb11.2 s'
     """
 
-    def __init__(self, first: Shape, rank: int, *, is_only: bool) -> None:
-        """is_only: so far only this rank has written the line."""
+    def __init__(self, first: Shape, ranks: int) -> None:
+        """ranks: bits of those that have written the line so far, all with the same numbers"""
         self._parts = first.parts
         self._low, self._high = list(first.numbers), list(first.numbers)
-        self._is_own = [is_only and _is_own(number, rank) for number in first.numbers]
+        count = ranks.bit_count()
+        self._is_own = [count == 1 and _is_own(number, ranks.bit_length() - 1) for number in first.numbers]
+        self._taken: list[tuple[Sequence[bytes], int]] = [(first.numbers, count)]  # numbers, and how many have these
 
     def take(self, numbers: Sequence[bytes], rank: int, *, most: int = VARIED_NUMBERS) -> bool:
         """Add the line of another rank; False, and nothing is changed, if more than ``most`` numbers would differ."""
@@ -128,6 +135,7 @@ class Ranges:
         if varied > most:
             return False
         self._is_own = is_own
+        self._taken.append((numbers, 1))
         for place, number in enumerate(numbers):
             if number != self._low[place] and _value(number) < _value(self._low[place]):
                 self._low[place] = number
@@ -135,11 +143,18 @@ class Ranges:
                 self._high[place] = number
         return True
 
-    def text(self) -> bytes:
-        """Return the line, with a range in the place of each number that differs."""
+    def text(self, *, with_means: bool = False) -> bytes:
+        """Return the line, with a range in the place of each number that differs.
+
+        with_means: with mean and standard deviation instead; a rank's own number, a time or an address has a range
+        """
         told = [self._parts[0]]
-        for low, high, part in zip(self._low, self._high, self._parts[1:], strict=True):
-            told += [_range(low, high), part]
+        for place, (low, high) in enumerate(zip(self._low, self._high, strict=True)):
+            if with_means and low != high and _kind(low) == "number" and not self._is_own[place]:
+                told += [_mean([(numbers[place], count) for numbers, count in self._taken])]
+            else:
+                told += [_range(low, high)]
+            told += [self._parts[place + 1]]
         return b"".join(told)
 
 
@@ -160,6 +175,24 @@ def _range(low: bytes, high: bytes) -> bytes:
                 break
             same = place + 1 if one in _SEPARATORS else same
     return low + b".." + high[same:]
+
+
+def _mean(numbers: Sequence[tuple[bytes, int]]) -> bytes:
+    """Return mean and standard deviation, with the decimals of the numbers.
+
+    numbers: each with how often it came
+
+    >>> _mean([(b"2.51", 1), (b"2.49", 1)]).decode(), _mean([(b"12020", 3), (b"12264", 1)]).decode()
+    ('2.50±0.01', '12081±106')
+    """
+    count = sum(times for _, times in numbers)
+    values = [(float(number), times) for number, times in numbers]
+    mean = sum(value * times for value, times in values) / count
+    deviation = math.sqrt(sum((value - mean) ** 2 * times for value, times in values) / count)
+    if any(b"e" in number.lower() for number, _ in numbers):
+        return f"{mean:.2e}±{deviation:.0e}".encode()
+    decimals = max(len(number.partition(b".")[2]) for number, _ in numbers) or int(abs(mean) < 100)
+    return f"{mean:.{decimals}f}±{deviation:.{decimals}f}".encode()
 
 
 def _kind(number: bytes) -> str:

@@ -13,6 +13,7 @@ import threading
 from typing import TextIO
 
 from mesh.core.errors import OutputClosed
+from mesh.core.look import Paint
 
 COLUMNS, ROWS = 80, 24  # for a terminal that does not report its size
 
@@ -27,6 +28,7 @@ class Descriptor:
         """
         self._number, self._required = number, required
         self.problem = ""  # why nothing more could be written: a full disk
+        self.paint = Paint(False)  # for labels and mesh's own lines there
         self._gone = False
         mode, self._place, self.device = 0, (-1, -1), -1
         try:

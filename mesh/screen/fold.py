@@ -39,15 +39,17 @@ class Folded(Struct, frozen=True):
     ranks: int  # its writers: bit r stands for rank r
     text: bytes  # one line or several, without the last newline
     head: IO[bytes] | None = None  # the beginning of the first line, if it was too long for memory; see lines.Lines
+    is_mixed: bool = False  # numbers of several ranks stand in it, so that no rank has written it like this
 
 
 class _Group:
     """A line, or a traceback, and the ranks that have written it."""
 
-    __slots__ = ("after", "before", "first", "is_shown", "number", "ranges", "ranks", "text")
+    __slots__ = ("after", "before", "first", "is_shown", "number", "ranges", "ranks", "text", "with_means")
 
-    def __init__(self, number: int, text: bytes, first: Shape, ranks: int) -> None:
+    def __init__(self, number: int, text: bytes, first: Shape, ranks: int, *, with_means: bool) -> None:
         self.number = number  # in the order of coming
+        self.with_means = with_means
         self.text, self.first, self.ranks = text, first, ranks
         self.ranges: Ranges | None = None  # None while all have written the same
         self.before: set[_Group] = set()  # the groups that some rank of it wrote just before
@@ -66,15 +68,16 @@ class _Group:
             return False
         if self.ranges is not None:
             return self.ranges.take(other.numbers, rank)
-        is_only = self.ranks & (self.ranks - 1) == 0
-        ranges = Ranges(self.first, self.ranks.bit_length() - 1, is_only=is_only)
+        ranges = Ranges(self.first, self.ranks)
         if not ranges.take(other.numbers, rank):
             return False
         self.ranges = ranges
         return True
 
     def folded(self) -> Folded:
-        return Folded(self.ranks, self.text if self.ranges is None else self.ranges.text())
+        if self.ranges is None:
+            return Folded(self.ranks, self.text)
+        return Folded(self.ranks, self.ranges.text(with_means=self.with_means), is_mixed=True)
 
 
 class Fold:
@@ -87,11 +90,11 @@ class Fold:
     [('0b1', b'hello from a'), ('0b10', b'hello from b'), ('0b11', b'ready')]
     """
 
-    def __init__(self, ranks: Iterable[int], *, exact: bool = False) -> None:
-        """exact: only equal lines are folded."""
+    def __init__(self, ranks: Iterable[int], how: str = "numbers") -> None:
+        """how: "numbers"; "exact": only equal lines are folded; "mean": numbers are shown as mean and deviation"""
         self._cutters = {rank: UnitCutter() for rank in ranks}
         self._running = sum(1 << rank for rank in self._cutters)
-        self._exact = exact
+        self._exact, self._with_means = how == "exact", how == "mean"
         self._last: dict[int, _Group] = {}  # by rank, the group of its last line, which may be shown already
         self._open: dict[bytes, dict[_Group, None]] = {}  # by key, groups that are not shown
         self._due: list[tuple[float, int, _Group]] = []  # a heap by time; groups that are shown may be in it
@@ -155,7 +158,7 @@ class Fold:
         told = []
         for members in found.values():
             members.sort(key=lambda member: first_value(member[2]))
-            group = _Group(0, members[0][1], members[0][2], 1 << members[0][0])
+            group = _Group(0, members[0][1], members[0][2], 1 << members[0][0], with_means=False)
             for rank, _, one in members[1:]:
                 if group.take(one, rank):
                     group.ranks |= 1 << rank
@@ -186,7 +189,7 @@ class Fold:
             if group is None:
                 self._pressure.spent += NEW_LINE_COST
                 self._count += 1
-                group = _Group(self._count, unit.text, like, bit)
+                group = _Group(self._count, unit.text, like, bit, with_means=self._with_means)
                 self._open.setdefault(like.key, {})[group] = None
                 heapq.heappush(self._due, (unit.since + HOLD_S, self._count, group))
             else:

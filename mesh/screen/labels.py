@@ -6,46 +6,50 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mesh.core.cluster import Placement
+from mesh.core.look import Paint
 from mesh.core.ranks import counted, members, told
 
 HOSTS_WIDTH = 60  # characters of host names in a label; longer ones become a number of hosts
 SET_WIDTH = 30  # characters of a set of ranks on a terminal
 LABELS_KEPT = 4096
+PLAIN = Paint(False)
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
 
 class Labels:
-    """The labels of one run; ``with_hosts``: with the names of the hosts."""
+    """The labels of one run; ``with_hosts``: with the names of the hosts.
+
+    A label has the same hue in every line. Labels of one rank and of several never share theirs.
+    """
 
     def __init__(self, placement: Placement, *, with_hosts: bool) -> None:
         self._placement, self._with_hosts = placement, with_hosts
-        self._known: dict[tuple[int, bool], bytes] = {}
+        self._known: dict[tuple[int, bool, bool], bytes] = {}
         self._digits = len(str(placement.world_size - 1))
         # Characters of the longest name of a rank in its group; 0: the run has no roles.
         self._role_width = max(map(len, placement.labels)) and max(
             len(placement.role(rank)) for rank in range(placement.world_size)
         )
 
-    def of_rank(self, rank: int) -> bytes:
+    def of_rank(self, rank: int, paint: Paint = PLAIN) -> bytes:
         """``[03] ``, as wide as that of every other rank; ``[tpu-3:03] ``. In a run with roles ``[actor/1] ``."""
         place = self._placement.role(rank) or f"{rank:0{self._digits}d}"
         padding = " " * max(0, self._role_width - len(place))
-        return (
-            f"[{self._host(rank)}:{place}]{padding} ".encode() if self._with_hosts else f"[{place}]{padding} ".encode()
-        )
+        label = f"[{self._host(rank)}:{place}]" if self._with_hosts else f"[{place}]"
+        return f"{paint.label(rank, label)}{padding} ".encode()
 
-    def of_host(self, rank: int) -> bytes:
+    def of_host(self, rank: int, paint: Paint = PLAIN) -> bytes:
         """``[tpu-3] ``, for output of a host that is no rank's."""
-        return f"[{self._host(rank)}] ".encode()
+        return f"{paint.label(rank, f'[{self._host(rank)}]')} ".encode()
 
-    def of_set(self, bits: int, *, is_short: bool) -> bytes:
+    def of_set(self, bits: int, *, is_short: bool, paint: Paint = PLAIN) -> bytes:
         """``[0-6,8-31] ``, for ranks that are written as bits; ``[tpu-[0-6,8-31]:0-6,8-31] ``.
 
         In a run with roles ``[actor/0-2,learner/0] ``.
         is_short: shorten a long set to its beginning and its size, ``[0,2,4,..: 128 ranks] ``
         """
-        label = self._known.get((bits, is_short))
+        label = self._known.get((bits, is_short, paint.is_on))
         if label is None:
             if len(self._known) >= LABELS_KEPT:
                 self._known.clear()
@@ -55,7 +59,8 @@ class Labels:
             if is_short and len(text) > SET_WIDTH:
                 begin = text[: text.rfind(",", 0, SET_WIDTH - 12) + 1]
                 text = f"{begin}..: {counted(len(ranks), 'rank')}"
-            label = self._known[bits, is_short] = f"[{hosts}{text}] ".encode()
+            painted = paint.label(ranks[0], f"[{hosts}{text}]", len(ranks))
+            label = self._known[bits, is_short, paint.is_on] = f"{painted} ".encode()
         return label
 
     def _set(self, ranks: Sequence[int]) -> str:

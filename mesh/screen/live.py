@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
-import unicodedata
 from collections.abc import Iterator, Mapping
 
-from mesh.core.escapes import RESET, clean
+from mesh.core.width import columns_of, fitted
 from mesh.screen.descriptor import Descriptor
 from mesh.screen.enter import EnterKey
-
-_PARTS = re.compile(r"\x1b\[[0-9;:]*m|.", re.DOTALL)
-_SPACES = re.compile(r"[\t\n\r]+")
 
 
 class LiveLines:
@@ -126,39 +121,9 @@ class LiveLines:
             return b""
         # A terminal that has become narrower has wrapped them.
         columns = self._screen.size()[0]
-        up = sum(max(1, -(-_columns_of(line) // columns)) for line in self._drawn) - 1
+        up = sum(max(1, -(-columns_of(line) // columns)) for line in self._drawn) - 1
         return b"\r\x1b[%dA\x1b[J" % up if up else b"\r\x1b[K"
 
 
 def _encoded(lines: list[str]) -> bytes:
     return "\r\n".join(lines).encode("utf-8", "backslashreplace")
-
-
-def fitted(text: str, columns: int) -> str:
-    """Cut a text to one line of so many columns; a colour that is cut off ends with it.
-
-    >>> fitted("syncing: 8 hosts", 12), fitted("ab", 12), fitted("\\x1b[1m四五六\\x1b[0m", 5)
-    ('syncing: ...', 'ab', '\\x1b[1m四...\\x1b[0m')
-    """
-    parts = _PARTS.findall(clean(_SPACES.sub(" ", text)))
-    widths = [_width(part) for part in parts]
-    if sum(widths) <= columns:
-        return "".join(parts)
-    kept, room = "", columns - 3
-    for part, width in zip(parts, widths, strict=True):
-        room -= width
-        if room < 0:
-            break
-        kept += part
-    return kept + "..."[: max(0, columns)] + (RESET if "\x1b" in kept else "")
-
-
-def _columns_of(text: str) -> int:
-    return sum(map(_width, _PARTS.findall(text)))
-
-
-def _width(part: str) -> int:
-    """Return the columns of a character or a colour."""
-    if part.startswith("\x1b") or unicodedata.combining(part):
-        return 0
-    return 2 if unicodedata.east_asian_width(part) in ("W", "F") else 1

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mesh.core.escapes import clean
+from mesh.core.look import Paint
 from mesh.screen.descriptor import Descriptor
 from mesh.screen.live import LiveLines
-
-BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
 
 class Notices:
     """Writes notices and errors."""
 
-    def __init__(self, err: Descriptor, live: LiveLines, environ: Mapping[str, str]) -> None:
-        """environ: may hold NO_COLOR."""
-        colours = err.is_terminal and not environ.get("NO_COLOR")
-        self._err, self._live = err, live
-        self.lead = f"{BOLD}==>{RESET} " if colours else "==> "
-        self._error_lead = f"{RED}error:{RESET} " if colours else "error: "
+    def __init__(self, err: Descriptor, live: LiveLines, paint: Paint, *, is_terse: bool = False) -> None:
+        """is_terse: write errors alone"""
+        self._err, self._live, self._is_terse = err, live, is_terse
+        self.lead = f"{paint.bold('==>')} "
+        self._error_lead = f"{paint.bad('error:')} "
 
     def notice(self, text: str) -> None:
-        self._write(self.lead, text)
+        """Write a line, unless only errors are wanted."""
+        self.list(text, ())
 
     def list(self, head: str, lines: Sequence[str]) -> None:
-        """Write a notice, and lines that belong to it."""
-        self._write(self.lead, "\n    ".join([head, *lines]))
+        """Write a notice, and lines that belong to it, unless only errors are wanted."""
+        if not self._is_terse:
+            self._write(self.lead, "\n    ".join([head, *lines]))
 
     def error(self, text: str, hint: str = "") -> None:
         """Write an error; hint: what to do about it."""

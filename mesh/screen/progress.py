@@ -15,11 +15,10 @@ from mesh.core.events import (
     HostEvent,
     Lost,
     PrepareFailed,
-    Preparing,
-    Sending,
     Started,
     Synced,
 )
+from mesh.core.progress import Preparing, Sending
 from mesh.core.pull import Pulled, Pulling
 from mesh.core.ranks import counted
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mesh.core.cluster import Placement
 from mesh.core.escapes import plain
-from mesh.core.events import CONNECTING, Event, Exited, Lost, Output, PrepareFailed, Started, Stream
-from mesh.core.ranks import counted, told_ranks
+from mesh.core.events import CONNECTING, Behind, Event, Exited, Lost, Output, PrepareFailed, Silent, Started, Stream
+from mesh.core.look import Paint
+from mesh.core.ranks import counted, few, told_ranks
 
 QUIET_START_S = 1.0  # of a run, before which its status is not shown
 QUIET_S = 30.0  # without output, after which a rank is called quiet
@@ -18,6 +21,14 @@ HANG_S = 300.0  # without output of any rank, after which the status offers `mes
 TAIL_BYTES = 400  # of a rank's output that are kept for its last line
 QUOTED_CHARACTERS = 80  # of a last line
 REPORT_LINES = 20
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """The facts of a run that its status uses."""
+
+    noun: str = "rank"  # or "host" in a setup
+    run: str = ""  # the run whose stacks can be asked for; "": none
+    host_grace: float = 0.0  # seconds that a host may be silent before it is lost; 0: unknown
 
 
 @dataclass
@@ -34,9 +45,11 @@ class _Rank:
 class Status:
     """Takes the events of a run. Times are seconds of one clock."""
 
-    def __init__(self, placement: Placement, noun: str = "rank", run: str = "") -> None:
-        """noun: "rank", or "host" in a setup; run: the run whose stacks can be asked for, "": none."""
-        self._placement, self._noun, self._run = placement, noun, run
+    def __init__(self, placement: Placement, facts: Facts = Facts(), paint: Paint = Paint(False)) -> None:  # noqa: B008
+        self._placement, self._noun, self._run = placement, facts.noun, facts.run
+        self._host_grace, self._paint = facts.host_grace, paint
+        self._silent: dict[int, float] = {}  # since when, by node
+        self._behind: dict[int, Behind] = {}  # by rank
         self._ranks = [_Rank() for _ in range(placement.world_size)]
         self._heard: float | None = None  # when a rank started, ended or wrote last
         self._began: float | None = None
@@ -51,6 +64,16 @@ class Status:
             case Started(rank=number):
                 self._ranks[number].started = self._heard = now
                 self._began = self._began or now
+            case Silent(node=node, seconds=seconds):
+                if seconds:
+                    self._silent[node] = now - seconds
+                else:
+                    self._silent.pop(node, None)
+            case Behind(rank=number, steps=steps):
+                if steps:
+                    self._behind[number] = event
+                else:
+                    self._behind.pop(number, None)
             case Exited(rank=number) as exited:
                 self._heard = now
                 self._end(self._ranks[number], "failed" if exited.status else "done", exited.told())
@@ -66,8 +89,9 @@ class Status:
         """Return the status in one line; "" just after the first rank has started and after the last has ended."""
         if self._began is None or now - self._began < QUIET_START_S or not self._running():
             return ""
-        quiet = self._told_quiet(now)
-        return ", ".join([*self._counts(), *([quiet] if quiet else []), _clock(now - self._began)])
+        about = [self._told_silent(now), self._told_behind(), self._told_quiet(now)]
+        troubles = [self._paint.warning(text) for text in about if text]
+        return ", ".join([*self._counts(self._silent_ranks()), *troubles, _clock(now - self._began)])
 
     def silence(self, now: float) -> str:
         """Return the notice that is due after SILENCE_S without output of any rank; "" if none is."""
@@ -87,8 +111,10 @@ class Status:
         if self._began is None:
             return [f"no {self._noun} has started yet"]
         groups: dict[tuple[str, str], list[int]] = {}
+        silent = self._silent_ranks()
         for number, rank in enumerate(self._ranks):
-            groups.setdefault(self._kind(rank, now), []).append(number)
+            kind = ("silent", "") if number in silent else self._kind(rank, now)
+            groups.setdefault(kind, []).append(number)
         lines = [self._told(kind, words, numbers, now) for (kind, words), numbers in groups.items()]
         if len(lines) > REPORT_LINES:
             lines = [*lines[: REPORT_LINES - 1], f"and {len(lines) - REPORT_LINES + 1} lines more"]
@@ -101,12 +127,33 @@ class Status:
     def _running(self) -> list[int]:
         return [number for number, rank in enumerate(self._ranks) if not rank.end]
 
-    def _counts(self) -> list[str]:
+    def _counts(self, without: Iterable[int] = ()) -> list[str]:
+        """Count the ranks in each state; without: running ones that are named beside it."""
         ends = [rank.end or "running" for rank in self._ranks]
-        found = [(end, ends.count(end)) for end in ("running", "done", "failed", "lost")]
-        return [
-            f"{counted(number, self._noun) if end == 'running' else number} {end}" for end, number in found if number
-        ]
+        paint = {"done": self._paint.good, "failed": self._paint.bad, "lost": self._paint.bad}
+        running = ends.count("running") - len(set(without))
+        counts = [f"{counted(running, self._noun)} running"] if running else []
+        return counts + [paint[end](f"{ends.count(end)} {end}") for end in paint if end in ends]
+
+    def _silent_ranks(self) -> list[int]:
+        nodes = [node for node in self._silent if any(not self._ranks[n].end for n in self._placement.ranks(node))]
+        return [number for node in nodes for number in self._placement.ranks(node) if not self._ranks[number].end]
+
+    def _told_silent(self, now: float) -> str:
+        """Name the ranks whose hosts are silent, and when these are lost."""
+        ranks = self._silent_ranks()
+        if not ranks:
+            return ""
+        nodes = sorted({self._placement.node(rank) for rank in ranks})
+        limit = f"; lost at {self._host_grace:.0f} s" if self._host_grace else ""
+        names = few([self._placement.hosts[node].name for node in nodes])
+        seconds = _seconds(now - self._silent[node] for node in nodes)
+        return f"{told_ranks(ranks, self._noun)} silent {seconds} ({names}{limit})"
+
+    def _told_behind(self) -> str:
+        """Name the ranks that print lower steps than the others."""
+        events = [event for number, event in sorted(self._behind.items()) if not self._ranks[number].end]
+        return behind(events) if events else ""
 
     def _since(self, rank: _Rank) -> float:
         return rank.spoke if rank.spoke is not None else rank.started or self._began or 0.0
@@ -114,7 +161,9 @@ class Status:
     def _told_quiet(self, now: float) -> str:
         """Name the ranks that are quiet while others write, or state for how long all are."""
         running = self._running()
-        quiet = [number for number in running if now - self._since(self._ranks[number]) >= QUIET_S]
+        silent = self._silent_ranks()
+        late = [number for number in running if now - self._since(self._ranks[number]) >= QUIET_S]
+        quiet = [number for number in late if number not in silent]
         if not quiet:
             return ""
         seconds = _seconds(now - self._since(self._ranks[number]) for number in quiet)
@@ -141,6 +190,7 @@ class Status:
     def _told(self, kind: str, words: str, numbers: list[int], now: float) -> str:
         ages = _seconds(now - self._since(self._ranks[number]) for number in numbers)
         tell: dict[str, Callable[[], str]] = {
+            "silent": lambda: self._told_silent(now).partition(" silent ")[2],
             "waiting": lambda: "not started yet",
             "mute": lambda: f"running, no output for {ages}",
             "running": lambda: f"running, last output {ages} ago",
@@ -150,6 +200,18 @@ class Status:
             "lost": lambda: f"lost: {words}",
         }
         return f"{told_ranks(numbers, self._noun)} {tell[kind]()}"
+
+
+def behind(events: Sequence[Behind]) -> str:
+    """Describe ranks that are behind.
+
+    >>> behind([Behind(time=0, node=0, rank=7, steps=3, median=120, unit="step")])
+    'rank 7 is 3 steps behind (median 120)'
+    """
+    low, high = min(event.steps for event in events), max(event.steps for event in events)
+    steps = f"{low}" if low == high else f"{low}..{high}"
+    ranks, median = told_ranks(event.rank for event in events), max(event.median for event in events)
+    return f"{ranks} {'is' if len(events) == 1 else 'are'} {steps} {events[0].unit}s behind (median {median})"
 
 
 def _last_line(tail: bytes) -> str:

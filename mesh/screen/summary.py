@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mesh.core.amounts import told_bytes
@@ -14,12 +15,16 @@ from mesh.core.events import CONNECTING, Lost, NoCommand, PrepareFailed
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
 from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
-from mesh.core.typed import Typed
+from mesh.core.typed import SHELL_BUILTINS, Typed
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
 SUMMARY_LINES = 25
 QUOTED_CHARACTERS = 200  # characters of a line that is quoted
 INDENT = "    "
+_NOT_FOUND = re.compile(r"bash: ([\w.+-]+): command not found$")
+# Words that steps of prerun begin with.
+PRERUN_WORDS = ("cd", "conda", "export", "mkdir", "module", "pip", "python3", "source", "ulimit", "uv")
+_SCRIPT = re.compile(r"^/proc/self/fd/\d+: line \d+: ")  # bash names the script of prerun by this, and our own line
 
 
 def run_summary(
@@ -40,8 +45,23 @@ def run_summary(
     lines = _why(verdict, placement, outcome) if verdict else _ending(outcome, placement, prepared, typed=typed)
     if outcome.started and outcome.cause is Cause.LOST and outcome.failures:
         lines = [*_skipped(outcome, placement), *lines]
-    lines += _without(outcome, placement, typed)
+    lines += left_out(outcome, placement, typed)
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
+
+
+def receipt(outcome: Outcome, placement: Placement, *, has_claim: bool) -> str:
+    """Return the line about hosts that are proven to be clean, after mesh has ended ranks.
+
+    has_claim: the hosts have also waited until their devices were free
+    """
+    all_hosts = len(placement.hosts)
+    clean = all_hosts - len(outcome.unclean)
+    seconds = max(0.0, outcome.ended - outcome.ending_since) if outcome.ending_since else 0.0
+    hosts = f"{clean}/{all_hosts} host{'s' * (all_hosts != 1)} clean in {seconds:.1f} s"
+    ended = f"{hosts}: {counted(len(outcome.stopped), 'rank')} ended"
+    if outcome.unclean:
+        return f"{ended}; not verified: {few([placement.hosts[node].name for node in outcome.unclean])}"
+    return f"{ended}, no process left{', devices free' if has_claim else ''}"
 
 
 def setup_summary(outcome: Outcome, placement: Placement, cluster: str, tail: Tail, logs: Path) -> list[str]:
@@ -68,14 +88,18 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, tail: Ta
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
-def sync_summary(outcome: Outcome, placement: Placement) -> list[str]:
-    """Return the lines for people after a sync; none if it succeeded, as the terminal has shown that."""
+def sync_summary(outcome: Outcome, placement: Placement, typed: Typed | None = None) -> list[str]:
+    """Return the lines for people after a sync; none if it succeeded, as the terminal has shown that.
+
+    typed: as with run_summary
+    """
     if outcome.cause in (Cause.COMPLETED, Cause.OUTPUT_CLOSED):
         return []
     if outcome.cause is Cause.SIGNAL:
         lines = [f"ended by {signal.Signals(outcome.exit_code - 128).name}"]
     else:
         lines = _failures(outcome, placement, lambda node: [], "sync")
+        lines += left_out(outcome, placement, typed)
     return _fitted(lines, outcome, placement)
 
 
@@ -151,12 +175,16 @@ def _ending(
             ranks = placement.world_size if outcome.cause is Cause.COMPLETED else len(outcome.exits)
             return [f"done: {counted(ranks, 'rank')} exited 0 in {took:.1f} s"]
         case Cause.TIMEOUT:
-            return [f"the time was out: the {what} was stopped"]
+            return [f"timed out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:
             run = outcome.run
             if len(outcome.exits) == placement.world_size:
                 return [f"all ranks of {run} have ended by now: `mesh attach {run}` shows how"]
-            return [f"{run} goes on by itself: `mesh attach {run}` comes back, `mesh stop {run}` ends it"]
+            return [
+                f"{run} is still running, detached",
+                f"mesh attach {run}  # come back",
+                f"mesh stop {run}  # end it",
+            ]
         case Cause.SIGNAL:
             name = signal.Signals(outcome.exit_code - 128).name
             where = f"the {what} was stopped" if outcome.started else f"before the {what} was started"
@@ -173,7 +201,7 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
     if isinstance(first, Lost):
         ranks = told_ranks(placement.ranks(first.node))
         after = f"{max(0.0, first.time - outcome.started):.1f} s after the start"
-        lines = [f"host {placement.hosts[first.node].name} ({ranks}) was lost first, {after}: {first.reason}"]
+        lines = [f"lost contact with {placement.hosts[first.node].name} ({ranks}), {after}: {first.reason}"]
     else:
         who = first.who
         what = f"{told_ranks(verdict.alike)} failed alike" if len(verdict.alike) > 1 else f"{who} failed first"
@@ -185,8 +213,11 @@ def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
         lines += _quoted(root, LAST_LINES)
     lines += _others(verdict)
     failure = root or first
-    if isinstance(failure, Failure) and failure.fact:
-        lines.append(f"try: {failure.fact.advice}")
+    from mesh.verdict.facts import FILE_MISSING
+
+    if isinstance(failure, Failure) and failure.fact and failure.fact.advice:
+        # On a missing file the advice is an explanation, or a command already.
+        lines.append(failure.fact.advice if failure.fact.name == FILE_MISSING else f"try: {failure.fact.advice}")
     return lines
 
 
@@ -229,8 +260,10 @@ def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
     return [first, *_grouped(outcome, placement, lambda node: ())]
 
 
-def _without(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
-    """Return the command line that leaves the unreachable hosts out, if there is a use for it."""
+def left_out(outcome: Outcome, placement: Placement, typed: Typed | None) -> list[str]:
+    """Return the command line that leaves unreachable hosts out or waits for busy ones, if there is a use for it."""
+    if typed and any(one.step == "lock" for one in outcome.failures):
+        return [f"to wait for it: {typed.with_switch('--wait')}"]
     names = [placement.hosts[one.node].name for one in outcome.failures if one.step in CONNECTING]
     if typed is None or not 0 < len(names) < len(placement.hosts) or len(names) < len(outcome.failures):
         return []
@@ -246,13 +279,15 @@ def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> 
     parts = [f"no such command on {_of_all(placement, lacking)}"] if lacking else []
     parts += [f"not executable on {_of_all(placement, forbidden)}"] if forbidden else []
     first = f"the command was not started: {shlex.quote(program)}: {'; '.join(parts)}"
+    is_typed = typed is not None and typed.command[:1] == (program,)
+    if typed and is_typed and program in SHELL_BUILTINS:
+        return [first, f"{program} belongs to a shell; for bash: {typed.as_shell_text()}"]
     names = Counter(failure.nearest for failure in found if failure.nearest)
     if not names:
         from mesh.verdict.facts import advice_on
 
         return [first, f"try: {advice_on(outcome.exit_code)}"]
     ((nearest, _),) = names.most_common(1)
-    is_typed = typed is not None and typed.command[:1] == (program,)
     line = f": {typed.with_program(nearest)}" if typed and is_typed else ""
     return [first, f"the nearest name there is {shlex.quote(nearest)}{line}"]
 
@@ -280,12 +315,32 @@ def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str
         who = _who(placement, [failure.node for failure in failures])
         # A fault on our side is no host's; of these steps the message is complete.
         text = f"{step}: {message}" if step in ("home", "sync", "devices", "prerun", "start") else message
+        text = text.replace("prerun: prerun[", "prerun[", 1)  # with its place in mesh.yaml
         lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
         if step == "prerun":
-            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in prepared(failures[0].node)[-LAST_LINES:]]
+            said = [_SCRIPT.sub("bash: ", line) for line in prepared(failures[0].node)[-LAST_LINES:]]
+            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in [*said, *_instead(said)]]
         if hint:
             lines += [f"{INDENT}{line}" for line in hint.split("\n")]
     return lines
+
+
+def _instead(said: Sequence[str]) -> Iterator[str]:
+    """Return what to do about a command that the last lines of prerun name as not found.
+
+    >>> list(_instead(["bash: sourc: command not found"]))
+    ['did you mean source?']
+    """
+    found = _NOT_FOUND.search(said[-1]) if said else None
+    if found is None:
+        return
+    import difflib  # only for mistakes
+
+    near = difflib.get_close_matches(found.group(1), PRERUN_WORDS, n=1, cutoff=0.7)
+    if near and near[0] != found.group(1):
+        yield f"did you mean {near[0]}?"
+    else:
+        yield f"`commands:` in mesh.yaml may install {found.group(1)}: mesh setup CLUSTER"
 
 
 def _limited(lines: list[str], most: int) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from mesh.core.cluster import Placement
 from mesh.core.escapes import clean
 from mesh.core.events import (
     CONNECTING,
+    Behind,
     Connected,
     Event,
     Exited,
@@ -32,6 +34,7 @@ from mesh.core.events import (
     Stream,
     Synced,
 )
+from mesh.core.look import Paint, has_colours
 from mesh.core.ranks import counted, few
 from mesh.core.stacks import Gathered
 from mesh.core.typed import Typed
@@ -42,12 +45,16 @@ from mesh.screen.live import LiveLines
 from mesh.screen.notices import Notices
 from mesh.screen.output import RankOutput, Style
 from mesh.screen.progress import Progress
-from mesh.screen.status import SILENCE_S, Status
+from mesh.screen.status import SILENCE_S, Facts, Status, behind
 from mesh.screen.units import HOLD_S
 from mesh.screen.unsent import UnsentInput
 
+if TYPE_CHECKING:
+    from mesh.screen.steps import Steps
+
 MISSING_NAMED_S = 3.0  # of connecting, after which the missing hosts are named
 CONNECTING_LIMIT_S = 10.0  # of connecting, after which mesh also shows the command line that leaves them out
+DONE = "done"  # begins the line of a run that has succeeded
 REDRAW_S = 0.15  # between two states of the live lines, and between two looks at the keyboard
 PROGRESS_PERIOD_S = 10.0  # between two lines of progress without a terminal
 
@@ -69,7 +76,8 @@ class About(Struct, frozen=True, kw_only=True):
     progress: bool = False  # show how far the run is, and how the ranks are
     noun: str = "rank"  # as in Status
     run: str = ""  # as in Status
-    stacks: bool = False  # show the stacks that are taken before the end
+    stacks: bool = False  # show the stacks that are taken before the end, or while nothing is printed
+    host_grace: float = 0.0  # seconds that a host may be silent before it is lost; 0: unknown
     title: str = ""  # the command, for the log of a GitHub job; "": it is no run
     typed: Typed | None = None  # the command line of the run, from which lines to paste are made
 
@@ -89,20 +97,30 @@ class TerminalSink:
         self._placement = placement
         self._out = _descriptor(1, streams.stdout_fd, required=True)
         self._err = _descriptor(2, streams.stderr_fd, required=False, beside=self._out)
-        self._live = LiveLines(self._err, streams.environ, EnterKey(streams.stdin_fd if about.progress else -1))
-        self._notices = Notices(self._err, self._live, streams.environ)
-        to = {
+        for to in (self._out, self._err):
+            to.paint = Paint(has_colours(style.look.color, streams.environ, is_terminal=to.is_terminal))
+        self._paint, self._places = self._err.paint, style.places if self._err.is_terminal else None
+        follows = about.progress and not style.look.terse
+        self._live = LiveLines(self._err, streams.environ, EnterKey(streams.stdin_fd if follows else -1))
+        self._notices = Notices(self._err, self._live, self._paint, is_terse=style.look.terse)
+        shown_on = {
             Stream.STDOUT: self._out,
             Stream.STDERR: self._err,
             Stream.PRERUN: self._err,
             Stream.SETUP: self._out,
         }
-        self._output = RankOutput(placement, to, self._live, style)
+        self._output = RankOutput(placement, shown_on, self._live, style)
         # Lines of mesh's own that wait, by time.
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
-        self._progress = Progress(placement, self._began) if about.progress else None
-        self._status = Status(placement, about.noun, about.run) if about.progress else None
+        self._progress = Progress(placement, self._began) if follows else None
+        facts = Facts(noun=about.noun, run=about.run, host_grace=about.host_grace)
+        self._status = Status(placement, facts, self._paint) if follows else None
+        self._steps: Steps | None = None
+        if style.look.steps:
+            from mesh.screen.steps import Steps
+
+            self._steps = Steps(placement, self._began)
         self._unsent = streams.unsent
         self._unsent_input = UnsentInput(streams.stdin_fd)
         self._typed_for_ranks = streams.typed_for_ranks
@@ -128,6 +146,8 @@ class TerminalSink:
             self._tell_state(now)
         for line in self._stacks.take(event) if self._stacks else ():
             self._say(line)
+        if self._steps and (text := self._steps.handle(event, now)):
+            self._say(text)
         match event:
             case Output():
                 self._output.handle(event, now)
@@ -148,9 +168,10 @@ class TerminalSink:
             case Gone(node=node):
                 self._output.end(self._placement.ranks(node), now)
             case Silent(node=node, seconds=seconds):
-                self._say(
-                    f"{self._name(node)}: silent for {seconds:.0f} s" if seconds else f"{self._name(node)}: is back"
-                )
+                text = f"silent for {seconds:.0f} s"
+                self._say(f"{self._name(node)}: {self._paint.warning(text) if seconds else 'is back'}")
+            case Behind() if not self._has_status_line and event.steps:
+                self._say(behind([event]))
             case Reconnecting(node=node, reason=reason):
                 self._say(f"{self._name(node)}: {reason}; connecting again")
             case Reconnected(node=node):
@@ -191,13 +212,15 @@ class TerminalSink:
         if failed:
             if self._in_job:
                 self._notices.command(self._literal.begin)
-            self._notices.error(clean(lines[0]), "\n".join(lines[1:]))
+            more = "\n".join(lines[1:])
+            self._notices.error(clean(lines[0]), self._places.shown(more) if self._places else more)
             if self._in_job:
                 self._notices.command(self._literal.end)
                 self._notices.command(error("\n".join(lines)))
         else:
             for line in lines:
-                self._notices.notice(line)
+                begin, colon, rest = line.partition(":")
+                self._notices.notice(f"{self._paint.good(begin)}{colon}{rest}" if begin == DONE else line)
 
     def hidden(self) -> contextlib.AbstractContextManager[None]:
         """Write nothing in place meanwhile, because a question is open on the terminal. From any thread."""
@@ -208,9 +231,9 @@ class TerminalSink:
         """The reason why some of the output was not shown; "" if all was."""
         return self._out.problem
 
-    def say(self, text: str) -> None:
-        """Write a notice that is no event of the run."""
-        self._notices.notice(text)
+    def say(self, text: str, *, is_good: bool = False) -> None:
+        """Write a notice that is no event of the run; is_good: it confirms a success."""
+        self._notices.notice(self._paint.good(text) if is_good else text)
 
     def complain(self, error: str, hint: str = "") -> None:
         """Write an error that is no part of the run itself."""
@@ -293,7 +316,7 @@ class TerminalSink:
             return
         progress = clean(self._progress.line(now))
         # The reader of our stdout may write to the same terminal.
-        in_place = self._live.is_possible and not self._out.is_pipe and not self._typed_for_ranks
+        in_place = self._has_status_line
         if self._live.is_possible and (now >= self._drawn_at + REDRAW_S or not progress):
             self._drawn_at = now
             status = self._status.line(now) if in_place else ""
@@ -305,6 +328,11 @@ class TerminalSink:
         if not in_place and now >= self._said_at + SILENCE_S and (text := self._status.silence(now)):
             self._said_at = now
             self._say(text)
+
+    @property
+    def _has_status_line(self) -> bool:
+        """True if the last line of the terminal shows the status while ranks run."""
+        return self._live.is_possible and not self._out.is_pipe and not self._typed_for_ranks
 
     def _sync(self, event: Synced) -> None:
         self._synced.append(event)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mesh.core.cluster import Placement
 from mesh.core.events import CaughtUp, Event, LeftOut, Output, Stream
 from mesh.core.interfaces import Sink
+from mesh.core.masking import after
 from mesh.screen.pause import Pause
 
 
@@ -43,11 +44,10 @@ class Unseen:
             self._behind.discard(event.node)
         elif isinstance(event, Output):
             key = event.rank, event.stream
-            seen = min(self._seen.get(key, 0), len(event.data))
+            seen = min(self._seen.get(key, 0), event.size)
             if seen:
                 self._seen[key] -= seen
-                data = event.data[seen:]
-                event = Output(time=event.time, node=event.node, rank=event.rank, stream=event.stream, data=data)
+                event = after(event, seen)
             if event.data and event.node not in self._behind:
                 self._sink.handle(event)
             return

@@ -12,6 +12,7 @@ from mesh.core.events import Exited
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as sh returns them
 LINES_SEARCHED = 40
+FILE_MISSING = "a file is missing"
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -45,6 +46,25 @@ def advice_on(status: int) -> str:
 def points_elsewhere(said: Sequence[str]) -> bool:
     """Return True if these last lines report another rank's end rather than a failure of their own."""
     return bool(_OF_OTHERS.search("\n".join(said[-LINES_SEARCHED:])))
+
+
+def missing_path(lines: Sequence[str]) -> str:
+    """Return the path that last lines name as missing, "" if none is found; relative if it lies in a workspace.
+
+    >>> missing_path(["FileNotFoundError: [Errno 2] No such file or directory: 'data/x.txt'"])
+    'data/x.txt'
+    >>> missing_path(["python3: can't open file '/root/.mesh/workspaces/p-1f/a.py': [Errno 2] No such file"])
+    'a.py'
+    >>> missing_path(["cat: data/x: No such file or directory"])
+    'data/x'
+    >>> missing_path(["ls: cannot access '/a b': No such file or directory"])
+    '/a b'
+    """
+    for line in reversed(lines[-LINES_SEARCHED:]):
+        for pattern in _MISSING_PATHS:
+            if found := pattern.search(line):
+                return _IN_WORKSPACE.sub("", found.group(1))
+    return ""
 
 
 def _found(patterns: Sequence[tuple[re.Pattern[str], Fact]], text: str) -> Fact | None:
@@ -133,7 +153,7 @@ _OTHERS = [
         ),
         (
             r"No such file or directory",
-            _fact("a file is missing", "mesh push --explain PATH shows if it is sent"),
+            _fact(FILE_MISSING, "mesh push --explain PATH shows if it is sent"),
         ),
     )
 ]
@@ -151,8 +171,17 @@ _BY_STATUS = {
     NOT_FOUND: _fact(
         "command not found", "give its path, or set PATH with a prerun: line; options of mesh stand before the cluster"
     ),
-    NOT_EXECUTABLE: _fact("not executable", "chmod +x, or name its interpreter: mesh run CLUSTER python FILE"),
+    NOT_EXECUTABLE: _fact("not executable", "chmod +x, or name its interpreter: mesh run CLUSTER python3 FILE"),
 }
+
+# CPython; coreutils and bash.
+_MISSING_PATHS = (
+    re.compile(r"No such file or directory: b?'([^']+)'"),
+    re.compile(r"can't open file '([^']+)'"),
+    re.compile(r"cannot \w+ '([^']+)': No such file or directory"),
+    re.compile(r"^[\w./+-]+: (?:line \d+: )?([^:'\s][^:']*): No such file or directory$"),
+)
+_IN_WORKSPACE = re.compile(r"^/.*/\.mesh/(?:local/\d+/)?(?:machines/[^/]+/)?workspaces/[^/]+/")
 
 # Gloo, NCCL, c10d's TCPStore, JAX's coordination service, gRPC and MPI when another process has gone.
 _OF_OTHERS = re.compile(

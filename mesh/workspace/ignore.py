@@ -1,7 +1,8 @@
 """The files that belong to a workspace, by git's rules from every file that git would read, and by ours.
 
 In the order of their weight: ``ignore:`` of mesh.yaml; then, from the file's own directory upwards, ``.meshignore``
-and ``.gitignore``, up to the root of the repository also above the workspace; then ``.git/info/exclude``. A user's
+and ``.gitignore``, up to the root of the repository also above the workspace; then ``.git/info/exclude``; then the
+names that are left out by default (``.venv``, ``__pycache__``, ``node_modules``), unless git tracks them. A user's
 global excludes (core.excludesFile) are not read: two people with one project would send different trees. ``.git``
 belongs only with ``include_git: true``. A repository within the workspace is an ordinary directory; its .gitignore
 counts.
@@ -22,11 +23,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.workspace.patterns import NEVER, Pattern, read_lines, read_ours
-from mesh.workspace.tracked import TrackedFiles
+from mesh.workspace.tracked import DEFAULT_NAMES, TrackedFiles
 
 GITIGNORE = b".gitignore"
 FILES = (GITIGNORE, b".meshignore")  # the later one wins
 GIT = b".git"
+DEFAULT_PLACE = "left out by default; `ignore: ['!NAME']` in mesh.yaml sends it"
+DEFAULTS = tuple(
+    replace(pattern, place=DEFAULT_PLACE.replace("NAME", name))
+    for name in DEFAULT_NAMES
+    for pattern in read_lines(name.encode(), "", of_git=True)
+)
 LEFT_OUT = Pattern(GIT, "mesh leaves it out unless mesh.yaml has include_git: true", False, False, NEVER)
 
 
@@ -161,7 +168,7 @@ def load_rules(
     exclude = _read_file(os.path.join(top, b".git/info/exclude"), of_git=True)
     ours = Layer(inside + b"/" if inside else b"", read_ours(ignore, places))
     tracked = TrackedFiles(top) if repository else None
-    rules = Rules(top, (Layer(b"", exclude),) if exclude else (), ours, include_git, tracked)
+    rules = Rules(top, (Layer(b"", [*DEFAULTS, *exclude]),), ours, include_git, tracked)
     above = inside.split(b"/")[:-1] if inside else []
     if inside:  # the workspace's own directory is read by the walk
         for depth in range(len(above) + 1):
@@ -228,3 +235,12 @@ def _is_directory(path: bytes) -> bool:
 def _repository_in(path: bytes) -> list[bytes]:
     """Return the name of the repository in a directory, if there is one."""
     return [GIT] if os.path.lexists(os.path.join(path, GIT)) else []
+
+
+def left_by_default(workspace: Path, ignore: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that are left out by default in the workspace's own directory, and by no other rule."""
+    rules, inside = load_rules(workspace, ignore)
+    rules = rules.below(inside, FILES)
+    base = inside + b"/" if inside else b""
+    decisions = {name: rules.decide(base + os.fsencode(name), is_directory=True) for name in DEFAULT_NAMES}
+    return tuple(name for name, pattern in decisions.items() if pattern in DEFAULTS)

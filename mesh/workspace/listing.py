@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
 from mesh.workspace.counting import Progress, no_progress
-from mesh.workspace.ignore import Rules, load_rules
-from mesh.workspace.tracked import TrackedFiles
+from mesh.workspace.ignore import DEFAULTS, Rules, load_rules
+from mesh.workspace.tracked import DEFAULT_NAMES, TrackedFiles
 
 PATHS_NAMED = 10  # paths in one message
 A_DEVICE = "a device"
@@ -52,6 +52,7 @@ class Listing(Struct, frozen=True):
     started_ns: int  # start of the walk, nanoseconds since the epoch
     rules: Mapping[bytes, Rules] = field(default_factory=dict)  # of each directory that belongs, b"" being the root
     inside: bytes = b""  # where the root is, for the rules; with a slash at its end, unless it is their top
+    by_default: tuple[str, ...] = ()  # names of DEFAULT_NAMES that were found and left out
     git_problem: str = ""  # why git did not list the ignored files that it tracks; "" without git, or if it did
 
 
@@ -76,7 +77,8 @@ def list_workspace(
     if walk.unreadable:
         raise unreadable(walk.unreadable)
     entries, skipped = tuple(sorted(walk.entries)), tuple(walk.skipped)
-    return Listing(walk.root, entries, skipped, started_ns, walk.rules, walk.inside, problem)
+    by_default = tuple(sorted(walk.by_default))
+    return Listing(walk.root, entries, skipped, started_ns, walk.rules, walk.inside, by_default, problem)
 
 
 def obstacle(root: Path, path: bytes) -> str:
@@ -131,6 +133,7 @@ class _Walk:
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.unreadable: list[str] = []
+        self.by_default: set[str] = set()
         self._asked: list[TrackedFiles] = []  # git was started for these
         # Excluded by git's rules; git may track them.
         self._left_out: list[tuple[Rules, bytes, os.DirEntry[bytes]]] = []
@@ -160,6 +163,8 @@ class _Walk:
                         self._asked.append(rules.tracked)
                         rules.tracked.start()
                     self._left_out.append((rules, prefix + name, child))
+                elif pattern in DEFAULTS:
+                    self.by_default.add(os.fsdecode(name))
             except FileNotFoundError:  # deleted just now
                 continue
             except OSError as error:
@@ -175,6 +180,8 @@ class _Walk:
                     is_directory = child.is_dir(follow_symlinks=False)
                     if rules.is_tracked(inside, is_directory) and not rules.excludes(inside, is_directory):
                         self._take(path, child, rules.for_tracked(inside) if is_directory else rules)
+                    elif rules.decide(inside, is_directory) in DEFAULTS and os.fsdecode(child.name) in DEFAULT_NAMES:
+                        self.by_default.add(os.fsdecode(child.name))
                 except FileNotFoundError:  # deleted just now
                     continue
                 except OSError as error:

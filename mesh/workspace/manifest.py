@@ -70,10 +70,12 @@ class Changes(NamedTuple):
     put: list[Entry]  # entries that are new, or differ
     drop: list[str]  # paths
     tree: str
+    leave: tuple[str, ...] = ()  # names: what lies below them and is in no manifest any more is not deleted
 
     def to_bytes(self) -> bytes:
         """Return the changes in the form that hosts read."""
-        return zlib.compress(json.dumps(self._asdict(), separators=(",", ":")).encode())
+        fields = {name: value for name, value in self._asdict().items() if name != "leave" or value}
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode())
 
 
 def changes(base: Manifest | None, new: Manifest) -> Changes:

@@ -76,7 +76,7 @@ def prepare(
     """
     listing = list_workspace(workspace, ignore, include_git=include_git, progress=progress)
     manifest = make_manifest(listing, cache, progress=progress)
-    notices = (*_git_problem(listing), *_hard_links(listing))
+    notices = (*_git_problem(listing), *_hard_links(listing), *_by_default(cache.not_said(listing.by_default)))
     return Prepared(root=listing.root, manifest=manifest, skipped=listing.skipped, notices=notices, cache=cache)
 
 
@@ -166,6 +166,14 @@ def _hash(root: bytes, found: listed.Entry, step: Callable[[bytes], None], count
     except OSError as error:
         return error
     return None
+
+
+def _by_default(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a notice about names that are left out by default and were in no notice before."""
+    if not names:
+        return ()
+    again = ", ".join(f"'!{name}'" for name in names)
+    return (f"left out by default: {', '.join(names)}; `ignore: [{again}]` in mesh.yaml sends it",)
 
 
 def _git_problem(listing: Listing) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import IO
 from mesh.core.errors import MeshError
 
 LS_FILES_LIMIT_S = 60.0
+DEFAULT_NAMES = (".venv", "__pycache__", "node_modules")  # left out at any depth, unless git tracks them
 GITLINK = b"160000"  # the mode of a submodule in git's index
 NO_REPOSITORY = b"not a git repository"
 # Variables that point git at another repository than the workspace's; a git hook sets them.
@@ -110,9 +111,11 @@ class TrackedFiles:
         return TrackedFiles(self._top, self._repository, self._parent)
 
     def _command(self) -> list[str]:
-        # Only ignored files are asked for, because there are few. The repository around a submodule may have rules that
-        # the submodule's git lacks, so all files of a submodule are.
-        ignored = ["--ignored", "--exclude-standard"] if not self._prefix else []
+        # Only ignored files are asked for, as there are few; names that mesh leaves out by default count as ignored.
+        # The repository around a submodule may have rules that the submodule's git lacks, so all files of a submodule
+        # are asked for.
+        ours = [f"--exclude={name}" for name in DEFAULT_NAMES]
+        ignored = ["--ignored", "--exclude-standard", *ours] if not self._prefix else []
         options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fsdecode(self._root)]
         return ["git", *options, "ls-files", "-z", "--stage", "--cached", *ignored]
 

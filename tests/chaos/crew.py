@@ -22,9 +22,11 @@ FORK = multiprocessing.get_context("fork")
 class Crew(Generic[Job, Answer]):
     """Workers, each with four hosts of its own."""
 
-    def __init__(self, workers: int, work: Callable[[Lab, Job], Answer], user: str = "root") -> None:
-        """user: who logs in to the hosts"""
-        self._workers, self._work, self._user = workers, work, user
+    def __init__(
+        self, workers: int, work: Callable[[Lab, Job], Answer], user: str = "root", *, shared_pids: bool = False
+    ) -> None:
+        """user: who logs in to the hosts; shared_pids: two of them are in one PID namespace"""
+        self._workers, self._work, self._user, self._shared_pids = workers, work, user, shared_pids
 
     def do(self, jobs: Sequence[Job], until: float = float("inf")) -> Iterator[tuple[Job, Answer]]:
         """The answers as they come; until: monotonic, when no other job is begun."""
@@ -38,7 +40,7 @@ class Crew(Generic[Job, Answer]):
             try:
                 making.acquire()  # two labs must not choose the same network
                 try:
-                    lab = Lab(HOSTS, user=self._user).__enter__()
+                    lab = Lab(HOSTS, user=self._user, shared_pids=self._shared_pids).__enter__()
                 finally:
                     making.release()
                 try:

@@ -36,13 +36,17 @@ Two clients that start at once on the same 8 hosts (`tests/integration/test_lock
 another order, both may have given way.
 """
 PAGE = Page(
-    DOCS / "reliability.md", INTRODUCTION, ("matrix", "matrix-plain", "schedules", "schedules-plain", "orphans")
+    DOCS / "reliability.md",
+    INTRODUCTION,
+    ("matrix", "matrix-plain", "matrix-shared", "schedules", "schedules-plain", "orphans"),
 )
 # Who logs in to the hosts, in a heading, and what that means there.
 USERS = {
     "root": ("as root", "mesh logs in as root: each run has a control group"),
     "plain": ("as a plain user", "mesh logs in as a plain user, who may make no control group"),
+    "shared": ("with two hosts in one PID namespace", "the first two hosts see each other's processes"),
 }
+OPTIONS = {"root": "", "plain": " --user plain", "shared": " --shared-pids"}
 
 
 def matrix(results: Mapping[Cell, Result], seconds: float, user: str = "root") -> str:
@@ -84,7 +88,7 @@ connections itself. A number in bold: not all was as promised.
 
 
 def _option(user: str) -> str:
-    return "" if user == "root" else f" --user {user}"
+    return OPTIONS[user]
 
 
 def _cell(result: Result | None) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.ask.checks import find
 from mesh.check.checkup import Wanted, failed_host, host
-from mesh.core.events import Answered, OtherRun, PrepareFailed
+from mesh.core.events import OtherRun, PrepareFailed
 from mesh.core.findings import NAMES, Finding, Verdict
-from mesh.remote.agent.checks import find
-from mesh.remote.telling import told_other
+from mesh.remote.owners import other_line
 from tests.conftest import Home
+from tests.facts import facts
 from tests.lab import Lab, TestHost, eventually
 
 root = pytest.mark.root
@@ -45,13 +46,12 @@ WANTED = Wanted(env={}, programs=("nvcc",))
 OWNER = {"run": "20200101-000000-abcdef", "user": "me", "machine": "laptop", "command": "train", "watch": False}
 
 
-def judged(clock: float, facts: dict[str, object]) -> list[Finding]:
-    answered = Answered(time=0, node=0, answer={**GOOD, **facts}, clock=clock)
-    return host(answered, WANTED, lambda owner: owner.get("machine") == "dead")
+def judged(clock: float, changes: dict[str, object]) -> list[Finding]:
+    return host(facts(**{**GOOD, **changes}), clock, WANTED, lambda owner: owner.machine == "dead")
 
 
-def finding(name: str, /, clock: float = 0.0, **facts: object) -> Finding:
-    (found,) = [one for one in judged(clock, facts) if one.name == name]
+def finding(name: str, /, clock: float = 0.0, **changes: object) -> Finding:
+    (found,) = [one for one in judged(clock, changes) if one.name == name]
     return found
 
 
@@ -137,7 +137,7 @@ def test_a_program_may_be_named_by_its_path(tmp_path: Path) -> None:
         (
             finding("users", clock=10.0, others=[{"user": "ana", "run": "r", "since": 1e9}]),
             Verdict.WARNING,
-            f"also used by {told_other(OtherRun(user='ana', run='r', since=1e9 - 10.0))}",
+            f"also used by {other_line(OtherRun(user='ana', run='r', since=1e9 - 10.0))}",
         ),
     ],
 )
@@ -222,7 +222,7 @@ def test_every_kind_of_failure_at_once(home: Home, lab: Lab) -> None:
         f"d {third.address}": ["home"],
         f"e {fourth.address}": ["clock"],
     }
-    assert found[f"e {fourth.address}"][0]["told"].startswith("-90.")
+    assert found[f"e {fourth.address}"][0]["detail"].startswith("-90.")
     assert f"FAILED: {second.address}: host key: " in table
     assert found[f"b {first.address}"][1]["hint"] == f"chmod 600 {wrong}"
     assert "    ssh-keygen -R" in table
@@ -294,7 +294,7 @@ def test_every_fault_is_found_where_it_is(home: Home, lab: Lab) -> None:
     found: dict[str, set[tuple[str, str]]] = {}
     for report in json.loads(done.out):
         bad = [one for one in report["checks"] if one["verdict"] in ("failed", "warning")]
-        assert all(one["told"] and one["hint"] for one in bad)
+        assert all(one["detail"] and one["hint"] for one in bad)
         found[report["host"]] = {(one["verdict"], one["name"]) for one in bad}
     assert found == {
         first.address: {("failed", "lock"), ("failed", "master port")},

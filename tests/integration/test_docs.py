@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.config.project import load_project
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.lab import Lab
 
@@ -23,7 +25,7 @@ ANY = "..."
 
 def blocks(name: str) -> Iterator[tuple[str, str]]:
     """(language, text) of every fenced block."""
-    text = (REPOSITORY / "docs" / name).read_text()
+    text = (REPOSITORY / name).read_text()
     yield from re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
@@ -99,9 +101,8 @@ class Shell:
         return found
 
 
-@pytest.mark.root
-@pytest.mark.sshd
-def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
+def terminal_of(home: Home, lab: Lab, tmp_path: Path, script: str) -> Shell:
+    """Return a shell with the hosts alpha and beta, and mesh on its PATH. script: the lines of ``mesh``"""
     home.trust(lab)
     alpha, beta = lab.hosts[:2]
     (home.path / ".ssh/config").write_text(
@@ -109,28 +110,120 @@ def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
         f"Host *\n  User root\n  IdentityFile {lab.identity}\n  UserKnownHostsFile {home.path}/.ssh/known_hosts\n"
     )
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mesh").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mesh "$@"\n')
+    (tmp_path / "bin/mesh").write_text(f"#!/bin/sh\nmesh='{shlex.quote(sys.executable)} -m mesh'\n{script}\n")
     # The system's ssh reads the configuration of the user that it runs as, whatever HOME says.
     (tmp_path / "bin/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home.path}/.ssh/config "$@"\n')
     for program in ("mesh", "ssh"):
         (tmp_path / "bin" / program).chmod(0o755)
     home.environ["PATH"] = f"{tmp_path}/bin:{home.environ['PATH']}"
-    shell = Shell(home)
+    return Shell(home)
+
+
+def run_page(shell: Shell, name: str) -> int:
+    """Run all console blocks of a page, and compare their output; return how many commands there were."""
     count = 0
-    for language, text in blocks("tutorial.md"):
+    for language, text in blocks(name):
         if language == "console":
             for step in steps(text):
                 found = shell.run(step)
                 expected = [line for line in step.expected if line != INTERRUPT]
-                assert unmatched(expected, found) == [], step.command
+                assert unmatched(expected, found) == [], f"{step.command}\n{found}"
                 count += 1
-    assert count > 15
+    return count
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
+    assert run_page(terminal_of(home, lab, tmp_path, 'exec $mesh "$@"'), "docs/tutorial.md") > 15
+
+
+README_LINES, SENTENCE_WORDS = 150, 25
+# Commands that need a fresh machine: a test below runs the first, .ci/run the second; the third installs the package.
+ON_A_FRESH_MACHINE = ("bash examples/first-run.sh", "bash tests/run.sh", "pipx install .")
+# The README shows a terminal, where output is folded.
+FOLDING = 'case "$1" in run|exec|logs|attach) c=$1; shift; exec $mesh $c --output fold "$@";; esac; exec $mesh "$@"'
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_every_command_of_the_readme_runs(home: Home, lab: Lab, tmp_path: Path) -> None:
+    shell = terminal_of(home, lab, tmp_path, FOLDING)
+    assert run_page(shell, "README.md") >= 9
+    # In the table of commands, a run is started before it is asked about and stopped.
+    table = re.findall(r"`(mesh [^`]+)`", (REPOSITORY / "README.md").read_text().partition("| to | type |")[2])
+    listed = table[: table.index("mesh check pair") + 1]
+    assert len(listed) > 10
+    for command in listed:
+        *_, status = shell.run(Step(f"{command}; echo $?", []))
+        expected = "143" if command == "mesh attach last" else "0"  # of a run that was stopped
+        assert status == expected, command
+
+
+def test_the_first_command_of_the_readme_runs_in_a_clean_clone(home: Home, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build")
+    shutil.copytree(REPOSITORY, clone, ignore=left_out)
+    environ = {name: value for name, value in home.environ.items() if not name.startswith("PYTHON")}
+    argv = ["bash", "examples/first-run.sh"]
+    done = subprocess.run(argv, cwd=clone, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks exited 0" in done.stderr
+    assert sorted(line[:21] for line in done.stdout.splitlines()) == ["[0] hello from rank 0", "[1] hello from rank 1"]
+
+
+def test_the_first_commands_of_the_readme_are_run_by_others() -> None:
+    found = [text for language, text in blocks("README.md") if language == "sh"]
+    commands = [line.partition("#")[0].strip() for text in found for line in text.splitlines()]
+    assert commands == [*ON_A_FRESH_MACHINE]
+    assert "bash tests/run.sh" in (REPOSITORY / ".ci/run").read_text()
+
+
+def test_the_project_of_the_readme_is_read(home: Home) -> None:
+    (text,) = (text for language, text in blocks("README.md") if language == "yaml")
+    home.files(mesh__yaml=text)
+    project = load_project(home.project)
+    assert (len(project.prerun), len(project.commands), project.passed) == (2, 1, ("WANDB_*",))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page, without code, headings and markup; cells of a table are sentences."""
+    text = re.sub(r"^```.*?^```$|^    [^\n]*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\* |\| |#)", text):
+        plain = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
+        for cell in plain.split(" | ") if plain.startswith("|") else [plain]:
+            yield from re.split(r"(?<=[.!?])\s+", re.sub(r"`[^`]*`", "code", cell))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= README_LINES
+
+
+GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
+GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
+
+
+@pytest.mark.parametrize("name", GUIDES.split())
+def test_no_sentence_is_long(name: str) -> None:
+    text = (REPOSITORY / f"{name}.md").read_text()
+    assert [one for one in sentences(text) if len(one.split()) > SENTENCE_WORDS] == []
+
+
+PAGES = sorted(str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob("docs/*.md"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *PAGES])
+def test_links_between_pages_lead_somewhere(name: str) -> None:
+    page = REPOSITORY / name
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), target
 
 
 EXAMPLES = [
     (text, None if shows == "python" else output)  # None: what it prints depends on the machine
     for (language, text), (shows, output) in zip(
-        list(blocks("python.md")), [*list(blocks("python.md"))[1:], ("", "")], strict=True
+        list(blocks("docs/python.md")), [*list(blocks("docs/python.md"))[1:], ("", "")], strict=True
     )
     if language == "python"
 ]

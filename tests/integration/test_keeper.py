@@ -114,7 +114,7 @@ def test_it_is_stopped_while_a_command_is_at_work(kept: Home, lab: Lab) -> None:
     client = kept.popen("exec", "pod", "sh", "-c", f"echo up; {wait_for}; echo done")
     assert client.stdout is not None
     assert all(client.stdout.readline() for _ in range(4))
-    assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"
+    assert kept.mesh("keep", "stop").out == b"the keeper has ended\n"
     for host in lab.hosts:
         host.path("/tmp/over").touch()
     out, err = client.communicate(timeout=30)
@@ -241,7 +241,7 @@ print(none, list(coming), first.receive())
 
 def test_nothing_waits_on_hosts_once_it_is_stopped(kept: Home, lab: Lab) -> None:
     assert all(host.processes() for host in lab.hosts)
-    assert kept.mesh("keep", "stop").out == b"nothing is kept any more\n"
+    assert kept.mesh("keep", "stop").out == b"the keeper has ended\n"
     assert all(eventually(lambda h=host: not h.processes()) for host in lab.hosts)  # type: ignore[misc]
     assert kept.mesh("keep", "stop").out == b"nothing is kept\n"
 
@@ -269,7 +269,7 @@ def test_keeper_of_another_home_is_not_stopped(kept: Home, lab: Lab, tmp_path: P
     assert other.mesh("exec", "pod", "true").status == 0
     wait(other)
     assert keeper(other) != keeper(kept)
-    assert other.mesh("keep", "stop").out == b"nothing is kept any more\n"
+    assert other.mesh("keep", "stop").out == b"the keeper has ended\n"
     assert told(other) == NOTHING
     with without_logins(lab):
         assert kept.mesh("exec", "pod", "true").status == 0

@@ -117,7 +117,7 @@ def test_what_is_missing_is_told_of_all_nodes_before_anything_starts(home: Home,
         host.script("mkdir MAD")
     done = home.mesh(*on(BASIC, home, nodes), "--working-directory", "MAD")
     assert done.status == 125
-    assert f"{nodes[1].address}: prerun: " in done.err
+    assert f"{nodes[1].address}: prerun" in done.err
     assert "madengine is not found here" in done.err
     assert recorded(done.out) == {}
     install(nodes[1], RECORDER, "/root/venv/bin/madengine")

@@ -290,7 +290,7 @@ def test_special_mode_bits_that_are_dropped_are_counted_once(home: Home) -> None
 def test_wrong_words(home: Home) -> None:
     for words, message in [
         ([], "error: no cluster was named"),
-        (["local"], "error: which paths?"),
+        (["local"], "error: no path was named"),
         (["local", ""], "error: an empty path"),
         (["local", "x", "--into"], "error: --into needs a value"),
         (["local", "x", "--inot", "y"], "error: unknown option --inot; did you mean '--into'"),

@@ -69,7 +69,7 @@ def test_exec_on_a_read_only_home_works_in_tmp(pod: Home, lab: Lab) -> None:
             assert done.err.count("read-only") == 1
         started = pod.mesh("exec", "-d", "--hosts", host.address, "pod", "sh", "-c", "echo up; exit 3")
         assert started.status == 0, started.err
-        attached = pod.mesh("attach", "--from", "start")
+        attached = pod.mesh("attach", "--from", "start", started.out.decode().strip())
         assert (attached.status, attached.out) == (3, b"[0] up\n")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.remote.agent.frames import encode
+from mesh.protocol.frames import encode
 from tests.conftest import Done, Home
 from tests.lab import Lab, TestHost, eventually
 
@@ -108,6 +108,60 @@ def test_before_the_ranks_start_it_keeps_the_command_from_starting(pod: Home, la
     assert f"{rogue.address}: does not speak our protocol: ready: no interfaces" in done.err
     assert "Traceback" not in done.err
     assert record_of(pod)["ended"]
+
+
+GREETINGS = {
+    "garbled": (b'"type":"hello"\n"type":"hel', "does not speak our protocol: no frame", "`mesh check CLUSTER`"),
+    "older": (b',"protocol":1\n', "agent: speaks protocol 0, this mesh speaks 1", "mesh stop RUN"),
+    "newer": (
+        b'"protocol":1\n"protocol":2',
+        "agent: speaks protocol 2, this mesh speaks 1",
+        "pip install --upgrade mesh",
+    ),
+}
+FOLLOWINGS = {
+    "older": (b',"protocol":1\n', "journal reader: speaks protocol 0, this mesh speaks 1", "mesh stop RUN"),
+    "newer": (
+        b'"protocol":1\n"protocol":2',
+        "journal reader: speaks protocol 2, this mesh speaks 1",
+        "pip install --upgrade mesh",
+    ),
+}
+
+
+@pytest.mark.parametrize(("instead", "reason", "hint"), GREETINGS.values(), ids=GREETINGS)
+def test_an_agent_of_another_version_is_refused_with_both_versions_and_what_to_do(
+    pod: Home, lab: Lab, rogue: TestHost, instead: bytes, reason: str, hint: str
+) -> None:
+    rogue.path("/root/instead").write_bytes(instead)
+    done = pod.mesh("run", "pod", "true")
+    assert done.status == 125, done.err
+    assert_refused(done.err, rogue, reason, hint)
+    assert eventually(lambda: not [line for host in lab.hosts for line in host.processes()], 30.0)
+
+
+@pytest.mark.parametrize(("instead", "reason", "hint"), FOLLOWINGS.values(), ids=FOLLOWINGS)
+def test_a_journal_reader_of_another_version_is_refused_with_both_versions_and_what_to_do(
+    pod: Home, rogue: TestHost, instead: bytes, reason: str, hint: str
+) -> None:
+    started = pod.mesh("run", "-d", "pod", "sleep", "1000")
+    assert started.status == 0, started.err
+    try:
+        rogue.path("/root/instead").write_bytes(instead)
+        done = pod.mesh("attach", "last")
+        assert done.status == 125, done.err
+        assert_refused(done.err, rogue, reason, hint)
+    finally:
+        rogue.path("/root/instead").unlink()
+        assert pod.mesh("stop", "last").status == 0
+
+
+def assert_refused(err: str, host: TestHost, reason: str, hint: str) -> None:
+    """Check that a host is refused once, with the versions of both ends and a hint."""
+    (line,) = [line for line in err.splitlines() if "this mesh speaks" in line]
+    assert f"{host.address}: {reason}" in line
+    assert hint in err
+    assert "Traceback" not in err
 
 
 INSTEAD = {

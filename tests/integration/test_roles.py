@@ -56,7 +56,7 @@ def test_a_run_with_roles_is_left_and_found_again(pod: Home, lab: Lab, tmp_path:
     first, second = (host.address for host in lab.hosts[:2])
     wait = "while ! [ -e ~/enough ]; do sleep 0.05; done"
     actor, learner = f"actor@{second}: echo up; {wait}; exit 7", f"learner@{first}: echo up; {wait}; sleep 1000"
-    done = pod.mesh("run", "-d", "--env", "TOKEN=secret", *roles(actor, learner), "pod")
+    done = pod.mesh("run", "-d", "--env", "TOKEN=hunter2", *roles(actor, learner), "pod")
     assert done.status == 0, done.err
     run = done.out.decode().strip()
     other = elsewhere(pod, tmp_path / "state")
@@ -73,7 +73,7 @@ def test_a_run_with_roles_is_left_and_found_again(pod: Home, lab: Lab, tmp_path:
     assert f"rank 1 (actor/0) on {second} failed first" in here.err
     for state in (runs(pod) / run, tmp_path / "state/mesh/runs" / run):
         assert problems(state) == []
-        assert "secret" not in (state / "run.json").read_text()
+        assert "hunter2" not in (state / "run.json").read_text()
         spec = json.loads((state / "run.json").read_text())["spec"]
         assert [(group["label"], group["env"]) for group in spec["groups"]] == [
             ("actor", ["TOKEN"]),

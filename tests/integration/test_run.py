@@ -296,7 +296,7 @@ def test_prerun_that_fails_on_one_host_starts_nothing(pod: Home, lab: Lab) -> No
     done = pod.mesh("run", "pod", "sh", "-c", "echo started")
     assert done.status == 125
     assert done.out == b""
-    assert f"{lab.hosts[2].address}: prerun: exit 1 in " in done.err
+    assert f"{lab.hosts[2].address}: prerun[0] of mesh.yaml: exit 1 in " in done.err
     assert "no wheel for you" in done.err
     assert about(pod)["cause"] == "prepare"
 

@@ -257,7 +257,8 @@ def test_a_key_with_a_passphrase(client: Client) -> None:
 
     results = client.open(*(client.host(n % 2, identity_file=str(key)) for n in range(6)), ask=ask)
     assert [read(result) for result in results] == [b"hi\n"] * 6
-    assert asked == [f"Passphrase for {key}: "] * 2
+    again = "Wrong passphrase, 2 more tries.\n"
+    assert asked == [f"Passphrase for {key}: ", f"{again}Passphrase for {key}: "]
     assert "passphrase is missing" in str(client.error(client.host(identity_file=str(key))))
 
 

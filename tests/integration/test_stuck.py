@@ -138,7 +138,7 @@ def test_a_host_that_takes_nothing_is_lost_alone(home: Home) -> None:
         os.kill(agent, signal.SIGSTOP)
         _, err = process.communicate(timeout=50)
         assert process.returncode == 76, err
-        assert b"host local-1 (rank 1) was lost first" in err
+        assert b"lost contact with local-1 (rank 1)" in err
         assert b"local-0" not in err
         assert eventually(lambda: not lives(agent) and not lives(guardian))
     finally:

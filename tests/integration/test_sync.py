@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -359,3 +360,29 @@ def test_the_place_of_all_workspaces_may_be_a_link(pod: Home, lab: Lab) -> None:
     pushed(pod)
     assert pod.mesh("push", "--fresh", "pod").status == 0
     assert same_everywhere(lab, pod.project)
+
+
+def test_names_left_out_by_default_are_said_once_and_stay_where_an_earlier_version_has_sent_them(home: Home) -> None:
+    """An earlier version of mesh sent `.venv`, as `!.venv` does."""
+    for name in (".venv", "pkg/__pycache__", "node_modules"):
+        (home.project / name).mkdir(parents=True)
+        (home.project / name / "file").write_text("x")
+    home.files(mesh__yaml="ignore: ['!.venv', '!__pycache__']\n")
+    first = home.mesh("run", "local:1", "echo made > .venv/mine; find . -type f | sort")
+    assert b".venv/file" in first.out
+    assert "left out by default: node_modules; `ignore: ['!node_modules']` in mesh.yaml sends it" in first.err
+    home.files(mesh__yaml="grace: 5\n")
+    shutil.rmtree(home.project / "pkg/__pycache__")
+    second = home.mesh("run", "local:1", "find . -type f | sort")
+    assert [line for line in second.out.split(b"\n") if b".yaml" not in line] == [
+        b"[0] ./.venv/file",
+        b"[0] ./.venv/mine",
+        b"[0] ./pkg/__pycache__/file",
+        b"",
+    ]
+    assert "left out by default: .venv;" in second.err
+    third = home.mesh("run", "local:1", "cat .venv/file .venv/mine")
+    assert third.out == b"[0] xmade\n"
+    assert "left out by default" not in third.err
+    fresh = home.mesh("run", "--fresh", "local:1", "ls -A")
+    assert fresh.out == b"[0] mesh.yaml\n[0] pkg\n"

@@ -96,7 +96,7 @@ def test_a_killed_agent_is_a_lost_host(home: Home, eight: Lab, how: str) -> None
     eight.in_switch("ip", "link", "set", "up0", "up")
     come_back = home.mesh("attach", run)
     assert come_back.status == 76, come_back.err
-    assert f"host {third.address} (rank 3) was lost first" in come_back.err
+    assert f"lost contact with {third.address} (rank 3)" in come_back.err
 
 
 def test_a_link_that_is_cut_for_a_while_changes_nothing_and_success_is_told(home: Home, eight: Lab) -> None:

@@ -121,7 +121,7 @@ def test_a_killed_agent_keeps_no_other_user_from_a_host(ana: Home, ben: Home, ma
 def test_check_names_the_other_user(ana: Home, ben: Home, machine: Lab) -> None:
     def users() -> list[str]:
         reports = json.loads(ben.mesh("check", "--json", "pod").out)
-        return [one["told"] for report in reports for one in report["checks"] if one["name"] == "users"]
+        return [one["detail"] for report in reports for one in report["checks"] if one["name"] == "users"]
 
     assert users() == ["no run of another user; mesh's lock counts for one Unix user alone"] * 2
     first = start(ana)

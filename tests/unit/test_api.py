@@ -146,7 +146,7 @@ def test_output_goes_where_the_program_has_put_its_streams(home: Home) -> None:
         "sys.stdout, sys.stderr = cells = Cell(), Cell()\n"
         f"api.exec({WRITES!r}, cluster='local:1')\n"
         f"api.exec({WRITES!r}, cluster='local:1', output='')\n"
-        "api.logs('last')\n"
+        "api.logs(api.list_records()[0].run)\n"
         f"api.exec({WRITES!r}, cluster='local:1', json=True)\n"
         "sys.stdout, sys.stderr = own\n"
         "print(cells[0].text.replace('\\n', '|'), 'finished' in cells[0].text)\n"

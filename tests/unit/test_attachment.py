@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.detached.rules import QUIET_LIMIT_S, UnattendedRules
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import (
     CaughtUp,
@@ -30,7 +31,6 @@ from mesh.engine.attachment import Attachment
 from mesh.engine.orders import AskUser, Detach, Finish, Introduce, Order, Say, Signal
 from mesh.engine.supervisor.introduction import Introduction
 from mesh.engine.supervisor.naming import NAMING_DELAY_S
-from mesh.remote.agent.alone import QUIET, Alone
 from tests.specs import spec_of
 from tests.unit.test_supervisor import Replay, exited, finish, gone, stop
 
@@ -150,7 +150,7 @@ def test_a_host_that_is_lost_while_we_leave_keeps_nobody_where_the_others_go_on(
 def test_an_agent_that_is_told_to_end_while_we_leave_keeps_nobody_where_the_others_go_on() -> None:
     replay = Replay(hosts=3, detach=True, keep_going=True)
     replay.ready()
-    ended = PrepareFailed(time=2, node=1, step="agent", message="the agent was told to end (SIGTERM)")
+    ended = PrepareFailed(time=2, node=1, step="agent", message="the agent received SIGTERM")
     replay.handle(started(0), started(1), ended, started(2), detached(0), detached(2))
     replay.handle(*gone(1))
     assert replay.outcome().cause is Cause.DETACHED
@@ -343,7 +343,7 @@ def test_a_rank_that_fails_while_we_look_on_ends_the_others_who_are_told_why() -
     looking = Looking(hosts=3)
     assert looking.attached() == []
     assert looking.handle(exited(1, 3, at=101)) == []
-    orders = looking.tick(101.0 + QUIET)
+    orders = looking.tick(101.0 + QUIET_LIMIT_S)
     assert [(type(order), order.node) for order in orders if isinstance(order, Signal)] == [(Signal, 0), (Signal, 2)]
     assert {order.why.cause for order in orders if isinstance(order, Signal) and order.why} == {"rank"}
 
@@ -440,7 +440,7 @@ def test_a_run_that_has_a_client_is_none_to_attach_to() -> None:
 
 def test_a_run_of_which_no_host_keeps_anything_is_none() -> None:
     looking = Looking()
-    nothing = [PrepareFailed(time=100, node=n, step="tape", message="nothing is kept") for n in (0, 1)]
+    nothing = [PrepareFailed(time=100, node=n, step="journal", message="nothing is kept") for n in (0, 1)]
     assert looking.handle(*nothing) == []
     assert (looking.outcome().cause, looking.outcome().failures) == (Cause.PREPARE, (nothing[1],))
 
@@ -449,7 +449,7 @@ def test_a_host_that_keeps_nothing_while_others_do_has_lost_the_run() -> None:
     looking = Looking()
     begun = Connected(time=100, node=0, address="", machine="m")
     looking.handle(begun, started(0), exited(0, at=5), CaughtUp(time=100, node=0), *gone(0))
-    looking.handle(PrepareFailed(time=100, node=1, step="tape", message="nothing is kept"))
+    looking.handle(PrepareFailed(time=100, node=1, step="journal", message="nothing is kept"))
     assert (looking.outcome().exit_code, [lost.node for lost in looking.outcome().lost]) == (76, [1])
 
 
@@ -471,52 +471,52 @@ def test_a_lost_host_that_cannot_be_reached_either_is_lost_once_and_the_run_is_o
 
 
 def test_a_host_ends_its_other_ranks_after_one_has_failed_once_they_are_quiet() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
-    assert alone.due(10.0) is None
-    alone.ended(True, 10.0)
-    alone.printed(10.2)
-    assert alone.next() == 10.2 + QUIET
-    assert alone.due(10.6) is None
-    assert alone.due(10.2 + QUIET) == ("rank", TERM)
-    alone.is_stopped = True
-    assert alone.due(20.0) is None
-    alone.ended(True, 20.0)
-    assert alone.is_over
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    assert rules.due(10.0) == ""
+    rules.rank_ended(True, 10.0)
+    rules.printed(10.2)
+    assert rules.due_at() == 10.2 + QUIET_LIMIT_S
+    assert rules.due(10.6) == ""
+    assert rules.due(10.2 + QUIET_LIMIT_S) == "rank"
+    rules.is_stopped = True
+    assert rules.due(20.0) == ""
+    rules.rank_ended(True, 20.0)
+    assert rules.is_over
 
 
 def test_ranks_that_go_on_printing_have_the_time_to_drain_and_no_more() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
-    alone.ended(True, 10.0)
-    alone.printed(11.9)
-    assert (alone.due(11.99), alone.due(12.0)) == (None, ("rank", TERM))
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    rules.rank_ended(True, 10.0)
+    rules.printed(11.9)
+    assert (rules.due(11.99), rules.due(12.0)) == ("", "rank")
 
 
 def test_a_host_keeps_the_time_and_lets_go_on_what_may() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=50.0, keep_going=True)
-    alone.ended(True, 10.0)
-    assert (alone.next(), alone.due(49.0), alone.due(50.0)) == (50.0, None, ("timeout", TERM))
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=50.0, keep_going=True)
+    rules.rank_ended(True, 10.0)
+    assert (rules.due_at(), rules.due(49.0), rules.due(50.0)) == (50.0, "", "timeout")
 
 
 def test_ranks_that_end_well_end_nobody() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
-    alone.ended(False, 10.0)
-    assert (alone.due(100.0), alone.is_over) == (None, False)
-    alone.ended(False, 10.0)
-    assert (alone.due(100.0), alone.is_over, alone.next()) == (None, True, float("inf"))
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    rules.rank_ended(False, 10.0)
+    assert (rules.due(100.0), rules.is_over) == ("", False)
+    rules.rank_ended(False, 10.0)
+    assert (rules.due(100.0), rules.is_over, rules.due_at()) == ("", True, float("inf"))
 
 
 def test_what_fails_elsewhere_counts_like_a_rank_of_its_own_and_the_first_holds() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
-    alone.fail("lost", 10.0)
-    alone.ended(True, 10.1)
-    assert alone.due(10.0 + QUIET) == ("lost", TERM)
-    assert not alone.has_failed
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=float("inf"), keep_going=False)
+    rules.fail("lost", 10.0)
+    rules.rank_ended(True, 10.1)
+    assert rules.due(10.0 + QUIET_LIMIT_S) == "lost"
+    assert not rules.has_failed
 
 
 def test_a_run_that_keeps_going_is_not_ended_from_elsewhere() -> None:
-    alone = Alone(2, drain=DRAIN, timeout_at=float("inf"), keep_going=True)
-    alone.fail("lost", 10.0)
-    assert alone.due(100.0) is None
+    rules = UnattendedRules(2, drain=DRAIN, timeout_at=float("inf"), keep_going=True)
+    rules.fail("lost", 10.0)
+    assert rules.due(100.0) == ""
 
 
 # ---- before it is left: the agents meet

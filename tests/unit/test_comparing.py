@@ -10,6 +10,7 @@ from mesh.api import HostReport
 from mesh.check import comparing
 from mesh.cli.reports import table
 from mesh.core.findings import Finding, failed, ok, unknown, warning
+from tests.facts import facts
 
 JAX = {"program": "/usr/bin/python3", "python": "3.11.2", "jax": "0.4.30"}
 
@@ -20,7 +21,7 @@ def lines(found: Any) -> dict[int, list[tuple[str, str]]]:
 
 def versions(*each: dict[str, Any] | None, drivers: tuple[str, ...] = ("", "", "")) -> dict[int, Any]:
     pairs = enumerate(zip(each, drivers, strict=False))
-    return lines(comparing.versions({node: {"versions": one, "driver": driver} for node, (one, driver) in pairs}))
+    return lines(comparing.versions({node: facts(versions=one, driver=driver) for node, (one, driver) in pairs}))
 
 
 def test_versions() -> None:
@@ -67,7 +68,7 @@ DISK = {**NFS, "type": "ext4", "source": "/dev/sda1"}
     ],
 )
 def test_paths(each: list[dict[str, Any]], bad: dict[int, tuple[str, str]]) -> None:
-    found = comparing.paths({node: {"paths": {"/d": one}} for node, one in enumerate(each)}, ["h0", "h1", "h2"])
+    found = comparing.paths({node: facts(paths={"/d": one}) for node, one in enumerate(each)}, ["h0", "h1", "h2"])
     told = lines(found)
     assert {node: findings[0] for node, findings in told.items() if findings[0][0] != "ok"} == bad
     assert all(one.hint for node in bad for one in found[node])
@@ -75,7 +76,7 @@ def test_paths(each: list[dict[str, Any]], bad: dict[int, tuple[str, str]]) -> N
 
 
 def test_where_a_path_should_be_mounted_from() -> None:
-    found = comparing.paths({0: {"paths": {"/d": NFS}}, 1: {"paths": {"/d": {"there": False}}}}, ["h0", "h1"])
+    found = comparing.paths({0: facts(paths={"/d": NFS}), 1: facts(paths={"/d": {"there": False}})}, ["h0", "h1"])
     assert found[1][0].hint == "mount server:/a (nfs4) there, as it is on h0"
 
 

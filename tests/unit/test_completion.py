@@ -85,3 +85,9 @@ def test_a_shell_that_is_unknown(user: Home) -> None:
     done = user.mesh("completion", "csh")
     assert done.status == 2
     assert "expected one of bash, zsh, fish, found 'csh'" in done.err
+
+
+def test_runs_by_their_names(user: Home) -> None:
+    assert user.mesh("run", "--name", "lr3", "local:1", "true").status == 0
+    assert user.mesh("__complete", "logs", "l").out == b"last\nlr3\nlocal\n"
+    assert user.mesh("__complete", "init", "--template", "t").out == b"torch-ddp\n"

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from mesh.cli.parser import given_of
 from mesh.cli.program import COMMANDS
-from mesh.config.clusters import clusters_path, find_cluster, load_clusters
+from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.hosts import NoHost, expand, split
+from mesh.config.places import clusters_path
 from mesh.config.project import TEMPLATE, check_workspace, load_project
 from mesh.config.selectors import select_hosts
 from mesh.config.settings import Client, Options, given_command, run_spec
@@ -153,6 +154,10 @@ WRONG_CLUSTERS = {
         "pod:\n  port: 70000\n  hosts: [a]\n",
         "cluster.yaml:2: pod.port: expected a port (1 to 65535), found 70000",
     ),
+    "an empty port": (
+        "pod:\n  port: ''\n  hosts: [a]\n",
+        "cluster.yaml:2: pod.port: expected a port (1 to 65535), found ''",
+    ),
     "yes for a user": (
         "pod:\n  user: yes\n  hosts: [a]\n",
         "cluster.yaml:2: pod.user: expected a user name, found yes",
@@ -187,8 +192,11 @@ WRONG_CLUSTERS = {
         "cluster.yaml:3: pod.hosts[1]: expected a host name, found 'a b': 'a b' is no host name",
     ),
     "a list at the top": ("- a\n", "cluster.yaml:1: expected clusters by name, found a list"),
-    "a tab": ("pod:\n\thosts: [a]\n", "cluster.yaml:2: is no YAML: found character '\\t' that cannot start any token"),
-    "no end": ("pod: {hosts: [a\n", "cluster.yaml:2: is no YAML: expected ',' or ']', but got '<stream end>'"),
+    "a tab": (
+        "pod:\n\thosts: [a]\n",
+        "cluster.yaml:2: not valid YAML: found character '\\t' that cannot start any token",
+    ),
+    "no end": ("pod: {hosts: [a\n", "cluster.yaml:2: not valid YAML: expected ',' or ']', but got '<stream end>'"),
     "the reserved name": (
         "local:\n  hosts: [a]\n",
         None,
@@ -279,7 +287,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*Is a directory"):
         load_clusters(tmp_path, required=True)
     (tmp_path / "latin").write_bytes(b"pod: \xff\n")
-    with pytest.raises(UsageError, match="is no UTF-8 text"):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
         load_clusters(tmp_path / "latin", required=True)
     (tmp_path / "empty").write_text("")
     assert load_clusters(tmp_path / "empty", required=True).names == ()

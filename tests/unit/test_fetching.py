@@ -13,9 +13,10 @@ from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import CaughtUp, Connected, Event, Exited, Gone, Lost, PrepareFailed, Started, Tick
 from mesh.core.outcome import Cause
+from mesh.core.text import one_line
 from mesh.engine.fetching import Fetching
 from mesh.engine.orders import Say
-from mesh.remote import answers
+from mesh.protocol.questions import AskJournals
 from tests.specs import spec_of
 from tests.unit.test_attachment import anew, ordered, started
 from tests.unit.test_supervisor import exited
@@ -93,7 +94,7 @@ def test_who_cannot_be_reached_is_named_and_the_others_are_enough(event: Event) 
 
 def test_a_run_of_which_nothing_is_kept_is_told() -> None:
     taking = Taking(lasting=True)
-    taking.handle(*(PrepareFailed(time=2, node=n, step="tape", message="nothing is kept") for n in (0, 1)))
+    taking.handle(*(PrepareFailed(time=2, node=n, step="journal", message="nothing is kept") for n in (0, 1)))
     assert taking.decider.done
     assert taking.decider.outcome(900.0).cause is Cause.PREPARE
 
@@ -110,8 +111,8 @@ PLAN = {
 
 def test_what_a_host_tells_of_a_run_is_looked_at() -> None:
     def is_plan(plan: object) -> bool:
-        (tape,) = answers.answer({"question": "tapes"}, {"tapes": [{"run": "r", "plan": plan}]})["tapes"]
-        return tape["plan"] is not None
+        (journal,) = AskJournals().read({"tapes": [{"run": "r", "plan": plan}]}, one_line).tapes
+        return journal.plan is not None
 
     assert is_plan(PLAN)
     for wrong in (

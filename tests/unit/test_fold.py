@@ -24,9 +24,19 @@ def shown(found: Iterable[Folded]) -> list[str]:
 
 def fold_all(*written: tuple[int, str], ranks: int = 2, exact: bool = False) -> list[str]:
     """What is shown of chunks that come at the same moment, and of nothing more."""
-    fold = Fold(range(ranks), exact=exact)
+    fold = Fold(range(ranks), "exact" if exact else "numbers")
     found = [one for rank, text in written for one in fold.feed(rank, text.encode(), 0.0)]
     return shown([*found, *fold.tick(HOLD_S)])
+
+
+def test_numbers_as_mean_and_deviation_but_a_ranks_own_number_as_a_range() -> None:
+    fold = Fold(range(4), "mean")
+    found = []
+    for rank in range(4):
+        line = f"rank {rank}: step 3 loss 2.{50 + rank} tokens {12000 + 100 * rank} at 12:00:0{rank}\n"
+        found += fold.feed(rank, line.encode(), 0.0)
+    assert shown(found) == ["[0-3] rank 0..3: step 3 loss 2.51±0.01 tokens 12150±112 at 12:00:00..03"]
+    assert [one.is_mixed for one in found] == [True]
 
 
 # ---- which lines become one
@@ -225,7 +235,7 @@ class Screen:
     """Feeds a fold, with a clock that ticks, and keeps what it shows."""
 
     def __init__(self, *, exact: bool) -> None:
-        self.fold = Fold(range(4), exact=exact)
+        self.fold = Fold(range(4), "exact" if exact else "numbers")
         self.now = 0.0
         self.written = [""] * 4
         self.ended: set[int] = set()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.remote.agent.frames import Decoder, FrameError, encode, to_bytes, to_text
+from mesh.protocol.frames import Decoder, FrameError, encode, to_bytes, to_text
 from mesh.remote.blob import start_command
 
 JSON = st.recursive(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mesh.core.errors import MeshError
+from mesh.workspace.ignore import left_by_default
 from mesh.workspace.listing import DIRECTORY, list_workspace
 from tests.conftest import own_children
 
@@ -369,3 +370,34 @@ def test_stars_within_a_name_are_one_star(tmp_path: Path) -> None:
     make(tmp_path, "ab/c", "ab/d/c", "a/c", "x/a/c")
     (tmp_path / ".gitignore").write_text("/a**/c\n.gitignore\n")
     assert files_of_ours(tmp_path) == {b"ab/d/c", b"x/a/c"}
+
+
+def test_names_that_are_left_out_by_default(tmp_path: Path) -> None:
+    for path in (".venv/a", "b/__pycache__/c.pyc", "node_modules/d", "venv/e", "b/f"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("x")
+    found = list_workspace(tmp_path, [])
+    assert [entry.path for entry in found.entries] == [b"b", b"b/f", b"venv", b"venv/e"]
+    assert found.by_default == (".venv", "__pycache__", "node_modules")
+    assert left_by_default(tmp_path, []) == (".venv", "__pycache__", "node_modules")
+    asked = list_workspace(tmp_path, ["!.venv"])
+    assert b".venv/a" in [entry.path for entry in asked.entries]
+    assert asked.by_default == ("__pycache__", "node_modules")
+    assert left_by_default(tmp_path, ["!.venv"]) == ("__pycache__", "node_modules")
+    (tmp_path / ".meshignore").write_text("!node_modules\n__pycache__\n")
+    ruled = list_workspace(tmp_path, [])
+    assert b"node_modules/d" in [entry.path for entry in ruled.entries]
+    assert ruled.by_default == (".venv",)
+    assert left_by_default(tmp_path, []) == (".venv",)
+
+
+def test_what_git_tracks_below_names_that_are_left_out_by_default_belongs(tmp_path: Path) -> None:
+    for path in ("node_modules/tracked/a", "node_modules/other/b", "__pycache__/c"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("x")
+    for words in (["init", "-q"], ["add", "node_modules/tracked/a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    found = list_workspace(tmp_path, [])
+    paths = [entry.path for entry in found.entries]
+    assert paths == [b"node_modules", b"node_modules/tracked", b"node_modules/tracked/a"]
+    assert found.by_default == ("__pycache__",)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.remote.agent import inputs
+from mesh.agent.prerun import inputs
 from tests.unit.test_place import Place
 
 TREE = {

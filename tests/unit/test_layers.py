@@ -26,8 +26,10 @@ def test_the_check_can_fail() -> None:
     assert found("core/x.py", "import_module('mesh.engine.orders')")
     assert found("screen/x.py", "import mesh.backends.local")
     assert found("engine/x.py", "from mesh.rundir.writer import StoreSink")
-    assert found("remote/agent/x.py", "from mesh.core.run import RunSpec")
-    assert found("remote/agent/x.py", "import yaml")
+    assert found("agent/x.py", "from mesh.core.run import RunSpec")
+    assert found("agent/x.py", "import yaml")
+    assert found("protocol/x.py", "from mesh.core.run import RunSpec")
+    assert found("protocol/x.py", "import msgspec")
     assert found("config/x.py", "print('x')")
     assert not found("cli/x.py", "from mesh import api")
 

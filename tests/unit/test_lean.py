@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.remote.agent.lean import Socket, dumps, loads, quote, socketpair
+from mesh.agent.base.light import Socket, dumps, loads, quote, socketpair
 from tests.conftest import REPOSITORY
-
-AGENT = REPOSITORY / "mesh/remote/agent"
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -40,7 +38,7 @@ def test_damaged_json_where_nothing_has_imported_json() -> None:
     """Python's scanner in C then has no error of its own to raise."""
     script = """
 import sys
-from mesh.remote.agent.lean import loads
+from mesh.agent.base.light import loads
 text = b'[["a",1.5,null,true,{"k":"\\\\u00e9"}],[]]'
 for place in range(len(text)):
     for bit in range(8):
@@ -96,19 +94,20 @@ def test_sockets() -> None:
 def imported_by(module: str) -> set[str]:
     """What is there once an agent has imported one of its modules; its own by their last names."""
     show = (
-        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); import mesh.remote.agent.{module}; "
-        "print(*(name.replace('mesh.remote.agent.', '') for name in sys.modules))"
+        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); import mesh.agent.{module}; "
+        "print(*(name.replace('mesh.agent.', '') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", show], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["main", "workspace"])  # that a run begins with, and that a sync adds
+@pytest.mark.parametrize("module", ["main", "sync.apply"])  # that a run begins with, and that a sync adds
 def test_what_an_agent_imports(module: str) -> None:
     assert HEAVY.isdisjoint(imported_by(module))
 
 
 def test_what_only_some_runs_need_comes_with_those() -> None:
-    assert imported_by("main").isdisjoint({"sync", "manifest", "preparation", "shell", "devices", "network", "tape"})
-    ours = {path.stem for path in AGENT.glob("*.py")}
-    assert imported_by("guardian") & ours == {"lean", "processes", "guardian"}
+    assert imported_by("main").isdisjoint(
+        {"sync.sync", "sync.manifest", "prerun.session", "prerun.shell", "run.devices", "run.network", "link.journal"}
+    )
+    assert HEAVY.isdisjoint(imported_by("guardian"))

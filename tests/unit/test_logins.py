@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.agent.detached.logins import ends_with, kills, settings
 from mesh.core.events import Detached
 from mesh.engine.orders import Say
-from mesh.remote.agent.logins import ends_with, kills, settings
 from tests.unit.test_attachment import started
 from tests.unit.test_supervisor import Replay
 
@@ -51,7 +51,7 @@ def login(*lines: str) -> str:
     ],
 )
 def test_whom_logind_ends(texts: list[str], user: str, is_ended: bool) -> None:
-    assert kills(settings(texts), user) == is_ended
+    assert kills(*settings(texts), user) == is_ended
 
 
 def files(root: Path, **texts: str) -> str:

@@ -10,7 +10,6 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,13 +25,18 @@ from mesh.core.text import one_line
 from mesh.engine.launcher import Launcher
 from mesh.engine.run import Local, Run
 from mesh.engine.supervisor import Supervisor
-from mesh.remote import answers, messages
-from mesh.remote.agent import messages as requests
-from mesh.remote.agent.errand import NO_ANSWER
-from mesh.remote.agent.frames import Decoder, FrameError, encode
-from mesh.remote.agent.main import Agent
+from mesh.protocol import questions
+from mesh.protocol.answers import ANSWERS, LACKS_BYTES
+from mesh.protocol.answers import Failed as FailedMessage
+from mesh.protocol.answers import Serving as ServingMessage
+from mesh.protocol.frames import Decoder, FrameError, encode
+from mesh.protocol.journal import JOURNAL_VERSION, OF_JOURNAL
+from mesh.protocol.messages import PROTOCOL_VERSION, VersionError
+from mesh.protocol.records import Record
+from mesh.protocol.requests import Introduce, Lock
+from mesh.protocol.tables import REQUESTS
+from mesh.remote.events import event_of
 from mesh.remote.following import Following
-from mesh.remote.telling import event_of
 from tests.scripted import ScriptedBackend, ScriptedChannel, prints
 from tests.specs import spec_of
 from tests.unit.test_session import BEGIN, Recorder, begun
@@ -76,38 +80,30 @@ STACK = {
     "frames": [["f", "a.py", 3]],
     "of": [[0, 17]],
 }
-CHECK = {
-    "question": "check",
-    "project": "p",
-    "env": {},
-    "venv": "",
-    "devices": [],
-    "lock": True,
-    "worker": False,
-    "paths": ["/a"],
-    "programs": ["uv"],
-}
 TOOL = {"machine": "x86_64", "hash": "ab", "path": "/py-spy"}
+STACKS = {"ranks": [{"rank": 0, "ended": True}], "silent": False, "stacks": [STACK], "notes": [["short", ""]]}
 # Each question with an answer to it.
-ANSWERS: list[tuple[dict[str, Any], Any]] = [
-    (CHECK, HOST),
-    ({"question": "listen", "key": "00", "ports": [0, -1]}, {"ports": [4000, "it is in use there"]}),
-    ({"question": "try", "key": "00", "targets": [["a", 1]]}, {"tried": [["silent", ""]]}),
-    ({"question": "hush"}, {}),
-    ({"question": "worker"}, {"number": 3}),
-    ({"question": "gpus"}, {"gpus": 8}),
-    ({"question": "runs"}, {"runs": [RUN], "orphans": [{"run": "o", "told": "sleep (pid 4)"}]}),
-    ({"question": "tapes"}, {"tapes": [{"run": "r", "plan": {"hosts": ["a"]}}]}),
-    ({"question": "detach", "run": "r"}, {"told": [RUN]}),
-    ({"question": "pass", "run": "r", "signal": 10, "ranks": None, "id": "i"}, {"told": [{"ranks": {"0": 2}}]}),
-    ({"question": "clean", "dry_run": True}, {"found": [{"what": "/a", "bytes": 3, "stays": False}]}),
-    ({"question": "stop", "run": "r", "grace": None}, {"stopped": [{"run": "r", "node": 0}], "left": ["r"]}),
-    ({"question": "stacks", "run": "r", "tool": TOOL}, {"wants": "ab"}),
+QUESTIONS: list[tuple[questions.Question[Any], Any]] = [
     (
-        {"question": "stacks", "run": "r", "tool": TOOL},
-        {"ranks": [{"rank": 0, "ended": True}], "silent": False, "stacks": [STACK], "notes": [["short", ""]]},
+        questions.Check(
+            project="p", env={}, venv="", devices=[], lock=True, worker=False, paths=["/a"], programs=["uv"]
+        ),
+        HOST,
     ),
-    ({"question": "pull", "paths": ["a"]}, {}),
+    (questions.Listen(key="00", ports=[0, -1]), {"ports": [4000, "it is in use there"]}),
+    (questions.Try(key="00", targets=[questions.Target(address="a", port=1)]), {"tried": [["silent", ""]]}),
+    (questions.Hush(), {}),
+    (questions.AskWorker(), {"number": 3}),
+    (questions.AskGpus(), {"gpus": 8}),
+    (questions.AskRuns(), {"runs": [RUN], "orphans": [{"run": "o", "told": "sleep (pid 4)"}]}),
+    (questions.AskJournals(), {"tapes": [{"run": "r", "plan": {"hosts": ["a"]}}]}),
+    (questions.Detach(run="r"), {"told": [RUN]}),
+    (questions.Pass(run="r", signal=10, ranks=None, id="i"), {"told": [{"ranks": {"0": 2}}]}),
+    (questions.AskLeftovers(dry_run=True), {"found": [{"what": "/a", "bytes": 3, "stays": False}]}),
+    (questions.Stop(run="r", grace=None), {"stopped": [{"run": "r", "node": 0}], "left": ["r"]}),
+    (questions.AskStacks(run="r", tool=TOOL), {"wants": "ab"}),
+    (questions.AskStacks(run="r", tool=TOOL), STACKS),
+    (questions.Pull(paths=["a"]), {}),
 ]
 END = {"rank": RANK, "time": NOW, "signal": 9, "oom": False, "last": False, "printed": {"stdout": 3}}
 LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "ab", "head": ["ab"], "tail": ["ab"]}]
@@ -115,7 +111,7 @@ OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
-    "hello": {"time": NOW, "machine": MACHINE, "pid": 12},
+    "hello": {"protocol": PROTOCOL_VERSION, "time": NOW, "machine": MACHINE, "pid": 12},
     "locked": {"tree": "ab", "bare": False, "cgroup": "/sys/fs/cgroup/x", "ports": [], "others": OTHERS},
     "busy": {"owner": {"run": "other", "user": "me", "machine": "m", "since": NOW, "command": "true"}},
     "lacks": {"attempt": 0},
@@ -302,7 +298,7 @@ def test_no_message_breaks_a_session(kind: str) -> None:
 JOURNAL: dict[str, dict[str, Any]] = {
     **{kind: TOLD[kind] for kind in ("started", "exited", "failed", "notice", "gone", "beat")},
     "output": {"rank": RANK, "stream": "stdout", "at": 3},
-    "following": {"time": NOW, "machine": MACHINE, "is_on": True},
+    "following": {"protocol": PROTOCOL_VERSION, "time": NOW, "machine": MACHINE, "is_on": True},
     "caught-up": {},
     "no-agent": {"left": [], "why": "", "time": NOW},
     "no-tape": {"state": "running", "about": {"machine": "m"}},
@@ -323,7 +319,17 @@ def test_what_a_journal_has_is_in_the_table(kind: str) -> None:
 
 
 def test_every_message_of_a_journal_is_tried() -> None:
-    assert set(JOURNAL) == set(messages.OF_JOURNAL)
+    assert set(JOURNAL) == {message.NAME for message in OF_JOURNAL}
+
+
+def test_a_journal_that_cannot_be_read_there_ends_the_attempt_to_attach() -> None:
+    versions = f"speaks journal {JOURNAL_VERSION + 1}, this mesh speaks {JOURNAL_VERSION}"
+    error = VersionError(f"agent: {versions}", "upgrade the older one")
+    failed = FailedMessage(step="agent", message=str(error), hint=error.hint, time=NOW)
+    (event,) = following(encode(failed.header())).events()
+    assert isinstance(event, PrepareFailed)
+    assert (event.step, event.message, event.hint) == ("attach", str(error), error.hint)
+    assert versions in event.message
 
 
 def following(*told: bytes) -> Following:
@@ -339,7 +345,7 @@ def asked(*told: bytes) -> Any:
     """A session whose agent was asked for all that there is."""
     channel, talk = begun(*told)
     talk._asked.begin(0)
-    for kind in ("lock", "introduce"):
+    for kind in (Lock, Introduce):
         talk._asked.note(kind)
     talk._asked.prepare(1)
     talk._asked.send(0)
@@ -347,7 +353,7 @@ def asked(*told: bytes) -> Any:
     talk._asked.fetch(1)
     talk._asked.start([RANK])
     talk._asked.give(RANK, 1)
-    talk._asked.ask({"question": "hush"}, has_enclosed=False)
+    talk._asked.ask(questions.Hush(), has_enclosed=False)
     talk._asked.end()
     talk._is_locking = talk._is_preparing = False
     return channel, talk
@@ -360,12 +366,10 @@ def test_what_agents_send_is_in_the_table(kind: str) -> None:
 
 
 def test_every_message_of_the_table_is_tried() -> None:
-    assert set(TOLD) == set(messages.ANSWERS)
+    assert set(TOLD) == {message.NAME for message in ANSWERS}
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*messages.ANSWERS} - {"beat", "notice", "stopped", "failed", "no-door", "clear", "gone"})
-)
+@pytest.mark.parametrize("name", sorted({*TOLD} - {"beat", "notice", "stopped", "failed", "no-door", "clear", "gone"}))
 def test_what_nobody_has_asked_for_is_refused(name: str) -> None:
     _, talk = begun(encode({"type": name, **TOLD[name]}, DATA.get(name, b"")))
     talk._may_come_back = False
@@ -374,22 +378,27 @@ def test_what_nobody_has_asked_for_is_refused(name: str) -> None:
     assert "does not speak our protocol" in lost.reason
 
 
-@pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=[question["question"] for question, _ in ANSWERS])
-def test_answers(question: dict[str, Any], answer: Any) -> None:
-    assert answers.answer(question, answer) is not None
+@pytest.mark.parametrize(("question", "answer"), QUESTIONS, ids=[question.NAME for question, _ in QUESTIONS])
+def test_answers(question: questions.Question[Any], answer: Any) -> None:
+    assert isinstance(question.read(answer, one_line), Record)
     for changed in mutations(answer):
         with contextlib.suppress(FrameError):
-            assert _is_plain(answers.answer(question, changed))
+            assert _is_plain(question.read(changed, one_line))
+
+
+def test_every_question_is_tried() -> None:
+    assert {type(question) for question, _ in QUESTIONS} == set(questions.QUESTIONS)
 
 
 @pytest.mark.parametrize("spoof", SPOOFS)
 def test_texts_of_a_host_are_one_plain_line(spoof: str) -> None:
     for kind, fields in TOLD.items():
-        found = messages.read(messages.ANSWERS, {"type": kind, **_with_texts(fields, spoof)}) if kind in SHOWN else {}
-        assert _is_plain(found), found
-    for question, answer in ANSWERS:
+        if kind in SHOWN:
+            found = ANSWERS.read({"type": kind, **_with_texts(fields, spoof)}, one_line)
+            assert _is_plain(found), found
+    for question, answer in QUESTIONS:
         with contextlib.suppress(FrameError):  # a text of which only a few can be
-            assert _is_plain(answers.answer(question, _with_texts(answer, spoof)))
+            assert _is_plain(question.read(_with_texts(answer, spoof), one_line))
 
 
 SHOWN = ("hello", "busy", "unfetched", "decided", "notice", "clear", "gone", "no-door", "no-agent")
@@ -405,6 +414,8 @@ def _with_texts(value: Any, text: str) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Whether every text in it is for people."""
+    if isinstance(value, Record):
+        return _is_plain(value.items())
     if isinstance(value, Mapping):
         return all(_is_plain(item) for item in value.values())
     if isinstance(value, list | tuple):
@@ -456,7 +467,7 @@ def test_compressed_data_is_not_unpacked_beyond_its_limit() -> None:
     tracemalloc.start()
     try:
         (lost,) = [event for event in talk.events() if isinstance(event, Lost)]
-        assert tracemalloc.get_traced_memory()[1] < 4 * messages.LACKS_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 4 * LACKS_BYTES
     finally:
         tracemalloc.stop()
     assert "does not end within" in lost.reason
@@ -472,7 +483,7 @@ def test_a_header_is_read_as_long_as_it_may_be() -> None:
         Decoder({}, 50).feed(frame)
 
 
-REQUEST = st.sampled_from(sorted(requests.REQUESTS))
+REQUEST = st.sampled_from(sorted({"ask", *(message.NAME for message in REQUESTS)}))
 ANYTHING = st.recursive(
     st.sampled_from(IMPOSSIBLE) | st.text(max_size=5) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -484,22 +495,13 @@ ANYTHING = st.recursive(
 @given(REQUEST, st.dictionaries(st.sampled_from(["n", "rank", "argv", "grace", "signal", "question", "run"]), ANYTHING))
 def test_a_request_is_as_the_table_has_it_or_refused(kind: str, fields: dict[str, Any]) -> None:
     with contextlib.suppress(FrameError):
-        found = requests.request({**fields, "type": kind})
-        assert requests.request(found) == found
-
-
-def test_stacks_that_nobody_could_look_at_are_an_answer() -> None:
-    """A signal for the ranks ends the process that looks at them."""
-    sent: list[dict[str, Any]] = []
-    agent = SimpleNamespace(out=SimpleNamespace(send=sent.append))
-    Agent._send_stacks(agent, NO_ANSWER)  # type: ignore[arg-type]
-    checked = answers.answer({"question": "stacks"}, sent[0]["answer"], has_enclosed=False)
-    assert checked["notes"] == [[NO_ANSWER["error"], NO_ANSWER["hint"]]]
+        found = REQUESTS.read({**fields, "type": kind})
+        assert REQUESTS.read(found.header()) == found
 
 
 def test_an_event_is_made_from_the_fields_of_its_message() -> None:
-    header = {"type": "serving", "tree": 3, "port": 4711}
-    event = event_of(header, b"", node=1, sent=0, lacks_bytes=0, offset=0.0)
+    message = ServingMessage(tree=3, port=4711)
+    event = event_of(message, b"", node=1, sent=0, lacks_bytes=0, offset=0.0)
     assert event == Serving(time=event.time, node=1, tree=3, port=4711)
 
 

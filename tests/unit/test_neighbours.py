@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mesh.remote.agent import neighbours
-from mesh.remote.agent.lean import dumps
+from mesh.agent.base.light import dumps
+from mesh.agent.control import neighbours
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.root  # files of other users are made
@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NOTE_OF_ANOTHER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from mesh.remote.agent import neighbours
+from mesh.agent.control import neighbours
 os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 neighbours.PLACES = (sys.argv[3],)
 note = neighbours.Announcement("run-7")
@@ -64,7 +64,7 @@ def run_of_another(place: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def told() -> list[tuple[str, str]]:
-    return [(other["user"], other["run"]) for other in neighbours.others()]
+    return [(other.user, other.run) for other in neighbours.others()]
 
 
 def forge(place: Path, *, owner: int = OTHER.pw_uid, **changes: Any) -> int:
@@ -143,7 +143,7 @@ def test_a_note_that_is_believed(place: Path) -> None:
         {"since": 1e300},
         {"since": 5e11},
         {"since": True},
-        {"padding": "x" * neighbours.MOST_BYTES},
+        {"padding": "x" * neighbours.FILE_BYTES},
     ],
     ids=lambda changes: f"{next(iter(changes.items()))}"[:30],
 )

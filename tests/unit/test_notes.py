@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from mesh.remote.agent import notes
-from mesh.remote.agent.lean import dumps
-from mesh.remote.agent.processes import look_at
+from mesh.agent.base.light import dumps
+from mesh.agent.process import notes
+from mesh.agent.process.processes import look_at
 
 
 def note_of(path: Path, session: int, start: int) -> notes.Note:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mesh.app.owner import Owners
+from mesh.protocol.answers import Owner
 
 RUN = "20261123-142831-cadcd3"
 
@@ -32,22 +33,22 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_recorded_end_is_the_end(directory: Path, about: dict[str, object], is_over: bool) -> None:
     (directory / "run.json").write_text(json.dumps(about))
-    assert Owners().is_dead({"run": RUN}) is is_over
+    assert Owners().is_dead(Owner(run=RUN)) is is_over
 
 
 def test_runs_of_other_machines_are_not_known(directory: Path) -> None:
-    assert not Owners().is_dead({"run": "20261123-142831-000000"})
+    assert not Owners().is_dead(Owner(run="20261123-142831-000000"))
 
 
 def test_a_name_that_is_no_run_is_looked_for_nowhere(directory: Path) -> None:
     (directory / "run.json").write_text('{"ended": 1000.0}')
-    assert not Owners().is_dead({"run": f"../runs/{RUN}"})
-    assert not Owners().is_dead({})
+    assert not Owners().is_dead(Owner(run=f"../runs/{RUN}"))
+    assert not Owners().is_dead(Owner())
 
 
 def test_one_command_reads_each_run_once(directory: Path) -> None:
     (directory / "run.json").write_text('{"ended": 1000.0}')
     owners = Owners()
-    assert owners.is_dead({"run": RUN})
+    assert owners.is_dead(Owner(run=RUN))
     (directory / "run.json").unlink()
-    assert owners.is_dead({"run": RUN})
+    assert owners.is_dead(Owner(run=RUN))

@@ -25,14 +25,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mesh.remote import agent
-from mesh.remote.agent.manifest import BadChanges, Manifest, OtherBase
-from mesh.remote.agent.packs import BadPack
-from mesh.remote.agent.questions import _stagings
-from mesh.remote.agent.state import known_tree
-from mesh.remote.agent.store import Store
-from mesh.remote.agent.workspace import Workspace
+from mesh.agent.ask.clean import _stagings
+from mesh.agent.base.directories import known_tree
+from mesh.agent.sync.apply import Workspace
+from mesh.agent.sync.contents import Store
+from mesh.agent.sync.manifest import BadChanges, Manifest, OtherBase
+from mesh.agent.sync.packs import BadPack
 from tests.agent.conftest import PYTHONS
+from tests.conftest import REPOSITORY
 
 Tree = dict[bytes, "Tree | bytes | tuple[str, bytes]"]
 Row = list[Any]
@@ -195,7 +195,7 @@ class Place:
         base = known_tree(str(self.record))
         base = base if base in self.known else ""
         self.known[hash_of(text_of(entries))] = entries
-        lacks: list[dict[str, Any]] = workspace.plan(changes(self.known.get(base, []), entries, base))["lacks"]
+        lacks: list[dict[str, Any]] = workspace.plan(changes(self.known.get(base, []), entries, base))
         return lacks
 
     def pack(self, lacks: list[dict[str, Any]]) -> str:
@@ -219,10 +219,10 @@ class Place:
                 packs.append(self.pack(lacks))
                 workspace = self.open()
             answer = workspace.apply(packs, fresh, step)
-            lacks = answer.get("lacks", [])
+            lacks = answer.lacks
             if not lacks:
-                assert answer["tree"] == known_tree(str(self.record)) == hash_of(text_of(manifest(self.here)[0]))
-                return {**answer, "asked": asked}
+                assert answer.tree == known_tree(str(self.record)) == hash_of(text_of(manifest(self.here)[0]))
+                return {"changed": answer.changed, "asked": asked}
             asked += [lack["hash"] for lack in lacks]
         raise AssertionError("it never has enough")
 
@@ -432,7 +432,7 @@ def test_a_tree_deeper_than_python_recurses(place: Place) -> None:
     deep = "/".join("d" * (sys.getrecursionlimit() + 50))
     entries = [[deep[: n + 1], "d", 0o755, 0, 0, ""] for n in range(0, len(deep), 2)]
     place.open().plan(changes([], entries))
-    assert place.open().apply([])["changed"] == len(entries)
+    assert place.open().apply([]).changed == len(entries)
     assert (place.there / deep).is_dir()
     place.open().plan(changes([], []))
     place.open().apply([])
@@ -712,7 +712,7 @@ def test_contents_that_vanish_between_plan_and_apply_are_asked_for(place: Place)
     workspace = place.open()
     assert place.plan(workspace) == []
     (place.there / "a").write_bytes(b"2")
-    lacks = workspace.apply([])["lacks"]
+    lacks = workspace.apply([]).lacks
     assert lacks == [{"hash": hash_of(b"1"), "size": 1}]
     assert (place.there / "a").exists()
     workspace.apply([place.pack(lacks)])  # which is told of again: nobody remembers the plan but its file
@@ -762,14 +762,14 @@ def test_hosts_that_share_the_file_system_write_once(place: Place) -> None:
     lacks = place.plan(one)
     assert place.plan(two) == lacks
     pack = place.pack(lacks)
-    assert one.apply([pack])["changed"] == 2
+    assert one.apply([pack]).changed == 2
     after = (place.there / "a").lstat()
     late = place.open()
     old = place.known[next(tree for tree in place.known if tree != known_tree(str(place.record)))]
     new = place.known[known_tree(str(place.record))]
-    assert late.plan(changes(old, new, hash_of(text_of(old))))["lacks"] == []  # it told of what it had before
+    assert late.plan(changes(old, new, hash_of(text_of(old)))) == []  # it told of what it had before
     for workspace in (place.open(), late):
-        assert workspace.apply([pack])["changed"] == 0
+        assert workspace.apply([pack]).changed == 0
     assert (place.there / "a").lstat() == after
 
 
@@ -910,7 +910,7 @@ def test_a_large_file_that_changed_a_little_is_asked_for_by_blocks(place: Place)
         "head": [hash_of(block) for block in blocks],
         "tail": [hash_of(block) for block in ends],
     }
-    assert place.open().apply([delta(place, old, new)])["changed"] == 1
+    assert place.open().apply([delta(place, old, new)]).changed == 1
     assert seen(place.there) == seen(place.here)
 
 
@@ -921,7 +921,7 @@ def test_a_base_that_the_host_changed_meanwhile_is_no_base(place: Place) -> None
     with (place.there / "model").open("r+b") as file:
         file.write(b"edited")
     os.utime(place.there / "model", ns=(before.st_mtime_ns, before.st_mtime_ns))
-    assert place.open().apply([delta(place, old, new)]) == {"lacks": [{"hash": hash_of(new), "size": len(new)}]}
+    assert place.open().apply([delta(place, old, new)]).lacks == [{"hash": hash_of(new), "size": len(new)}]
     place.sync()
     assert seen(place.there) == seen(place.here)
 
@@ -1001,14 +1001,14 @@ def test_a_store_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from agent.state import known_tree
-from agent.workspace import Workspace
+from mesh.agent.base.directories import known_tree
+from mesh.agent.sync.apply import Workspace
 there, record, store, changes, pack = sys.argv[2:]
 workspace = Workspace(there, record, store)
 with open(changes, "rb") as file:
-    lacks = workspace.plan(file.read())["lacks"]
+    lacks = workspace.plan(file.read())
 answer = Workspace(there, record, store).apply([pack])
-print(json.dumps([len(lacks), answer["files"], answer["tree"] == known_tree(record)]))
+print(json.dumps([len(lacks), answer.files, answer.tree == known_tree(record)]))
 """
 
 
@@ -1018,7 +1018,7 @@ def test_each_python(place: Place, version: str) -> None:
     entries, contents = manifest(place.here)
     (place.directory / "changes").write_bytes(changes([], entries))
     write_pack(place.directory / "pack", contents)
-    folder = str(Path(agent.__file__).parent.parent)
+    folder = str(REPOSITORY)
     paths = [place.there, place.record, place.store, place.directory / "changes", place.directory / "pack"]
     command = [PYTHONS[version], "-I", "-W", "error", "-c", SCRIPT, folder, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

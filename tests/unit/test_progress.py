@@ -18,12 +18,11 @@ from mesh.core.events import (
     Notice,
     Output,
     PrepareFailed,
-    Preparing,
-    Sending,
     Started,
     Stream,
     Synced,
 )
+from mesh.core.progress import Preparing, Sending
 from mesh.core.pull import Pulled, Pulling
 from mesh.screen.output import Style
 from mesh.screen.progress import Progress

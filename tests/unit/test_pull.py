@@ -21,12 +21,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mesh.agent.ask.pull import Pull
 from mesh.core.errors import PathRefused
 from mesh.core.events import Event, PrepareFailed
 from mesh.core.pull import NotPulled, Offer, Pulled
 from mesh.engine.receiver import Receiver
-from mesh.remote.agent.frames import FrameError, encode
-from mesh.remote.agent.pull import Pull
+from mesh.protocol.frames import FrameError, encode
 from mesh.workspace.manifest import hash_of
 from mesh.workspace.pulled import PulledFiles, part_of
 from tests.unit.test_place import Editor

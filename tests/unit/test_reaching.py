@@ -12,9 +12,13 @@ from mesh.check.vetting import Vetted
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Answered, Connected, Event, Gone, Interrupted, Lost, PrepareFailed, Tick
 from mesh.core.findings import Finding
-from mesh.core.question import Question
 from mesh.engine.inquiry import Inquiry
+from mesh.engine.orders import Ask
+from mesh.engine.question import Question
 from mesh.engine.supervisor import Supervisor
+from mesh.protocol.questions import AskRuns, Listen, Try
+from mesh.protocol.replies import Ports, Trial, Tried
+from tests.facts import facts
 from tests.specs import spec_of
 
 HOSTS = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
@@ -32,25 +36,28 @@ def found(
 ) -> dict[int, list[Finding]]:
     """What is found where these tries fail, by source and target; master: those of the first host's second port."""
     network = Network(place_ranks(HOSTS), "00", master_port)
-    inquiry = Inquiry(place_ranks(HOSTS), Question(message={"question": "check"}), then=network.then)
+    inquiry = Inquiry(place_ranks(HOSTS), Question(message=AskRuns()), then=network.then)
     inquiry.handle(Tick(time=0, monotonic=0))
     for node in range(3):
         event = Connected(time=0, node=node, address=address.format(node), machine=f"m{node}")
         inquiry.handle(event)
     for node in range(3):
-        facts = {"addresses": [["eth0", f"10.0.0.{node}", mtus[node]], ["lo", "127.0.0.1", 65536]]}
-        inquiry.handle(Answered(time=0, node=node, answer=facts, clock=0))
+        addresses = [["eth0", f"10.0.0.{node}", mtus[node]], ["lo", "127.0.0.1", 65536]]
+        inquiry.handle(Answered(time=0, node=node, answer=facts(addresses=addresses), clock=0))
     orders = []
     for node in range(3):
-        listens = {"ports": list(ports) if node == 0 else [40000]}
+        listens = Ports(ports=list(ports) if node == 0 else [40000])  # type: ignore[arg-type]
         orders = inquiry.handle(Answered(time=0, node=node, answer=listens, clock=0))
     for order in orders:
+        assert isinstance(order, Ask)
+        assert isinstance(order.question, Try)
         tried = []
-        for place, port in order.question["targets"]:
-            how = (master or {}).get(order.node, "") if port in ports[1:] else ""
-            target = int(place[-1])
-            tried.append([how or (bad.get((order.node, target), "") if port == 40000 else ""), f"10.0.0.{order.node}"])
-        inquiry.handle(Answered(time=0, node=order.node, answer={"tried": tried}, clock=0))
+        for target in order.question.targets:
+            how = (master or {}).get(order.node, "") if target.port in ports[1:] else ""
+            is_first = target.port == 40000
+            how = how or (bad.get((order.node, int(target.address[-1])), "") if is_first else "")
+            tried.append(Trial(how=how, detail=f"10.0.0.{order.node}"))
+        inquiry.handle(Answered(time=0, node=order.node, answer=Tried(tried=tried), clock=0))
     return {node: list(findings) for node, findings in network.findings(inquiry).items()}
 
 
@@ -111,15 +118,16 @@ def test_rounds_of_questions() -> None:
     """The next one is asked once nobody owes an answer; hosts leave together, and who is lost is not waited for."""
     asked: list[int] = []
 
-    def then(inquiry: Inquiry) -> dict[int, dict[str, object]]:
-        asked.append(len(inquiry.rounds))
-        return {node: {"question": len(inquiry.rounds)} for node in range(3)} if len(inquiry.rounds) < 3 else {}
+    def then(inquiry: Inquiry) -> dict[int, Listen]:
+        count = len(inquiry.rounds)
+        asked.append(count)
+        return dict.fromkeys(range(3), Listen(key="", ports=[count])) if count < 3 else {}
 
-    inquiry = Inquiry(place_ranks(HOSTS), Question(message={"question": 0}), then=then)
+    inquiry = Inquiry(place_ranks(HOSTS), Question(message=Listen(key="", ports=[0])), then=then)
 
     def questions(*events: object) -> list[object]:
         orders = [order for event in events for order in inquiry.handle(event)]  # type: ignore[arg-type]
-        return [(order.node, getattr(order, "question", {}).get("question", "leave")) for order in orders]  # type: ignore[union-attr]
+        return [(order.node, order.question.ports[0] if isinstance(order, Ask) else "leave") for order in orders]  # type: ignore[attr-defined, union-attr]
 
     def answers(*nodes: int) -> list[Answered]:
         return [Answered(time=1, node=node, answer={}, clock=0.0) for node in nodes]
@@ -139,31 +147,6 @@ def test_rounds_of_questions() -> None:
     assert [sorted(each) for each in inquiry.rounds] == [[0, 2], [0], [0]]
 
 
-FACTS = {
-    "user": "me",
-    "python": "3.11.2",
-    "bash": True,
-    "problem": "",
-    "place": "/root",
-    "disk_free": 1 << 40,
-    "disk_total": 1 << 40,
-    "inodes_free": -1,
-    "memory_free": 1,
-    "memory_total": 1,
-    "name": {"name": "h"},
-    "devices": {},
-    "versions": None,
-    "worker": None,
-    "ends_with": "",
-    "others": [],
-    "sees_others": True,
-    "driver": "",
-    "paths": {},
-    "programs": {},
-    "addresses": [],
-}
-
-
 class TestVetted:
     """A run that is checked first."""
 
@@ -181,10 +164,10 @@ class TestVetted:
 
     def test_a_fit_host_is_locked_after_its_answer(self) -> None:
         assert self.replay()[1] == ["Ask"]
-        assert self.replay(Answered(time=1, node=0, answer=FACTS, clock=0))[1] == ["Ask", "Lock"]
+        assert self.replay(Answered(time=1, node=0, answer=facts(), clock=0))[1] == ["Ask", "Lock"]
 
     def test_another_one_never(self) -> None:
-        full = Answered(time=1, node=0, answer={**FACTS, "disk_free": 0}, clock=0)
+        full = Answered(time=1, node=0, answer=facts(disk_free=0), clock=0)
         vetted, orders = self.replay(full, Tick(time=9, monotonic=9), Gone(time=9, node=0, left=(), stays=()))
         assert orders[:2] == ["Ask", "Tell"]
         assert "Lock" not in orders

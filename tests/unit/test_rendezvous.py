@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mesh.agent.ask import gpus
+from mesh.agent.run import network
 from mesh.api.inquiries import agreed
 from mesh.core.cluster import Cluster, Host, Placement, place_ranks
 from mesh.core.errors import MeshError
@@ -19,7 +21,6 @@ from mesh.core.run import Launch, RunSpec
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
 from mesh.engine.wrapping import host_command
 from mesh.remote import meshrun
-from mesh.remote.agent import gpus, network
 from mesh.rundir.about import describe
 from tests.specs import spec_of
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from mesh.core.cluster import Host, place_ranks
 from mesh.core.events import Output, Started, Stream
+from mesh.core.masking import Masker, Secrets
 from mesh.core.outcome import Cause, Outcome
 from mesh.rundir.grep import MATCH_CHARACTERS, LineFilter, matches
 from mesh.rundir.layout import INDEX, RECORD
 from mesh.rundir.records import State, read_record
 from mesh.rundir.replay import Replay
+from mesh.rundir.resuming import read_left
 from mesh.rundir.writer import INDEX_MERGE_S, StoreSink
 from tests.specs import spec_of
 
@@ -286,3 +288,24 @@ def test_matches_in_pieces(text: str, cuts: list[int], pattern: str) -> None:
 def test_colours_do_not_hide_a_line() -> None:
     one = Output(time=1, node=0, rank=0, stream=Stream.STDOUT, data=b"\x1b[31mERROR\x1b[0m: x\r\nno\n")
     assert [o.data for o in LineFilter(re.compile("^ERROR: x$")).feed(one)] == [b"\x1b[31mERROR\x1b[0m: x\r\n"]
+
+
+def test_a_directory_with_masks_counts_the_bytes_of_the_hosts_wherever_a_crash_has_cut_its_logs(tmp_path: Path) -> None:
+    secrets = Secrets(["correct horse"])
+    printed = b"one correct horse two correct horsecorrect horse three"
+    sink = store_in(tmp_path)
+    masker = Masker(secrets)
+    for piece in [*masker.feed(printed), *masker.end()]:
+        event = Output(time=1.0, node=0, rank=0, stream=Stream.STDOUT, data=piece.data, taken=piece.taken)
+        sink.handle(event)
+    sink.close()
+    directory = tmp_path / RUN
+    log = directory / "logs/rank-0000.out"
+    masked = secrets.data(printed)
+    assert log.read_bytes() == masked
+    for size in range(len(masked), -1, -1):
+        os.truncate(log, size)
+        have = read_left(read_record(directory), -1).have[0, Stream.STDOUT]
+        # What follows on the host gives the rest of the log; a mask that was cut counts as one that is there.
+        assert secrets.data(printed[:have]).startswith(masked[:size])
+        assert len(secrets.data(printed[:have])) - size in (0, 1, 2)

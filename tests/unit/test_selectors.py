@@ -20,6 +20,7 @@ from mesh.core.events import PrepareFailed
 from mesh.core.outcome import Cause, Outcome
 from mesh.hosts import sources
 from mesh.hosts.interfaces import Purpose
+from mesh.protocol.replies import Plan
 
 FILE = """\
 pod:
@@ -260,9 +261,10 @@ def test_only_the_source_of_a_wrong_host_forgets(path: str, monkeypatch: pytest.
 def test_a_host_cannot_name_hosts_in_no_file(path: str) -> None:
     """A detached run that only hosts have is on a cluster of theirs by name; mesh would connect to its hosts."""
     asked = choose_cluster("pod", Options(), path)
-    for told, hosts_told, trusted in (
+    for reported, hosts, trusted in (
         ("@evil", ["evil"], "pod"),
         ("pod:0,@evil", ["tpu-0"], "pod"),
         ("pod:0-1", ["tpu-0"], "pod:0-1"),
     ):
-        assert _cluster_of({"cluster": told, "hosts": hosts_told}, asked, path) == trusted
+        plan = Plan(cluster=reported, hosts=hosts, command=["true"], nproc=1)
+        assert _cluster_of(plan, asked, path) == trusted

@@ -1,4 +1,4 @@
-"""What a session puts on the wire, and how much of it at once."""
+"""The messages that a session sends, and how many bytes at once."""
 
 from __future__ import annotations
 
@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from mesh.core.events import Connected, Event, Lost, Reconnected, Reconnecting
 from mesh.core.interfaces import Farewell
-from mesh.core.run import Rules
-from mesh.remote.agent.frames import Decoder, encode
-from mesh.remote.begin import Begin, Rank
+from mesh.protocol.frames import Decoder, encode
+from mesh.protocol.messages import PROTOCOL_VERSION
+from mesh.protocol.requests import RankStart
 from mesh.remote.sender import PIECE_BYTES
 from mesh.remote.session import Callbacks, Session
+from tests.firsts import first_request
 
-BEGIN = Begin(
-    run="r",
-    project="p",
-    remote_dir="~/.mesh",
-    about={},
-    owner=None,
-    node=0,
-    share=False,
-    devices=(),
-    device_patience=5.0,
-    rules=Rules(spool=10**9, lease=60.0, grace=5.0),
-)
+BEGIN = first_request(run="r", remote_dir="~/.mesh")
+HELLO = {"type": "hello", "protocol": PROTOCOL_VERSION, "time": time.time(), "machine": "m"}
 
 
 class Recorder:
@@ -80,31 +71,31 @@ def test_a_workspace_travels_in_few_pieces_and_none_is_large(changes: int, pack:
 
 
 def begun(*told: bytes) -> tuple[Recorder, Session]:
-    """One whose agent has greeted, and says that then."""
+    """Return a session whose agent has greeted and then sends this."""
     channel = Recorder()
     talk = session(channel)
-    talk._marker, talk._sender.has_begun = "marker", True
+    talk._marker, talk._sender.has_begun, talk._is_greeted = "marker", True, True
     channel._told = [b"\nmarker\n", *told]
     return channel, talk
 
 
 @pytest.mark.parametrize(
-    ("told", "is_heard"),
+    ("told", "is_sent"),
     [
         pytest.param(encode({"type": "gone", "left": [], "stays": []}), False, id="it has gone"),
         pytest.param(b"", True, id="it is there"),
     ],
 )
-def test_only_who_is_there_hears_a_good_bye(told: bytes, is_heard: bool) -> None:
+def test_a_goodbye_is_sent_only_to_an_agent_that_is_there(told: bytes, is_sent: bool) -> None:
     channel, talk = begun(told)
     if told:
         list(talk.events())
     channel.sent.clear()
     talk.leave()
-    assert channel.sent == [encode({"type": "bye"})] * is_heard
+    assert channel.sent == [encode({"type": "bye"})] * is_sent
 
 
-def test_an_agent_that_was_told_nothing_is_told_nothing_when_we_leave() -> None:
+def test_an_agent_without_a_first_request_gets_no_goodbye() -> None:
     channel = Recorder()
     talk = session(channel)
     talk.leave()
@@ -120,7 +111,7 @@ def test_a_beat_was_not_under_way_while_its_answer_was_held_back() -> None:
     assert channel.sent == []
 
 
-def test_who_does_not_speak_our_protocol_hears_a_good_bye_at_once() -> None:
+def test_a_host_that_breaks_the_protocol_gets_a_goodbye_at_once() -> None:
     channel, talk = begun(b"nonsense\n")
     (event,) = talk.events()
     assert isinstance(event, Lost)
@@ -154,19 +145,18 @@ def talk(*channels: Answering) -> list[Event]:
     left = iter(channels)
     one = Session(0, 0, next(left), Callbacks(reopen=lambda: next(left, None)))
     one.begin(BEGIN)
-    one.start(["true"], [Rank(rank=0, env={}, stdin=False)])
+    one.start(["true"], [RankStart(rank=0, env={}, stdin=False)])
     return list(one.events())
 
 
-def test_a_second_word_that_a_channel_is_attached_changes_nothing() -> None:
+def test_a_second_message_that_a_channel_is_attached_changes_nothing() -> None:
     """The first one was for a channel that broke before it was delivered."""
-    hello = {"type": "hello", "time": time.time(), "machine": "m"}
-    events = talk(Answering(hello), Answering(ATTACHED, ATTACHED))
+    events = talk(Answering(HELLO), Answering(ATTACHED, ATTACHED))
     assert [type(event) for event in events] == [Connected, Reconnecting, Reconnected, Reconnecting, Lost]
     assert "could not be reached again" in events[-1].reason  # type: ignore[attr-defined]
 
 
 def test_a_host_that_was_offered_no_channel_attaches_none() -> None:
-    *_, last = talk(Answering({"type": "hello", "time": time.time(), "machine": "m"}, ATTACHED))
+    *_, last = talk(Answering(HELLO, ATTACHED))
     assert isinstance(last, Lost)
     assert last.reason == "does not speak our protocol: attached: no channel was offered"

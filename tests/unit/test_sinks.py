@@ -43,7 +43,7 @@ from mesh.verdict.words import raised, without_lead
 from tests.specs import spec_of
 
 PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(12)))
-SPEC = spec_of(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "secret"})
+SPEC = spec_of(run="r1", project="p", workspace=Path("/w"), command=("echo", "hi"), env={"TOKEN": "swordfish"})
 
 
 def output(rank: int, data: bytes, stream: Stream = Stream.STDOUT) -> Output:
@@ -433,7 +433,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     assert (about["run"], about["cluster"], about["exit_code"], about["cause"]) == ("r1", "pod", 3, "rank")
     assert about["ranks"][1] == {"rank": 1, "host": "tpu-1", "code": 3, "ended": 5.0}
     assert about["ranks"][2] == {"rank": 2, "host": "tpu-2", "signal": 15, "ended": 5.0}
-    assert "secret" not in (sink.directory / "run.json").read_text()
+    assert "swordfish" not in (sink.directory / "run.json").read_text()
     events = [json.loads(line)["event"] for line in (sink.directory / "events.jsonl").read_text().splitlines()]
     assert events == ["started"] * 12 + ["exited"] * 2
 

@@ -8,14 +8,17 @@ from typing import Any
 
 from mesh.api import hangs
 from mesh.core.cluster import Host, Placement, place_ranks
-from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, Tick
+from mesh.core.events import Answered, Connected, Exited, Interrupted, Locked, Ready, StacksTaken, Tick
 from mesh.core.outcome import Cause
-from mesh.core.question import Question
 from mesh.core.stacks import Gathered, ended, fold, full, notes, short
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Order, Say, Signal
+from mesh.engine.question import Question
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.supervisor.ending import STACKS_LIMIT_S
+from mesh.protocol.kinds import as_it_is
+from mesh.protocol.questions import AskGpus, AskRuns, AskStacks
+from mesh.protocol.replies import Stacks, WantsTool
 from tests.specs import spec_of
 
 PSUM = [["wait", "/usr/lib/python3.11/threading.py", 320], ["psum", "train.py", 88], ["<module>", "train.py", 99]]
@@ -28,13 +31,14 @@ def stack(*of: int, frames: Any = PSUM, **changes: Any) -> dict[str, Any]:
     return {**about, "frames": frames, "of": [[rank, 100 + rank] for rank in of], **changes}
 
 
-def answer(*stacks: dict[str, Any], over: tuple[int, ...] = (), **changes: Any) -> dict[str, Any]:
+def answer(*stacks: dict[str, Any], over: tuple[int, ...] = (), **changes: Any) -> Stacks:
     ranks = {rank for one in stacks for rank, _ in one["of"]}
     told = [{"rank": rank, "ended": rank in over} for rank in sorted(ranks | set(over))]
-    return {"ranks": told, "stacks": list(stacks), "notes": [], "silent": False, **changes}
+    found = {"ranks": told, "stacks": list(stacks), "notes": [], "silent": False, **changes}
+    return Stacks.take(found, as_it_is)
 
 
-def lines(*answers: dict[str, Any]) -> list[str]:
+def lines(*answers: Stacks) -> list[str]:
     named = [(f"h{number}", one) for number, one in enumerate(answers)]
     return list(short(fold(named), ended(named)))
 
@@ -106,9 +110,7 @@ def test_ranks_of_which_nobody_tells_are_named() -> None:
     (line,) = hangs.unknown(placement(3), told, ["h2: cannot connect"])
     assert line.startswith("h1: ")
     assert line.endswith("no stacks of rank 1")
-    assert hangs.unknown(None, [("h0", {**answer(), "silent": True})], []) == [
-        "h0: the agent of the run does not answer"
-    ]
+    assert hangs.unknown(None, [("h0", answer(silent=True))], []) == ["h0: the agent of the run does not answer"]
 
 
 def placement(hosts: int, **changes: Any) -> Placement:
@@ -119,43 +121,45 @@ def connected(node: int, machine: str) -> Connected:
     return Connected(time=1, node=node, address="a", machine=machine)
 
 
-def answered(node: int, **told: Any) -> Answered:
-    return Answered(time=1, node=node, answer=told, clock=0.0)
+def answered(node: int, found: object = None) -> Answered:
+    return Answered(time=1, node=node, answer=found, clock=0.0)
+
+
+def taken(node: int, found: Stacks) -> StacksTaken:
+    return StacksTaken(time=1, node=node, answer=found, clock=0.0)
 
 
 def test_a_machine_is_asked_once() -> None:
     hosts = tuple(Host(name=name, address="a", port=port) for name, port in (("x", 0), ("y", 0), ("z", 23)))
-    inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "stacks"}, each_machine=True))
+    inquiry = Inquiry(place_ranks(hosts), Question(message=AskStacks(), each_machine=True))
     kinds = [type(inquiry.handle(connected(node, "m"))[0]) for node in range(3)]
     assert kinds == [Ask, Finish, Ask]
 
 
 def test_a_machine_is_asked_once_in_each_round() -> None:
     hosts = tuple(Host(name=name, address="a") for name in ("x", "y"))
-    more = [{0: {"question": 2}, 1: {"question": 2}}, {}]
-    question = Question(message={"question": 1}, each_machine=True)
+    more: list[dict[int, AskGpus]] = [{0: AskGpus(), 1: AskGpus()}, {}]
+    question = Question(message=AskRuns(), each_machine=True)
     inquiry = Inquiry(place_ranks(hosts), question, then=lambda inquiry: more.pop(0))
     for node in range(2):
         inquiry.handle(connected(node, "m"))
-    assert inquiry.handle(answered(0)) == [Ask(node=0, question={"question": 2})]
+    assert inquiry.handle(answered(0)) == [Ask(node=0, question=AskGpus())]
     # What is asked again with what the host wants is what was asked last.
-    assert inquiry.handle(answered(0, wants="x")) == [Ask(node=0, question={"question": 2})]
+    assert inquiry.handle(answered(0, WantsTool(wants="x"))) == [Ask(node=0, question=AskGpus())]
     assert inquiry.handle(answered(0)) == [Finish(node=0, number=15, grace=0.0)]
     assert (inquiry.failures, [sorted(found) for found in inquiry.rounds]) == ({}, [[0], [0]])
 
 
 def test_a_host_that_wants_something_gets_it_and_is_asked_again() -> None:
-    inquiry = Inquiry(
-        placement(1), Question(message={"question": "stacks"}, wanted=lambda name: name.encode() * 1_000_000)
-    )
+    inquiry = Inquiry(placement(1), Question(message=AskStacks(), wanted=lambda name: name.encode() * 1_000_000))
     inquiry.handle(Tick(time=1, monotonic=1))
     inquiry.handle(connected(0, "m"))
-    (ask,) = inquiry.handle(answered(0, wants="x"))
-    assert ask == Ask(node=0, question={"question": "stacks"}, enclosed=b"x" * 1_000_000)
+    (ask,) = inquiry.handle(answered(0, WantsTool(wants="x")))
+    assert ask == Ask(node=0, question=AskStacks(), enclosed=b"x" * 1_000_000)
     assert inquiry.answers == {}
     inquiry.handle(Tick(time=39, monotonic=39))  # a slow link has its time
     assert inquiry.failures == {}
-    inquiry.handle(answered(0, stacks=[]))
+    inquiry.handle(taken(0, answer()))
     assert inquiry.answers.keys() == {0}
 
 
@@ -185,16 +189,16 @@ def test_stacks_are_taken_before_a_timeout_ends_the_run() -> None:
     run = Timed()
     assert run.tick(5.9) == []
     assert {order.node for order in run.tick(6.0) if isinstance(order, Ask)} == {0, 1}
-    assert run.handle(answered(0, stacks=[])) == []
+    assert run.handle(taken(0, answer())) == []
     assert run.tick(6.5) == []
-    assert run.handle(answered(1, stacks=[])) == []
+    assert run.handle(taken(1, answer())) == []
     assert [type(order) for order in run.tick(6.6)] == [Signal, Signal]
 
 
 def test_a_host_that_does_not_tell_is_not_waited_for() -> None:
     run = Timed()
     run.tick(6.0)
-    run.handle(answered(0, stacks=[]))
+    run.handle(taken(0, answer()))
     assert run.tick(6.0 + STACKS_LIMIT_S - 0.1) == []
     assert [type(order) for order in run.tick(6.0 + STACKS_LIMIT_S)] == [Signal, Signal]
 
@@ -210,8 +214,8 @@ def test_what_happens_while_stacks_are_taken_is_not_the_cause() -> None:
 
 def test_stacks_before_the_end_are_told_once_all_have_answered_or_nobody_is_waited_for() -> None:
     gathered = Gathered(placement(2))
-    assert gathered.take(answered(0, **answer(stack(0)))) == []
-    assert gathered.take(answered(1, **answer(stack(1))))[0] == "[0-1] train.py, by py-spy"
-    assert gathered.take(answered(0, **answer(stack(0)))) == []
+    assert gathered.take(taken(0, answer(stack(0)))) == []
+    assert gathered.take(taken(1, answer(stack(1))))[0] == "[0-1] train.py, by py-spy"
+    assert gathered.take(taken(0, answer(stack(0)))) == []
     assert gathered.take(Exited(time=9, node=0, rank=0, signal=15))[0] == "[0] train.py, by py-spy"
     assert gathered.take(Exited(time=9, node=1, rank=1, signal=15)) == []

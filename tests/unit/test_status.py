@@ -9,10 +9,11 @@ import termios
 import pytest
 
 from mesh.core.cluster import Host, place_ranks
-from mesh.core.events import Event, Exited, Lost, Output, Started, Stream
+from mesh.core.events import Behind, Event, Exited, Lost, Output, Silent, Started, Stream
+from mesh.core.look import Paint
 from mesh.screen.enter import EnterKey
 from mesh.screen.labels import Labels
-from mesh.screen.status import Status
+from mesh.screen.status import Facts, Status
 
 PLACEMENT = place_ranks(tuple(Host(name=f"tpu-{n}", address=f"10.0.0.{n}") for n in range(32)))
 
@@ -37,6 +38,10 @@ def status_of(*history: tuple[float, list[Event]]) -> Status:
     return status
 
 
+def slow(rank: int, steps: int) -> Event:
+    return Behind(time=0, node=rank, rank=rank, steps=steps, median=120, unit="step")
+
+
 ALL = (0.0, started(*range(32)))
 OTHERS = [rank for rank in range(32) if rank != 7]
 ENDS = [exited(0), exited(1), exited(2, 3), Lost(time=0, node=31, reason="the connection ended")]
@@ -53,6 +58,31 @@ LINES = {
     ),
     "most are, as only rank 0 writes": ([ALL, (70.0, wrote(0))], 70.0, "32 ranks running, 1:10"),
     "all are quiet": ([ALL, (5.0, wrote(7))], 70.0, "32 ranks running, no output for 65 s, 1:10"),
+    "a host is silent": (
+        [ALL, (35.0, [*wrote(*range(32)), Silent(time=0, node=3, seconds=15.0)])],
+        40.0,
+        "31 ranks running, rank 3 silent 20 s (tpu-3), 0:40",
+    ),
+    "it is back": (
+        [ALL, (35.0, [*wrote(*range(32)), *(Silent(time=0, node=3, seconds=seconds) for seconds in (15.0, 0.0))])],
+        40.0,
+        "32 ranks running, 0:40",
+    ),
+    "it is lost": (
+        [ALL, (35.0, [*wrote(*OTHERS), Silent(time=0, node=7, seconds=15.0), Lost(time=0, node=7, reason="silent")])],
+        40.0,
+        "31 ranks running, 1 lost, 0:40",
+    ),
+    "a rank is behind": (
+        [ALL, (35.0, [*wrote(*range(32)), slow(7, 3)])],
+        40.0,
+        "32 ranks running, rank 7 is 3 steps behind (median 120), 0:40",
+    ),
+    "several are": (
+        [ALL, (35.0, [*wrote(*range(32)), slow(7, 3), slow(9, 5), slow(8, 2), slow(8, 0)])],
+        40.0,
+        "32 ranks running, ranks 7,9 are 3..5 steps behind (median 120), 0:40",
+    ),
     "none is left": ([ALL, (1.0, [exited(rank) for rank in range(32)])], 5.0, ""),
 }
 
@@ -62,8 +92,18 @@ def test_the_line(history: list[tuple[float, list[Event]]], now: float, expected
     assert status_of(*history).line(now) == expected
 
 
+def test_a_silent_host_is_yellow_with_the_time_when_it_is_lost_and_has_a_line_of_its_own() -> None:
+    status = Status(PLACEMENT, Facts(host_grace=25.0), Paint(True))
+    for event in [*started(*range(32)), *wrote(*range(32)), *ENDS, Silent(time=0, node=3, seconds=15.0)]:
+        status.handle(event, 20.0)
+    yellow = "\x1b[33mrank 3 silent 20 s (tpu-3; lost at 25 s)\x1b[0m"
+    ended = "\x1b[32m2 done\x1b[0m, \x1b[31m1 failed\x1b[0m, \x1b[31m1 lost\x1b[0m"
+    assert status.line(25.0) == f"27 ranks running, {ended}, {yellow}, 0:05"
+    assert "rank 3 20 s (tpu-3; lost at 25 s)" in [line.replace("silent ", "") for line in status.report(25.0)]
+
+
 def test_when_all_are_quiet_for_five_minutes_their_stacks_are_offered() -> None:
-    status, setup = Status(PLACEMENT, run="20261121-10"), status_of(ALL, (10.0, wrote(*range(32))))
+    status, setup = Status(PLACEMENT, Facts(run="20261121-10")), status_of(ALL, (10.0, wrote(*range(32))))
     for event in [*started(*range(32)), *wrote(7)]:
         status.handle(event, 10.0)
     offer = "(`mesh stacks 20261121-10` shows where they are)"
@@ -161,6 +201,16 @@ def test_where_there_is_no_terminal_nothing_is_ever_pressed() -> None:
 
 
 # ---- labels
+
+
+def test_a_label_has_one_hue_and_one_rank_never_that_of_the_others() -> None:
+    labels, on = Labels(PLACEMENT, with_hosts=False), Paint(True)
+    one, again = labels.of_rank(3, on), labels.of_set(1 << 3, is_short=True, paint=on)
+    assert one.replace(b"03", b"3") == again == labels.of_set(1 << 3, is_short=True, paint=on)
+    hues = {labels.of_set(1 << rank, is_short=True, paint=on)[:5] for rank in range(32)}
+    others = {labels.of_set((1 << 32) - 1 - (1 << rank), is_short=True, paint=on)[:5] for rank in range(32)}
+    assert len(hues) == 4
+    assert not hues & others
 
 
 def test_labels() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh.core.run import SetupCommand
-from mesh.remote.agent.frames import FrameError
+from mesh.protocol.frames import FrameError
 from mesh.remote.sudo import SetupSteps
 
 COMMANDS = [SetupCommand(run="first"), SetupCommand(run="second", sudo=True), SetupCommand(run="third", sudo=True)]

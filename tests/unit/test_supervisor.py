@@ -17,6 +17,7 @@ from mesh.core.events import (
     Event,
     Exited,
     Gone,
+    Hanging,
     HostNotice,
     Interrupted,
     Locked,
@@ -26,6 +27,8 @@ from mesh.core.events import (
     PrepareFailed,
     PrerunDecided,
     Ready,
+    StacksTaken,
+    Started,
     StdoutClosed,
     Stopped,
     Stream,
@@ -35,14 +38,17 @@ from mesh.core.events import (
 )
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.pull import NotPulled
-from mesh.core.question import Question
 from mesh.core.run import Kind, PrerunEntry, SetupCommand
 from mesh.engine.inquiry import Inquiry
 from mesh.engine.orders import Ask, Finish, Kill, Lock, Order, Prepare, Say, Signal, Start, Sync, Tell, Unlock
+from mesh.engine.question import Question
 from mesh.engine.supervisor import Supervisor
 from mesh.engine.supervisor.ending import ANSWER_LIMIT_S, OUTPUT_PAUSE_S
 from mesh.engine.supervisor.naming import NAMING_DELAY_S
-from mesh.remote.telling import told_other
+from mesh.protocol.questions import AskGpus, AskRuns, AskStacks, Pull
+from mesh.protocol.replies import Gpus, Stacks
+from mesh.remote.owners import other_line
+from mesh.screen.summary import receipt
 from tests.specs import spec_of
 
 GRACE, DRAIN = 10.0, 2.0
@@ -101,6 +107,34 @@ def stop(node: int, number: int = signal.SIGTERM, grace: float = GRACE) -> Signa
 
 def finish(node: int, number: int = signal.SIGTERM, grace: float = GRACE) -> Finish:
     return Finish(node=node, number=number, grace=grace)
+
+
+def test_the_hang_watch_asks_once_for_each_time_of_quiet_and_only_hosts_whose_ranks_run() -> None:
+    replay = Replay(hosts=3, hang_watch=300.0)
+    replay.ready()
+    replay.handle(*(Started(time=1, node=node, rank=node, pid=1) for node in range(3)))
+    assert replay.tick(300.0) == []
+    asked = [Ask(node=node, question=AskStacks()) for node in range(3)]
+    assert replay.tick(301.0) == [Tell(event=Hanging(time=301.0, seconds=300.0, hosts=3)), *asked]
+    answer = Stacks(ranks=[], stacks=[], notes=[], silent=False)
+    assert replay.handle(*(StacksTaken(time=1, node=node, answer=answer, clock=0.0) for node in range(3))) == []
+    assert replay.tick(900.0) == []
+    replay.handle(Output(time=901, node=0, rank=0, stream=Stream.STDOUT, data=b"on\n"), exited(0, at=901.0))
+    assert replay.tick(1199.0) == []
+    assert replay.tick(1201.0) == [Tell(event=Hanging(time=1201.0, seconds=300.0, hosts=2)), *asked[1:]]
+
+
+def test_the_outcome_has_when_the_end_began_and_which_hosts_are_not_proven_clean() -> None:
+    replay = Replay(hosts=3)
+    replay.ready()
+    replay.tick(5.0)
+    replay.handle(Interrupted(time=5, signal=signal.SIGTERM))
+    replay.handle(*(exited(rank, by=signal.SIGTERM, at=6.0) for rank in range(3)))
+    replay.handle(*gone(0), Gone(time=6, node=1, left=("sleep (pid 7)",)), Lost(time=6, node=2, reason="cut"))
+    outcome = replay.outcome()
+    assert (outcome.ending_since, outcome.unclean, outcome.stopped) == (5.0, (1, 2), (0, 1, 2))
+    told = receipt(outcome, place_ranks([Host(name=f"h{node}", address="") for node in range(3)]), has_claim=True)
+    assert told == "1/3 hosts clean in 95.0 s: 3 ranks ended; not verified: h1, h2"
 
 
 def test_the_lock_comes_before_the_sync() -> None:
@@ -729,15 +763,15 @@ def test_what_keeps_the_first_host_from_a_lock_is_asked_of_the_others() -> None:
 class TestInquiry:
     def replay(self, *events: Event) -> Inquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
-        inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "check"}))
+        inquiry = Inquiry(place_ranks(hosts), Question(message=AskGpus()))
         inquiry.handle(Tick(time=1, monotonic=1))
         self.orders = [order for event in events for order in inquiry.handle(event)]
         return inquiry
 
     def test_every_host_is_asked_and_leaves(self) -> None:
-        answers = [Answered(time=1, node=node, answer={"n": node}, clock=0.0) for node in range(2)]
+        answers = [Answered(time=1, node=node, answer=Gpus(gpus=node), clock=0.0) for node in range(2)]
         inquiry = self.replay(connected(0), answers[0], connected(1), answers[1], *gone(0, 1))
-        asks = [Ask(node=node, question={"question": "check"}) for node in range(2)]
+        asks = [Ask(node=node, question=AskGpus()) for node in range(2)]
         ends = [Finish(node=node, number=signal.SIGTERM, grace=0.0) for node in range(2)]
         assert self.orders == [asks[0], ends[0], asks[1], ends[1]]
         assert inquiry.done
@@ -748,9 +782,7 @@ class TestInquiry:
         """The time in which the user types a password does not count."""
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(3))
         prompts = [False]
-        inquiry = Inquiry(
-            place_ranks(hosts), Question(message={"question": "runs"}), limit=5.0, is_paused=lambda: prompts[0]
-        )
+        inquiry = Inquiry(place_ranks(hosts), Question(message=AskRuns()), limit=5.0, is_paused=lambda: prompts[0])
         inquiry.handle(Tick(time=1, monotonic=1))
         inquiry.handle(connected(1))
         inquiry.handle(Answered(time=2, node=1, answer={}, clock=0.0))
@@ -771,9 +803,9 @@ class TestInquiry:
         hosts = tuple(Host(name=f"h{node}", address=f"h{node}") for node in range(2))
 
         def ended(*events: Event) -> Outcome:
-            inquiry = Inquiry(place_ranks(hosts), Question(message={"question": "pull"}, answer_s=math.inf))
+            inquiry = Inquiry(place_ranks(hosts), Question(message=Pull(paths=["x"]), answer_s=math.inf))
             asked = [order for event in (connected(0), connected(1)) for order in inquiry.handle(event)]
-            assert asked == [Ask(node=node, question={"question": "pull"}, lasting=True) for node in range(2)]
+            assert asked == [Ask(node=node, question=Pull(paths=["x"]), lasting=True) for node in range(2)]
             inquiry.handle(Tick(time=1e9, monotonic=1e9))
             for event in events:
                 assert not inquiry.done
@@ -891,7 +923,7 @@ def test_a_run_of_another_user_is_named_once_for_all_hosts() -> None:
     replay.handle(Locked(time=1, node=0, others=(ana,)), Locked(time=1, node=2, others=(ana, ben)))
     assert replay.said == []
     replay.handle(Locked(time=1, node=1))
-    assert replay.said == [f"h0, h2 are also used by {told_other(ana)}", f"h2 is also used by {told_other(ben)}"]
+    assert replay.said == [f"h0, h2 are also used by {other_line(ana)}", f"h2 is also used by {other_line(ben)}"]
 
 
 def test_a_host_that_another_user_has_ends_an_exclusive_run() -> None:

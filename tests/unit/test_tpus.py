@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,6 +22,7 @@ from mesh.hosts.tpu.answering import all_answer
 from mesh.hosts.tpu.cache import Answer, AnswerCache
 from mesh.hosts.tpu.gcloud import Zone, zone_of
 from mesh.hosts.tpu.nodes import TpuNode, Worker, matching, with_nodes
+from mesh.protocol import replies
 
 HERE = Zone(project="lab", zone="us-central2-b")
 OUTSIDE = Worker(internal="10.0.0.1", external="34.0.0.1")
@@ -35,7 +35,7 @@ def node(name: str, *workers: Worker, state: str = "READY", os_login: bool = Fal
 
 # ---- cluster.yaml
 
-WRONG = {
+WRONG_FILES = {
     "neither name nor prefix": ("tpu: {}", "expected either name: or prefix:"),
     "both": ("tpu: {name: a, prefix: b}", "expected either name: or prefix:"),
     "no mapping": ("tpu: my-tpu", "expected a mapping with name: or prefix:, found 'my-tpu'"),
@@ -48,7 +48,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "complaint"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("text", "complaint"), WRONG_FILES.values(), ids=WRONG_FILES)
 def test_wrong_clusters(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "cluster.yaml").write_text(f"pod:\n  {text}\n")
     file = load_clusters(tmp_path / "cluster.yaml", required=True)
@@ -178,14 +178,14 @@ def test_project_and_zone(tmp_path: Path) -> None:
     assert zone_of(TpuName(name="a"), environ) == Zone(project="one", zone="us-central1-a")
     assert zone_of(TpuName(name="a", project="p", zone="z"), environ) == Zone(project="p", zone="z")
     (tmp_path / "active_config").write_text("work\n")
-    with pytest.raises(UsageError, match="in which zone is TPU a"):
+    with pytest.raises(UsageError, match=r"TPU \S+: no zone is set"):
         zone_of(TpuName(name="a"), environ)
     more = {**environ, "CLOUDSDK_COMPUTE_ZONE": "eu", "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://h:1/"}
     assert zone_of(TpuName(name="a"), more) == Zone(project="two", zone="eu", endpoint="http://h:1")
-    with pytest.raises(UsageError, match="in which project is TPU a"):
+    with pytest.raises(UsageError, match=r"TPU \S+: no project is set"):
         zone_of(TpuName(name="a"), {"CLOUDSDK_CONFIG": str(tmp_path / "nowhere")})
     (configurations / "config_work").write_text("no configuration")
-    with pytest.raises(UsageError, match="in which project"):
+    with pytest.raises(UsageError, match="no project is set"):
         zone_of(TpuName(name="a"), environ)
 
 
@@ -242,10 +242,11 @@ def test_hosts_that_are_there() -> None:
 # ---- the workers' own numbers
 
 
-def judged(told: Mapping[int, Mapping[str, Any]], *, picked: tuple[int, ...] = (0, 1, 2)) -> dict[int, Verdict]:
+def judged(told: Mapping[int, dict[str, int]], *, picked: tuple[int, ...] = (0, 1, 2)) -> dict[int, Verdict]:
     every = [Host(name=f"w{number}", address=f"10.0.0.{number}", slice_index=number) for number in range(3)]
     placement = place_ranks(tuple(every[number] for number in picked), slices=(len(picked),))
-    return {host: findings[0].verdict for host, findings in Numbers(placement).judge(told).items()}
+    workers = {host: replies.Worker(**fields) for host, fields in told.items()}
+    return {host: findings[0].verdict for host, findings in Numbers(placement).judge(workers).items()}
 
 
 def test_workers_numbers() -> None:

@@ -44,7 +44,7 @@ def zone_of(tpu: TpuName, environ: Mapping[str, str]) -> Zone:
     ):
         if not value:
             hint = f"{command}; or {what}: below tpu: in cluster.yaml, or --{what.upper()} of mesh multihost"
-            raise UsageError(f"in which {what} is TPU {tpu.name}?", hint=hint)
+            raise UsageError(f"TPU {tpu.name}: no {what} is set", hint=hint)
     return zone
 
 

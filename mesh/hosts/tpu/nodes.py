@@ -164,7 +164,7 @@ def _tunnel(instance: str, zone: Zone) -> str:
 
 def _about_way(tpu: TpuName, worker: Worker) -> dict[str, str]:
     if tpu.iap:
-        return {"reach": "does the firewall let IAP (35.235.240.0/20) reach port 22 there, and may you use it?"}
+        return {"reach": "the firewall must let IAP (35.235.240.0/20) reach port 22 there"}
     if tpu.internal_ip == "auto" and not worker.external:
         return {"reach": "it has no external address: is this machine in its network? Else iap: true below tpu:"}
     return {"reach": "is internal_ip right? It is true for machines in the TPU's network, false for all others"}

@@ -1,0 +1,89 @@
+"""Words that people bring from other tools: commands that have another name here, and syntax of a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from mesh.config.clusters import LOCAL
+from mesh.config.yamlfile import did_you_mean
+from mesh.core.errors import UsageError
+from mesh.core.typed import SHELL_BUILTINS, SHELL_OPERATORS, Typed
+
+# Names of commands elsewhere, and what they are here. A name of one of our own commands is never looked up.
+ELSEWHERE = {
+    "kill cancel scancel terminate abort end": ("stop last",),
+    "sync rsync upload send put copy cp": ("push pod",),
+    "scp": ("push pod", "pull pod PATH"),
+    "download get fetch": ("pull pod PATH",),
+    "status top htop queue squeue jobs info who": ("ps",),
+    "tail follow": ("logs -f",),
+    "log output cat less print": ("logs",),
+    "shell login connect sh slogin": ("ssh pod:0",),
+    "doctor diagnose ping preflight health verify": ("check pod",),
+    "list ls show": ("clusters", "ps", "runs"),
+    "hosts nodes inventory sinfo cluster": ("clusters",),
+    "history past sacct": ("runs",),
+    "reattach resume reconnect": ("attach last",),
+    "pdsh clush ansible all sh-all each foreach": ("exec pod COMMAND",),
+    "srun start launch train do": ("run pod COMMAND",),
+    "submit sbatch queue-run background bg": ("run -d pod COMMAND",),
+    "disown leave": ("detach last",),
+    "where trace backtrace bt dump py-spy pystack hang": ("stacks",),
+    "rm remove prune gc delete cleanup": ("clean pod", "runs prune"),
+    "install bootstrap provision prepare": ("setup pod",),
+    "new create template": ("init",),
+    "complete autocomplete completions": ("completion bash",),
+    "watch": ("push pod --watch", "attach last"),
+    "multihost_runner": ("multihost",),
+    "madengine": ("mad",),
+    "version": ("--version",),
+}
+_MEANT = {name: meant for names, meant in ELSEWHERE.items() for name in names.split()}
+
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh", "fish", "ssh", "xargs", "parallel", "make")
+# They have words of their own that look like a shell's.
+TAKE_OPERATORS = (*SHELLS, "awk", "expr", "find", "grep", "perl", "sed", "test", "[")
+# They draw on a terminal, which ranks do not have.
+FULL_SCREEN = ("emacs", "htop", "less", "more", "nano", "nvitop", "nvtop", "screen", "tmux", "top", "vi", "vim")
+BATCH = ("-b", "-es", "--batch", "-d", "-V", "--version", "--help")
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+
+
+def unknown_command(name: str, rest: Sequence[str], commands: Sequence[str], usage: str) -> UsageError:
+    """Return the error for a command that mesh does not have, with the command to type instead.
+
+    >>> unknown_command("kill", ["pod"], ["stop"], "").hint, unknown_command("tail", [], ["logs"], "").hint
+    ('mesh stop pod', 'mesh logs -f')
+    """
+    if name.startswith("-"):
+        return UsageError(f"unknown option {name!r}", hint=usage)
+    if meant := _MEANT.get(name.lower().replace("_", "-")) or _MEANT.get(name.lower()):
+        verbs = " or ".join(dict.fromkeys(one.split()[0] for one in meant))
+        lines = [shlex.join(["mesh", *one.split()[:1], *rest]) if rest else f"mesh {one}" for one in meant]
+        return UsageError(f"unknown command {name!r}; it is called {verbs} here", hint="\n".join(lines))
+    near = did_you_mean(name, commands)
+    return UsageError(f"unknown command {name!r}{near if near.startswith('; did you mean') else ''}", hint=usage)
+
+
+def notices(typed: Typed, cluster: str) -> Iterator[str]:
+    """Return notices about words of a command that look like a shell's, and about programs that need a terminal.
+
+    cluster: the selector that was typed
+    """
+    words = typed.command
+    if words[:1] == ("--",):
+        words = words[1:]
+    program = words[0].rpartition("/")[2] if words else ""
+    if program in FULL_SCREEN and not set(BATCH) & set(words):
+        is_here = cluster.partition(":")[0] == LOCAL
+        line = shlex.join(words if is_here else ["mesh", "ssh", cluster, "--", *words])
+        yield f"{program} needs a terminal, which ranks do not have: {line}"
+    # The end of the run names a builtin of a shell; text after -c and -e is for an interpreter.
+    if len(words) < 2 or program in (*SHELL_BUILTINS, *TAKE_OPERATORS) or {"-c", "-e", *SHELLS} & set(words):
+        return
+    found = [word for word in words[1:] if word in SHELL_OPERATORS]
+    found += [match.group() for word in words for match in _VARIABLE.finditer(word)]
+    if found:
+        yield f"no shell reads {found[0]} here; for bash: {typed.as_shell_text()}"

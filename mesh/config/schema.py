@@ -1,0 +1,208 @@
+"""JSON Schemas of mesh.yaml and cluster.yaml, for editors. The keys, patterns and limits are those of the readers.
+
+A value that a reader takes is valid by the schema. The reader refuses more, such as a file that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from mesh.config import clusters, notify, project, tpu, ways
+from mesh.config.hosts import USER
+from mesh.core.cluster import LONGEST_KEEP, HostKeys
+
+Schema: TypeAlias = dict[str, object]
+
+DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest one that editors' YAML support reads whole
+TEXT: Schema = {"type": "string", "minLength": 1}
+FLAG: Schema = {"type": "boolean"}
+NOTHING: Schema = {"type": "null"}
+SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+SECONDS: Schema = {"type": "number", "minimum": 0}
+
+
+def about(text: str, shape: Schema) -> Schema:
+    """Return a shape with the text that an editor shows for it."""
+    return {"description": text, **shape}
+
+
+def matching(pattern: str) -> Schema:
+    """Return the shape of texts that a pattern matches as a whole."""
+    return {"type": "string", "pattern": f"^(?:{pattern})$"}
+
+
+def any_of(*shapes: Schema) -> Schema:
+    return {"anyOf": list(shapes)}
+
+
+def items(shape: Schema, *, least: int = 0) -> Schema:
+    """Return the shape of a list."""
+    return {"type": "array", "items": shape, **({"minItems": least} if least else {})}
+
+
+def texts() -> Schema:
+    return any_of(items(TEXT), NOTHING)
+
+
+def keyed(keys: Sequence[str], shapes: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
+    """Return the shape of a mapping with these keys and no others. Raises KeyError for a key without a shape."""
+    made: Schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {key: shapes[key] for key in keys},
+    }
+    return {**made, "required": list(required)} if required else made
+
+
+def size() -> Schema:
+    # A pattern of JSON Schema has no flag for lower case.
+    pattern = r"\s*" + project.SIZE.pattern.replace("B|[KMGT]B", "[Bb]|[KkMmGgTt][Bb]") + r"\s*"
+    return any_of({"type": "number", "minimum": 0}, matching(pattern))
+
+
+COMMAND_SHAPES: Mapping[str, Schema] = {
+    "run": about("shell text", TEXT),
+    "unless": about("shell text; where it succeeds, the command is skipped", TEXT),
+    "sudo": about("as root, by sudo", FLAG),
+}
+ENTRY_SHAPES: Mapping[str, Schema] = {
+    "run": about("shell text", TEXT),
+    "inputs": about("paths and patterns; unchanged: the entry is skipped", items(TEXT, least=1)),
+}
+NOTIFY_SHAPES: Mapping[str, Schema] = {
+    "on": about("the ends that it is for (end: any)", items({"enum": list(notify.MOMENTS)})),
+    "command": about("words, with {state}, {verdict} and the like", items(TEXT, least=1)),
+    "url_env": about("the variable that holds the address of a webhook", TEXT),
+}
+
+
+def project_shapes() -> dict[str, Schema]:
+    """Return the shape of each key of mesh.yaml."""
+    command = any_of(TEXT, keyed(project.COMMAND_KEYS, COMMAND_SHAPES, ["run"]))
+    entry = any_of(TEXT, keyed(project.ENTRY_KEYS, ENTRY_SHAPES, ["run"]))
+    message = keyed(notify.ENTRY_KEYS, NOTIFY_SHAPES)
+    message["oneOf"] = [{"required": ["command"]}, {"required": ["url_env"]}]
+    notification = any_of({"enum": list(notify.SHORTS)}, message)
+    variables: Schema = {
+        "type": "object",
+        "propertyNames": matching(project.VARIABLE.pattern),
+        "additionalProperties": SCALAR,
+    }
+    return {
+        "commands": about("once per machine, by `mesh setup CLUSTER`", any_of(items(command), NOTHING)),
+        "ignore": about("files that are not sent, by git's rules", texts()),
+        "include_git": about("send .git as well", FLAG),
+        "prerun": about("before each run, in one bash session per host", any_of(items(entry), NOTHING)),
+        "env": about("variables for every rank", any_of(variables, NOTHING)),
+        "pass": about("patterns of your variables that ranks get", texts()),
+        "secret": about("patterns of your variables that ranks get, with masked values", texts()),
+        "notify": about("at the end of a run", any_of(notification, items(notification), NOTHING)),
+        "workspace": about("another directory to send, relative to this file", TEXT),
+        "default": about("the cluster of commands that name none; MESH_CLUSTER wins over it", TEXT),
+        "grace": about("seconds from SIGTERM to SIGKILL (10)", SECONDS),
+        "hang_watch": about(
+            "seconds without output after which stacks are taken (300 on a terminal); 0: never", SECONDS
+        ),
+        "spool": about("output that may wait on a host's disk (10 GB)", size()),
+        "logs": about("your disk for the logs of one run (10 GB)", size()),
+    }
+
+
+PORT: Schema = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string", "pattern": "^[0-9]{1,5}$"}]
+}
+USER_NAME = matching(USER.pattern)
+
+
+def tpu_schema() -> Schema:
+    """Return the shape of ``tpu:`` of a cluster."""
+    texts = {kind: matching(shape.pattern) for kind, (shape, _) in tpu.SHAPES.items()}
+    shapes: dict[str, Schema] = {
+        "name": about("this TPU alone", texts["name"]),
+        "prefix": about("this TPU, else NAME-0, NAME-1, ..., one slice each", texts["name"]),
+        "project": about("the project (default: gcloud's)", texts["project"]),
+        "zone": about("the zone (default: gcloud's)", texts["zone"]),
+        "internal_ip": about("connect by internal addresses (auto)", {"enum": [*tpu.INTERNAL_IP, True, False]}),
+        "iap": about("through Google's Identity-Aware Proxy", FLAG),
+    }
+    return {**keyed(tpu.KEYS, shapes), "oneOf": [{"required": ["name"]}, {"required": ["prefix"]}]}
+
+
+def host_schema() -> Schema:
+    """Return the shape of an item of ``hosts:``."""
+    shapes = {
+        "host": about("an address, a name, a range or a Host of ssh_config", TEXT),
+        "port": PORT,
+        "user": USER_NAME,
+        "internal_ip": about("by which the other hosts reach it", TEXT),
+        "identity_file": about("a private key", TEXT),
+    }
+    return any_of(TEXT, keyed(clusters.HOST_KEYS, shapes, ["host"]))
+
+
+def cluster_shapes() -> dict[str, Schema]:
+    """Return the shape of each key of a cluster."""
+    hosts = about("rank 0 first: names, addresses, user@host:port, ranges as tpu-[0-3]", items(host_schema(), least=1))
+    slices = items(keyed(clusters.SLICE_KEYS, {"hosts": hosts}, ["hosts"]), least=1)
+    backends: Schema = {"enum": [ways.SSH, ways.COMMAND]}
+    return {
+        "user": about("who logs in (default: as ssh has it)", USER_NAME),
+        "identity_file": about("a private key (default: as ssh finds them)", TEXT),
+        "hosts": hosts,
+        "port": about("of every host (default: as ssh has it)", PORT),
+        "gateway": about("one jump host for all, [user@]host[:port]", TEXT),
+        "python": about("the interpreter on the hosts (python3)", TEXT),
+        "remote_dir": about("mesh's directory on the hosts (~/.mesh)", TEXT),
+        "workspace_links": about("a workspace on a host may be a symbolic link", FLAG),
+        "password_env": about("the variable that holds the password", TEXT),
+        "host_keys": about("accept-new, or strict: refuse unknown hosts", {"enum": [kind.value for kind in HostKeys]}),
+        "devices": about("files that one run at a time may hold", any_of(items(matching("/.*")), NOTHING)),
+        "slices": about("hosts that are made and lost together", slices),
+        "interface": about("the network interface of NCCL and gloo", matching(r"[^\s/]+")),
+        tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
+        "keep": about("seconds that connections wait for the next command", {**SECONDS, "maximum": int(LONGEST_KEEP)}),
+        "backend": about("how hosts are reached (ssh)", backends),
+        "command": about("the words that reach a host, as [docker, exec, -i, '{name}']", items(TEXT, least=1)),
+    }
+
+
+def cluster_schema() -> Schema:
+    """Return the shape of one cluster."""
+    is_command: Schema = {"properties": {"backend": {"const": ways.COMMAND}}, "required": ["backend"]}
+    return {
+        **keyed(clusters.CLUSTER_KEYS, cluster_shapes()),
+        "oneOf": [{"required": [key]} for key in ("hosts", "slices", tpu.KEY)],
+        "if": is_command,
+        "then": {"required": ["command"]},
+        "else": {"not": {"required": ["command"]}},
+    }
+
+
+def of_project() -> Schema:
+    """Return the JSON Schema of mesh.yaml."""
+    shape = keyed(project.KEYS, project_shapes())
+    return {"$schema": DIALECT, "title": "mesh.yaml", **shape, "type": ["object", "null"]}
+
+
+def of_clusters() -> Schema:
+    """Return the JSON Schema of cluster.yaml."""
+    built_in = "|".join(
+        [f"{clusters.LOCAL}$", f"{clusters.LOCAL}:", *(one.BUILT_IN for one in clusters.SOURCE_READERS)]
+    )
+    return {
+        "$schema": DIALECT,
+        "title": "cluster.yaml",
+        "type": ["object", "null"],
+        "propertyNames": {"not": {"pattern": f"^({built_in})"}},
+        "additionalProperties": cluster_schema(),
+    }
+
+
+SCHEMAS = {"mesh.yaml": of_project, "cluster.yaml": of_clusters}
+
+
+def text(name: str) -> str:
+    """Return the schema of a file as JSON. name: a key of SCHEMAS"""
+    return json.dumps(SCHEMAS[name](), indent=1) + "\n"

@@ -1,0 +1,84 @@
+"""The package: wheel and sdist from the sources, and a first run with the wheel installed in a fresh home."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import mesh
+from tests.conftest import REPOSITORY
+
+INSTALL_LIMIT_S = 300.0
+BUILD = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+
+
+def run(words: list[str], directory: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=INSTALL_LIMIT_S,
+    )
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the sdist, built by the backend of pyproject.toml."""
+    source = tmp_path_factory.mktemp("source")
+    shutil.copytree(REPOSITORY / "mesh", source / "mesh", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    done = run([sys.executable, "-c", BUILD], source, dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return source / "dist"
+
+
+def test_wheel_and_sdist_have_every_module_and_the_version(dist: Path) -> None:
+    modules = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "mesh").rglob("*.py")}
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        assert modules <= set(file.namelist())
+        (about,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        assert f"\nVersion: {mesh.__version__}\n" in file.read(about).decode()
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert modules <= {name.partition("/")[2] for name in archive.getnames()}
+
+
+def test_the_wheel_runs_in_a_fresh_home(dist: Path, tmp_path: Path) -> None:
+    """pipx installs it; where the index has no pipx, pip in a virtual environment does."""
+    (wheel,) = dist.glob("*.whl")
+    home, tools = tmp_path / "home", tmp_path / "tools"
+    home.mkdir()
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "MESH"))
+    }
+    subprocess.run([sys.executable, "-m", "venv", tools], check=True)
+    has_pipx = run([f"{tools}/bin/pip", "install", "-q", "pipx"], tmp_path, environ).returncode == 0
+    environ |= {"HOME": str(home), "PIPX_HOME": str(home / "pipx"), "PIPX_BIN_DIR": str(home / "bin")}
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        environ.pop(name, None)
+    if has_pipx:
+        program = home / "bin/mesh"
+        done = run([f"{tools}/bin/pipx", "install", str(wheel)], tmp_path, environ)
+    else:
+        print("no pipx: installed by pip")
+        program = tools / "bin/mesh"
+        done = run([f"{tools}/bin/pip", "install", "-q", str(wheel)], tmp_path, environ)
+    if done.returncode and not has_pipx:
+        pytest.skip(f"no package index: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    ran = run([str(program), "exec", "local", "true"], home, environ)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    version = run([str(program), "--version"], home, environ)
+    assert version.stdout == f"mesh {mesh.__version__}\n"

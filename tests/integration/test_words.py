@@ -1,0 +1,143 @@
+"""Mistakes of newcomers and the messages that answer them, as in tests/golden/words.txt (WRITE_GOLDEN=1 writes it)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from mesh.cli.habits import ELSEWHERE, notices, unknown_command
+from mesh.cli.program import COMMANDS
+from mesh.core.typed import Typed
+from tests.conftest import PATIENCE, REPOSITORY, Home
+
+GOLDEN = REPOSITORY / "tests/golden/words.txt"
+
+CLUSTERS = "pair:\n  hosts: [alpha, beta]\nempty:\n"
+
+# A command line, and before it the files of the project, "NAME: TEXT" with \n in it; they go with the next command.
+MISTAKES = r"""
+mesh kill
+mesh cancel 20261121-101500-3f9c2a
+mesh sync pod
+mesh scp
+mesh status
+mesh top
+mesh tail
+mesh shell
+mesh doctor
+mesh list
+mesh snyc
+mesh frobnicate
+mesh run local -d python3 train.py
+mesh run local:1 cd /tmp '&&' ls
+mesh exec local:1 echo '$RANK'
+mesh exec local:1 echo a '|' cat
+mesh exec local:1 top -n x
+mesh run --hosts 'tpu-[0-3' pair true
+mesh run 'pair:tpu-[0-3' true
+mesh run local:0 true
+mesh exec alpha uptime
+mesh exec me@10.0.0.1 uptime
+mesh logs --grep '['
+mesh run --clusters nowhere.yaml pod true
+mesh run --clusters empty.yaml pod true
+mesh setup local
+mesh__yaml: prerun: source x
+mesh run local:1 true
+mesh__yaml: prerun:\n  - echo a: b
+mesh run local:1 true
+mesh__yaml: commands:\n  - echo a: b
+mesh setup local:1
+mesh__yaml: prerun:\n  - sourc venv/bin/activate
+mesh run local:1 true
+mesh__yaml: prerun: [
+mesh run local:1 true
+mesh__yaml: ignore:\n  - data
+mesh run local:1 cat data/x.txt
+mesh run local:1 ls /nonexist
+mesh run local:1 cat ../x.txt
+mesh run local:1 cat trian.py
+mesh run local:1 pyhton3 train.py
+mesh signal last USR1
+"""
+
+
+def as_golden(text: str, home: Home) -> str:
+    """Return a session without what differs from run to run."""
+    text = text.replace(str(home.project), "/home/me/project").replace(str(home.path), "/home/me")
+    text = re.sub(r"\d+(\.\d)? k?B sent, \d+\.\d s", "1.2 kB sent, 0.1 s", text)
+    text = re.sub(r"\d+\.\d s after", "0.1 s after", re.sub(r"in \d+\.\d s", "in 0.1 s", text))
+    text = re.sub(r"synced \d+ files?", "synced 2 files", text)
+    text = re.sub(r"line \d+: sourc", "line 2: sourc", text)
+    text = re.sub(r"/proc/self/fd/\d+", "/proc/self/fd/192", text)
+    text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "20261121-101500-3f9c2a", text)
+    return re.sub(r"ended \d+ s ago", "ended 1 s ago", text)
+
+
+def test_mistakes_are_answered_with_what_to_type(home: Home) -> None:
+    home.clusters(CLUSTERS)
+    home.files(train__py="print('hi')\n", empty__yaml="")
+    (home.project / "data").mkdir()
+    (home.project / "data/x.txt").write_text("here")
+    shown = []
+    for line in MISTAKES.strip().split("\n"):
+        if not line.startswith("mesh "):
+            name, _, text = line.partition(": ")
+            home.files(**{name: text.replace("\\n", "\n") + "\n"})
+            shown.append(f"({name.replace('__', '.')}: {text})\n")
+            continue
+        process = home.popen(*shlex.split(line)[1:], stderr=subprocess.STDOUT)
+        out, _ = process.communicate(timeout=PATIENCE)
+        shown.append(f"$ {line}\n{out.decode()}[{process.returncode}]\n\n")
+        (home.project / "mesh.yaml").unlink(missing_ok=True)
+    text = as_golden("".join(shown), home)
+    if os.environ.get("WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_words_of_other_tools_are_no_commands_of_mesh_and_lead_to_one() -> None:
+    for names, meant in ELSEWHERE.items():
+        for name in set(names.split()) - COMMANDS.keys():
+            error = unknown_command(name, [], list(COMMANDS), "")
+            assert [f"mesh {one}" for one in meant] == error.hint.split("\n"), name
+        assert all(one.split()[0] in (*COMMANDS, "--version") for one in meant), names
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo hi",
+        "bash -c 'echo $RANK | cat'",
+        "docker exec c sh -c 'echo $RANK'",
+        "grep '|' file",
+        "find . -name x -exec rm {} ;",
+        "python3 -c 'print(\"$HOME\")'",
+        "awk '{print $NF}' x",
+        "top -b -n 1",
+        "'echo $RANK | cat'",
+        "-c 'echo $RANK'",
+    ],
+)
+def test_a_command_that_is_right_gets_no_notice(command: str) -> None:
+    typed = Typed(before=("mesh", "exec", "pod"), command=tuple(shlex.split(command)))
+    assert list(notices(typed, "pod")) == []
+
+
+def test_an_ambiguous_id_lists_runs_with_their_commands(home: Home) -> None:
+    for word in ("one", "two"):
+        home.mesh("exec", "local:1", "echo", word)
+    year = home.mesh("runs").lines[1][:3]
+    done = home.mesh("logs", year)
+    assert done.status == 2
+    one, two = (rf" +\S+  \d+ s ago  echo {word}\n" for word in ("one", "two"))
+    assert re.search(rf"'{year}' may be any of 2 runs:\n{one}{two} +mesh logs \S+\n", done.err), done.err
+
+
+def test_q_leaves_notices_about_the_command_out(home: Home) -> None:
+    assert "no shell reads $RANK here" in home.mesh("exec", "local:1", "echo", "$RANK").err
+    assert home.mesh("exec", "-q", "local:1", "echo", "$RANK").err == ""
