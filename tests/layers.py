@@ -25,14 +25,14 @@ LAYERS = (
     ("check", "keeper"),
     ("engine",),
     ("hosts",),
-    ("config", "workspace", "remote", "backends", "rundir", "screen"),
+    ("modules", "config", "workspace", "remote", "backends", "rundir", "screen"),
     ("verdict",),
     ("agent",),
     ("protocol",),
     ("core",),
 )
 # The engine is given these rooms' objects behind the interfaces of core.
-FORBIDDEN = {"engine": {"config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
+FORBIDDEN = {"engine": {"modules", "config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
 HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 SHIPPED = ("agent", "protocol")  # to hosts, where there is nothing else of mesh
 MODULE_NAME = re.compile(r"mesh(\.\w+)+")

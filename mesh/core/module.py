@@ -1,4 +1,4 @@
-"""Modules: preparation of a host, and the environment that wraps a command."""
+"""Modules: descriptions in mesh.yaml of what prepares a host, and of the environment in which the command runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,80 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from mesh.core.cluster import Host
+from mesh.core.errors import MeshError
 
 DEFAULT_STEP_TIMEOUT_S = 1800.0
+FACT_BYTES = 65536  # the most that one step reports
+
+# ---- descriptions
+
+
+class Docker(Struct, frozen=True, kw_only=True):
+    """An image whose containers run the command: ``docker:`` in mesh.yaml."""
+
+    image: str
+    mounts: tuple[str, ...] = ()  # A or A:B or A:B:OPTIONS; ``~`` is the host's home, relative paths are in the workspace
+    env: tuple[str, ...] = ()  # NAME=VALUE, or NAME for one that the ranks have
+    workdir: str = ""  # in the container; "": the workspace, at its path on the host
+    flags: tuple[str, ...] = ()  # more words for ``docker run``
+    engine: str = ""  # "docker" or "podman"; "": docker where it is, else podman
+    manage: bool = False  # the user may be added to the group docker, and the daemon may be started
+
+
+class Python(Struct, frozen=True, kw_only=True):
+    """A virtual environment: ``uv:`` or ``venv:`` in mesh.yaml."""
+
+    tool: str  # "uv" or "venv"
+    path: str = ".venv"  # in the workspace on the host; absolute, or with a leading ``~/``: outside of it
+    python: str = ""  # a version such as 3.11; "": the tool's own choice
+    requirements: str = ""  # a file in the workspace; "": uv.lock, pyproject.toml or requirements.txt, as the tool can
+
+
+class Conda(Struct, frozen=True, kw_only=True):
+    """An environment of conda: ``conda:`` in mesh.yaml."""
+
+    name: str
+    file: str = ""  # environment.yml in the workspace; "": the environment must be there
+    installer: str = ""  # the address of Miniconda's installer; "": conda must be there
+    checksum: str = ""  # its SHA-256 in hexadecimal; "": it is not checked
+    accept_tos: bool = False  # accept the terms of Anaconda's channels
+
+
+class Bucket(Struct, frozen=True, kw_only=True):
+    """A bucket at a path of every host."""
+
+    name: str
+    path: str  # absolute, or with a leading ``~/``
+    cache: Mapping[str, str | int | bool] = field(default_factory=dict)  # as JOBMAN's ``gcsfuse.cache``
+
+
+class Gcsfuse(Struct, frozen=True, kw_only=True):
+    """Buckets that are mounted by gcsfuse: ``gcsfuse:`` in mesh.yaml."""
+
+    buckets: tuple[Bucket, ...]
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """A key pair of the user that hosts get: an item of ``identities:``."""
+
+    private_key: str  # a local path
+    public_key: str = ""  # a local path; "": there is none
+    config_entry: str = ""  # lines for the hosts' ssh_config
+
+
+class Ssh(Struct, frozen=True, kw_only=True):
+    """Keys by which the hosts of a cluster reach each other: ``ssh:`` in mesh.yaml."""
+
+    identities: tuple[Identity, ...] = ()
+
+
+Description = Docker | Python | Conda | Gcsfuse | Ssh
+
+# ---- modules
+
+
+class ModuleError(MeshError):
+    """The hosts cannot be prepared as the description has it. No rank starts."""
 
 
 class HostFile(Struct, frozen=True, kw_only=True):
@@ -21,41 +93,49 @@ class HostFile(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """An action of a module on one host. Texts are for bash, with every value quoted."""
+    """An action of a module on one host. Texts are for bash, with every value quoted.
+
+    Each text runs in the workspace, with the variables of the host's first rank but MESH_RUN_ID, with MESH_SETUP=1, and with
+    MESH_MODULES: a directory of the host for marks of modules. Processes that a step leaves stay after the run.
+    What ``check`` writes to descriptor 3 is the fact that the step reports: see ``Module.join``.
+    """
 
     module: str  # its module's name, which also names its log
     apply: str  # may be cut at any point and repeated
-    check: str = ""  # exit status 0: nothing is to be done; "": apply always
+    check: str = ""  # exit status 0: nothing is to be done. It runs again after ``apply``; "": apply always
     undo: str = ""  # removes what apply made and nothing else; "": there is nothing to undo
-    sudo: bool = False  # as root
+    sudo: bool = False  # apply and undo run as root; check never does
     timeout: float = DEFAULT_STEP_TIMEOUT_S  # seconds, of each of the three texts
-    files: tuple[HostFile, ...] = ()  # there before check, apply and undo run
-
-
-class Wrapped(Struct, frozen=True, kw_only=True):
-    """The command of ranks inside an environment."""
-
-    words: tuple[str, ...]  # for execve
-    path_first: tuple[str, ...] = ()  # directories in front of PATH; relative ones are below the workspace on the host
-    env: Mapping[str, str] = field(default_factory=dict)  # variables that the environment sets; same rule for paths
+    files: tuple[HostFile, ...] = ()  # there before apply and undo run
 
 
 class Module(Protocol):
-    """Preparation of hosts."""
+    """Preparation of hosts. Everything here is pure."""
 
     @property
     def name(self) -> str:
         """The word by which mesh.yaml names it."""
 
     def steps(self, hosts: Sequence[Host], node: int) -> Sequence[Step]:
-        """Return the steps of one host, in order. node: its index in hosts."""
+        """Return the steps of one host, in order. node: its index in hosts"""
+
+    def join(self, hosts: Sequence[Host], facts: Sequence[Sequence[str]]) -> Sequence[Sequence[Step]]:
+        """Compare what the steps reported on all hosts, and return further steps for each host; () if there are none.
+
+        facts: for each host, one text for each of its steps
+        Raises ModuleError if the hosts do not fit together.
+        """
 
 
 class Environment(Module, Protocol):
     """A module in which the command of ranks runs: docker, conda, venv or uv."""
 
-    def wrap(self, words: Sequence[str], env: Sequence[str], run: str) -> Wrapped:
-        """Return the command inside the environment.
+    @property
+    def enter(self) -> str:
+        """Shell text that runs before prerun, and whose variables hold for the command; "": none."""
 
-        words: the command for execve; env: names of the variables that the ranks have; run: the run's id
+    def wrap(self, words: Sequence[str], env: Sequence[str], run: str) -> Sequence[str]:
+        """Return the command inside the environment, for execve.
+
+        words: the command for execve; env: names of the variables that mesh and the user set; run: the run's id
         """
