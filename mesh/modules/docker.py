@@ -17,15 +17,16 @@ PULL_TIMEOUT_S = 7200.0
 ID_CHARACTERS = 12  # of an image's id, as docker shows it
 SHOWN_HOSTS = 8  # in one message
 
+# Names in one word, in which each stands between two equals signs, because no name can have one.
 # Variables that never come from the host: the image has its own, or they make no sense in a container.
-NEVER = tuple(
-    "PATH HOME SHELL USER LOGNAME MAIL PWD OLDPWD SHLVL _ TMPDIR HOSTNAME TERM "
-    "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG CONTAINER_HOST XDG_RUNTIME_DIR SSH_AUTH_SOCK".split()
+NEVER = (
+    "=PATH=HOME=SHELL=USER=LOGNAME=MAIL=PWD=OLDPWD=SHLVL=_=TMPDIR=HOSTNAME=TERM"
+    "=DOCKER_HOST=DOCKER_CONTEXT=DOCKER_CONFIG=CONTAINER_HOST=XDG_RUNTIME_DIR=SSH_AUTH_SOCK="
 )
 # Paths of the host, handed on only where mesh.yaml names them: prerun and mesh set them for the host.
-HOST_PATHS = tuple(
-    "LD_LIBRARY_PATH LD_PRELOAD MANPATH PYTHONPATH PYTHONHOME VIRTUAL_ENV "
-    "CONDA_PREFIX CONDA_DEFAULT_ENV CONDA_EXE CONDA_PYTHON_EXE CONDA_SHLVL".split()
+HOST_PATHS = (
+    "=LD_LIBRARY_PATH=LD_PRELOAD=MANPATH=PYTHONPATH=PYTHONHOME=VIRTUAL_ENV"
+    "=CONDA_PREFIX=CONDA_DEFAULT_ENV=CONDA_EXE=CONDA_PYTHON_EXE=CONDA_SHLVL="
 )
 # A shell or an engine's client would take these for itself, so that they travel as a file on a pipe.
 TAKEN_BY_CLIENT = re.compile(
@@ -109,8 +110,8 @@ class DockerEnvironment:
             image=self._description.image,
             run=run,
             workdir=_place(self._description.workdir),
-            never=_names(NEVER),
-            paths=_names(HOST_PATHS),
+            never=NEVER,
+            paths=HOST_PATHS,
             named=_names(env),
             asked=_names(self._asked),
             set=_names(name for name, _ in self._values),
@@ -153,7 +154,7 @@ def _assigned(**values: str) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
-    """Return names in one word, in which each stands between two equals signs: no name can have one."""
+    """Return names in one word, as in NEVER."""
     return "".join(f"={name}" for name in names) + "="
 
 
@@ -181,7 +182,7 @@ def _mount(text: str) -> tuple[str, str, str]:
 
 def _is_for_file(name: str) -> bool:
     """Return True for a variable that cannot be exported to the engine's client."""
-    return name in NEVER or not IDENTIFIER.fullmatch(name) or bool(TAKEN_BY_CLIENT.match(name))
+    return f"={name}=" in NEVER or not IDENTIFIER.fullmatch(name) or bool(TAKEN_BY_CLIENT.match(name))
 
 
 def _is_utf8(word: str) -> bool:
