@@ -141,7 +141,7 @@ CASES: dict[str, Case] = {
     "value with newlines and quotes": _case(env=("TEXT=a\n'b' \"c\" $d `e` \\",)),
     "value of PATH": _case(env=("PATH=/opt/bin:/bin", "HOME=/root")),
     "value of a name with a dot": _case(env=("a.b=c d",)),
-    "value wins over the run's": _case(given={"MODE": "1"}, env=("MODE=2",)),
+    "value of the run wins": _case(given={"MODE": "1"}, env=("MODE=2",)),
     "name of a host's variable": _case(env=("CUDA_HOME", "LANG")),
     "name that is not set": _case(env=("ABSENT",)),
     "name that stays outside otherwise": _case(env=("HOME",)),

@@ -29,7 +29,7 @@ PACKAGES = (
 )
 PATH = f"{CACHE}/usr/bin:{CACHE}/usr/sbin"
 LIBRARIES = f"{CACHE}/usr/lib/{os.uname().machine}-linux-gnu:{CACHE}/lib/{os.uname().machine}-linux-gnu"
-PROGRAMS = "sh cat env printf sleep echo id ls od true head yes dd mount tr wc kill".split()
+PROGRAMS = ("sh", "cat", "env", "printf", "sleep", "echo", "id", "true")
 # The rules of these test machines: no user namespaces for networks, cgroup v1 beside v2, no right to raise limits.
 CONTAINERS_CONF = f"""
 [containers]
@@ -127,14 +127,15 @@ def dockerd(place: Path, *options: str, data: Path | None = None, enter: Sequenc
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     engine = Engine("docker", {"DOCKER_HOST": f"unix://{sock}"}, enter)
     try:
-        assert eventually(lambda: process.poll() is not None or bool(engine("info", "--format", "{{.ID}}", check=False).strip()), 20.0)
+        assert eventually(
+            lambda: process.poll() is not None or bool(engine("info", "--format", "{{.ID}}", check=False).strip()), 20.0
+        )
         assert process.poll() is None, (place / "log").read_text() if not enter else "dockerd has ended"
         yield engine
     finally:
         process.terminate()
         process.wait()
-        for mount in ("netns/default",):
-            subprocess.run([*enter, "umount", place / "exec" / mount], capture_output=True, check=False)
+        subprocess.run([*enter, "umount", place / "exec/netns/default"], capture_output=True, check=False)
 
 
 @contextlib.contextmanager

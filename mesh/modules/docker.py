@@ -78,7 +78,7 @@ class DockerEnvironment:
         for host, reported in zip(hosts, facts, strict=True):
             words = {_digest(word) for word in " ".join(reported).split()}
             if not words:
-                raise ModuleError(f"docker: {host.name} reported no image", hint=f"ssh {host.name} docker images")
+                raise ModuleError(f"{host.name} reported no image", hint=f"ssh {host.name} docker images")
             same = [kind for kind in kinds if kind[0] & words]
             kinds = [kind for kind in kinds if not kind[0] & words]
             names = [name for kind in same for name in kind[1]]
@@ -105,7 +105,9 @@ class DockerEnvironment:
             if not _is_utf8(word):
                 raise ModuleError(f"docker: {word!a} is no UTF-8, and cannot be passed to a container")
         mounts = [part for mount in self._mounts for part in mount]
-        values = [f"={name}" if _is_for_file(name) else name for name, _ in self._values]
+        # A value that the run has for a name wins, for example that of --env.
+        given = {name for name in env if f"={name}=" not in NEVER}
+        values = ["" if name in given else f"={name}" if _is_for_file(name) else name for name, _ in self._values]
         header = _assigned(
             image=self._description.image,
             run=run,
@@ -114,7 +116,7 @@ class DockerEnvironment:
             paths=HOST_PATHS,
             named=_names(env),
             asked=_names(self._asked),
-            set=_names(name for name, _ in self._values),
+            set=_names(name for name, _ in self._values if name not in given),
         )
         lists = {"options": self._options(), "mounts": mounts, "flags": self._description.flags, "values": values}
         arrays = "".join(f"_mesh_{name}=({' '.join(map(quote, items))})\n" for name, items in lists.items())
@@ -140,7 +142,7 @@ class DockerEnvironment:
         image = self._description.image
         others = _listed([name for names in kinds[1:] for name in names])
         hint = f"`docker pull {quote(image)}` on {others}, or name the image by its digest: image: NAME@sha256:..."
-        return ModuleError(f"docker: the image {image} is not the same on all hosts: {told}", hint=hint)
+        return ModuleError(f"the image {image} is not the same on all hosts: {told}", hint=hint)
 
 
 def _assigned(**values: str) -> str:

@@ -32,27 +32,27 @@ _mesh_engine() {
 }
 _mesh_denied() {
     local socket group user
-    user=$(id -un 2>/dev/null || id -u)
+    user=$(id -un 2>/dev/null) || user=$(id -u)
     case $1 in *unix://*) socket=${1#*unix://} socket=${socket%%[:; ]*} ;; *) socket=/var/run/docker.sock ;; esac
     if group=$(stat -Lc %g -- "$socket" 2>/dev/null) &&
         _mesh_with_group "$group" "$MESH_ENGINE" ps -q --filter label=mesh.run=none >/dev/null 2>&1; then
         MESH_ENGINE_GROUP=$group
-        echo "docker: $user may not use $socket by itself: sudo is used; for good: sudo usermod -aG docker $user" >&2
+        _mesh_notice="$user may not use $socket: sudo is used; for good: sudo usermod -aG docker $user"
         return
     fi
     _mesh_why=denied
-    _mesh_error="docker: $user may not use docker on this host, and sudo asks for a password"
+    _mesh_error="$user may not use docker on this host, and sudo asks for a password"
     _mesh_error+=": sudo usermod -aG docker $user, then log in anew"
     return 1
 }
 _mesh_find() {
     local one error
-    MESH_ENGINE= MESH_ENGINE_GROUP= _mesh_why= _mesh_error=
+    MESH_ENGINE= MESH_ENGINE_GROUP= _mesh_why= _mesh_error= _mesh_notice=
     for one in $_mesh_engines; do
         if type -P "$one" >/dev/null; then MESH_ENGINE=$one; break; fi
     done
     if [ -z "$MESH_ENGINE" ]; then
-        _mesh_error="docker: this host has no ${_mesh_engines/ / and no }"
+        _mesh_error="this host has no ${_mesh_engines/ / and no }"
         case $_mesh_engines in podman) one=podman ;; *) one=docker.io ;; esac
         _mesh_error+=": sudo apt-get install $one"
         return 1
@@ -62,9 +62,9 @@ _mesh_find() {
     docker:*'permission denied'*) _mesh_denied "$error" && return ;;
     docker:*'annot connect'* | docker:*'ailed to connect'* | docker:*'daemon running'*)
         _mesh_why=down
-        _mesh_error="docker: its daemon does not answer on this host (${error##*$'\n'}): sudo systemctl start docker"
+        _mesh_error="docker's daemon does not answer on this host (${error##*$'\n'}): sudo systemctl start docker"
         ;;
-    *) _mesh_error="docker: $MESH_ENGINE does not work on this host (${error##*$'\n'}): $MESH_ENGINE info" ;;
+    *) _mesh_error="$MESH_ENGINE does not work on this host (${error##*$'\n'}): $MESH_ENGINE info" ;;
     esac
     return 1
 }
@@ -79,7 +79,7 @@ _mesh_fact=$(_mesh_engine image inspect --format "$_mesh_format" -- "$_mesh_imag
 """
 
 APPLY = r"""
-_mesh_fail() { echo "docker: $1" >&2; exit 125; }
+_mesh_fail() { echo "$1" >&2; exit 125; }
 _mesh_manage_engine() {
     local root=
     [ "$(id -u)" = 0 ] || root='sudo -n'
@@ -90,10 +90,11 @@ _mesh_manage_engine() {
             sleep 0.5
         done
     elif [ -n "$MESH_ENGINE_GROUP" ] && getent group docker >/dev/null; then
-        $root usermod -aG docker "$(id -un)" && echo "docker: $(id -un) is in the group docker from the next login on"
+        $root usermod -aG docker "$(id -un)" && echo "$(id -un) is in the group docker from the next login on"
     fi
 }
 _mesh_find
+[ -z "$_mesh_notice" ] || echo "$_mesh_notice" >&2
 [ -z "$_mesh_manage" ] || _mesh_manage_engine
 [ -z "$_mesh_error" ] || { echo "$_mesh_error" >&2; exit 125; }
 _mesh_pull() {
@@ -120,7 +121,7 @@ for _mesh_try in again last; do
     *'nvalid reference'*) _mesh_fail "$_mesh_image is no name of an image: $MESH_ENGINE pull $_mesh_image" ;;
     esac
     if [ "$_mesh_try" = again ]; then
-        echo "docker: the pull failed, and is tried once more in $_mesh_pause s" >&2
+        echo "the pull failed, and is tried once more in $_mesh_pause s" >&2
         sleep "$_mesh_pause"
     fi
 done
@@ -135,14 +136,15 @@ _mesh_fail "cannot pull $_mesh_image (${_mesh_said##*$'\n'}): $MESH_ENGINE pull 
 ENTER = r"""
 _mesh_enter() {
     local one
-    _mesh_find || { echo "$_mesh_error" >&2; return 125; }
+    _mesh_find || { echo "docker: $_mesh_error" >&2; return 125; }
+    [ -z "$_mesh_notice" ] || echo "docker: $_mesh_notice" >&2
     MESH_ENGINE_WORKSPACE=$PWD MESH_ENGINE_HOST==
     while IFS= read -r -d '' one; do MESH_ENGINE_HOST+=${one%%=*}=; done < <(env -0)
     export MESH_ENGINE MESH_ENGINE_GROUP MESH_ENGINE_WORKSPACE MESH_ENGINE_HOST
 }
 _mesh_enter || exit
 unset -f _mesh_enter _mesh_find _mesh_denied _mesh_engine _mesh_with_group
-unset _mesh_inherit _mesh_engines _mesh_why _mesh_error
+unset _mesh_inherit _mesh_engines _mesh_why _mesh_error _mesh_notice
 """
 
 # Runs in each rank's process, which becomes the engine's client.
@@ -202,6 +204,7 @@ _mesh_lines=
 for ((_mesh_n = 0; _mesh_n < ${#_mesh_values[@]}; _mesh_n++)); do
     _mesh_one=MESH_ENGINE_VALUE_$_mesh_n
     case ${_mesh_values[_mesh_n]} in
+    '') ;;
     =*) _mesh_lines+=${_mesh_values[_mesh_n]#=}=${!_mesh_one}$'\n' ;;
     *)
         export "${_mesh_values[_mesh_n]}=${!_mesh_one}"

@@ -75,6 +75,14 @@ def test_no_value_is_in_an_argv(tmp_path: Path) -> None:
     assert call.environ["PATH"] != "hidden-2:/bin"
 
 
+def test_a_value_of_the_run_wins_but_not_over_what_stays_outside(desk: Desk) -> None:
+    made = docker(env=("MODE=2", "HOME=/root"))
+    call = desk.call(made, given={"MODE": "1", "HOME": str(desk.home)})
+    assert call.environ["MODE"] == "1"
+    assert call.variables == "HOME=/root\n"
+    assert call.words.count("MODE") == 1
+
+
 def test_a_rank_without_a_number_is_named_by_its_host(desk: Desk) -> None:
     call = desk.call(docker(), given={"RANK": "", "NODE_RANK": "5"})
     assert f"mesh-{RUN}-5" in call.words
@@ -101,7 +109,7 @@ def test_a_host_without_an_engine(tmp_path: Path, engine: str, told: str) -> Non
         done = subprocess.run(["/bin/bash", "-c", text], env={"PATH": str(tmp_path)}, capture_output=True, check=False)
         assert done.returncode == status
         last = done.stderr.decode().splitlines()[-1]
-        assert last.startswith(f"docker: this host has {told}: sudo apt-get install ")
+        assert last.removeprefix("docker: ").startswith(f"this host has {told}: sudo apt-get install ")
 
 
 def test_a_mount_that_is_not_there_is_named(desk: Desk) -> None:
@@ -166,7 +174,7 @@ def test_another_image_of_the_same_name_is_refused() -> None:
     with pytest.raises(ModuleError) as caught:
         joined(A, B, A)
     assert str(caught.value) == (
-        "docker: the image box:1 is not the same on all hosts: aaaaaaaaaaaa on h0, h2; bbbbbbbbbbbb on h1"
+        "the image box:1 is not the same on all hosts: aaaaaaaaaaaa on h0, h2; bbbbbbbbbbbb on h1"
     )
     assert caught.value.hint == ("`docker pull box:1` on h1, or name the image by its digest: image: NAME@sha256:...")
     assert caught.value.exit_code == 125
