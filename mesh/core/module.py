@@ -20,7 +20,9 @@ class Docker(Struct, frozen=True, kw_only=True):
     """An image whose containers run the command: ``docker:`` in mesh.yaml."""
 
     image: str
-    mounts: tuple[str, ...] = ()  # A or A:B or A:B:OPTIONS; ``~`` is the host's home, relative paths are in the workspace
+    mounts: tuple[
+        str, ...
+    ] = ()  # A or A:B or A:B:OPTIONS; ``~`` is the host's home, relative paths are in the workspace
     env: tuple[str, ...] = ()  # NAME=VALUE, or NAME for one that the ranks have
     workdir: str = ""  # in the container; "": the workspace, at its path on the host
     flags: tuple[str, ...] = ()  # more words for ``docker run``

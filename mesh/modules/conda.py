@@ -40,20 +40,21 @@ find_base() {
 }
 """
 
-# Sets prefix. conda is asked only if the environment is at none of the usual places.
+# Sets prefix where the environment is. conda is asked only if it is at none of the usual places.
 FIND_PREFIX = r"""
 listed() { "$base/bin/conda" env list 2>/dev/null | grep -v '^#'; }
 find_prefix() {
+    local path
     [ "$name" != base ] || { prefix=$base; return 0; }
-    for prefix in "$base/envs/$name" ~/".conda/envs/$name" ${CONDA_ENVS_PATH:+"${CONDA_ENVS_PATH%%:*}/$name"} \
+    for path in "$base/envs/$name" ~/".conda/envs/$name" ${CONDA_ENVS_PATH:+"${CONDA_ENVS_PATH%%:*}/$name"} \
         ${CONDA_ENVS_DIRS:+"${CONDA_ENVS_DIRS%%:*}/$name"}; do
-        [ ! -d "$prefix/conda-meta" ] || return 0
+        [ ! -d "$path/conda-meta" ] || { prefix=$path; return 0; }
     done
-    prefix=$(listed | while read -r word rest; do
+    path=$(listed | while read -r word rest; do
         rest=${rest#"* "}
         [ "$word" != "$name" ] || printf '%s\n' "/${rest#*/}"
     done | head -n 1)
-    [ -n "$prefix" ] && [ -d "$prefix/conda-meta" ]
+    [ -n "$path" ] && [ -d "$path/conda-meta" ] && prefix=$path
 }
 """
 
@@ -72,7 +73,8 @@ key_now() {
 is_whole() {
     find_base && find_prefix && now=$(started) || return 1
     [ -n "$file" ] || return 0
-    [ ! -e "$prefix.mesh-making" ] && read_mark "$prefix" && [ "$state" = whole ] && [ "$key" = "$(key_now "$now")" ]
+    [ ! -e "$prefix.mesh-making" ] && [ ! -e "$prefix.mesh-old" ] && read_mark "$prefix" &&
+        [ "$state" = whole ] && [ "$key" = "$(key_now "$now")" ]
 }
 report() {
     { printf 'Python %s, packages %s\n' "$now" \
@@ -87,8 +89,7 @@ is_whole && { report; true; }
 
 TERMS = r"""
 [ "$accept_tos" != yes ] || export CONDA_PLUGINS_AUTO_ACCEPT_TOS=yes
-refused() {  # OUTPUT
-    grep -q 'Terms of Service' "$1" || return 0
+ask_for_terms() {
     fail "Anaconda wants its terms of service accepted for its channels (https://www.anaconda.com/legal)" \
         "to accept them: \`accept_tos: true\` below \`conda:\` in mesh.yaml; or name only conda-forge in $file"
 }
@@ -125,8 +126,10 @@ for path in json.load(sys.stdin)["envs_dirs"]:
     [ -n "$directory" ] || fail "\`conda info\` names no directory that can be written"  "see \`conda info\` there"
     prefix=$directory/$name
 fi
+case $prefix in /?*/?*) ;; *) fail "\`conda info\` names the directory $prefix" "see \`conda info\` there" ;; esac
 mkdir -p "${prefix%/*}" || fail "${prefix%/*} cannot be made"
 lock "$prefix.mesh-lock"
+rm -rf "$prefix.mesh-old"
 is_whole && { report; exit 0; }
 make() {  # anew at its place, because it cannot be moved; the file beside marks it as half made
     "$conda" info --base >/dev/null 2>&1 || fail "$conda does not run" "see \`conda info\` there"
@@ -134,7 +137,6 @@ make() {  # anew at its place, because it cannot be moved; the file beside marks
         "$conda" env create -p "$prefix" -f "$file"
     made=mesh
 }
-rm -rf "$prefix.mesh-old"
 if [ -e "$prefix.mesh-making" ]; then
     rm -rf "$prefix"
     make
@@ -146,7 +148,8 @@ elif [ ! -d "$prefix/conda-meta" ]; then
 else
     read_mark "$prefix"
     now=$(started) && case $version,$now in none,* | ,* | [0-9]*,[0-9]*) ;; *) false ;; esac && starts=yes || starts=no
-    if [ "$name" != base ] && [ "$made" = mesh ] && { [ $starts = no ] || [ "$state" != whole ]; }; then
+    if [ "$name" != base ] && [ "$made" = mesh ] && [ "$starts-$state" != yes-whole ] &&
+        [ "$starts-$state" != yes-failed ]; then
         : >"$prefix.mesh-making" || fail "${prefix%/*} cannot be written"
         mv -T "$prefix" "$prefix.mesh-old" || fail "$prefix cannot be moved away"
         make
@@ -171,6 +174,7 @@ true
 """
 
 UNDO = rf"""
+prefix=
 find_base || exit 0
 remove() {{
     lock "$prefix.mesh-lock"
@@ -183,6 +187,7 @@ remove() {{
     rm -f "$prefix.mesh-lock"
 }}
 [ -n "$file" ] || exit 0
+rm -f "$MESH_MODULES/$module-output-"*
 if find_prefix; then remove; else
     for prefix in "$base/envs/$name" ~/".conda/envs/$name"; do
         [ ! -e "$prefix.mesh-making" ] && [ ! -e "$prefix.mesh-lock" ] || {{ remove; break; }}

@@ -2,7 +2,8 @@
 
 An environment that mesh has made or adopted holds a mark, a file of lines NAME=VALUE:
 
-* state: "making" from its first moment, "installing" while packages change, "whole"
+* state: "making" from its first moment, "installing" while packages change, "failed" where they could not be installed
+  and nothing was cut, "whole"
 * made: "mesh", or "adopted" for an environment of the user, which ``undo`` keeps
 * key: the hash of what the environment was made from
 * wanted: the Python that was asked for; version: the Python that it has; parents: the first directory made for it
@@ -38,6 +39,7 @@ read_mark() {{  # DIRECTORY
 
 WRITE_MARK = rf"""
 write_mark() {{  # DIRECTORY
+    marked=$1
     printf '%s\n' "state=$state" "made=$made" "key=$key" "wanted=$wanted" "version=$version" "parents=$parents" \
         >"$1/{MARK}.new" && mv -f "$1/{MARK}.new" "$1/{MARK}" || fail "$1 cannot be written"
 }}
@@ -75,7 +77,7 @@ described() {  # FILE DEPTH
 # Runs a package manager. Its output goes to the log, and its last error line into the message.
 RUN_TOOL = r"""
 run_tool() {  # NAME HINT WORDS...
-    local name=$1 hint=$2 status output reason
+    local name=$1 hint=$2 status output reason terms
     shift 2
     output=$MESH_MODULES/$module-output-$$
     "$@" 2>&1 | tee "$output"
@@ -83,8 +85,10 @@ run_tool() {  # NAME HINT WORDS...
     [ "$status" -ne 0 ] || { rm -f "$output"; return 0; }
     reason=$(sed -n '/[Ee]rror/h; ${x; p;}' "$output")
     [ -n "$reason" ] || reason=$(grep -v '^[[:space:]]*$' "$output" | tail -n 1)
-    ! declare -F refused >/dev/null || refused "$output"
+    terms=$(grep 'Terms of Service' "$output")
     rm -f "$output"
+    [ "$state" != installing ] || { state=failed; write_mark "$marked"; }
+    [ -z "$terms" ] || ! declare -F ask_for_terms >/dev/null || ask_for_terms
     fail "\`$name\` failed, exit $status: ${reason#"${reason%%[![:space:]]*}"}" "$hint"
 }
 """

@@ -39,7 +39,8 @@ key_now() {
 }
 is_whole() {
     choose
-    read_mark "$env" && [ "$state" = whole ] && now=$(started) && [ "$key" = "$(key_now "$now")" ]
+    [ ! -e "$env.mesh-old" ] && read_mark "$env" && [ "$state" = whole ] &&
+        now=$(started) && [ "$key" = "$(key_now "$now")" ]
 }
 report() {
     { printf 'Python %s, packages %s\n' "$now" \
@@ -154,6 +155,7 @@ directory=$(dirname "$env")
 while [ ! -d "$directory" ]; do made_first=$directory directory=$(dirname "$directory"); done
 mkdir -p "$(dirname "$env")" || fail "$(dirname "$env") cannot be made"
 lock "$env.mesh-lock"
+rm -rf "$env.mesh-old"
 if is_whole; then report; exit 0; fi
 [ "$kind" = nothing ] || [ -f "$file" ] || fail "$file is not in the workspace" "see \`requirements:\` in mesh.yaml"
 uv=
@@ -161,7 +163,6 @@ if [ "$tool" = uv ] && ! find_uv; then
     [ "$kind" != lock ] || fail "there is no uv here, and only uv can read uv.lock" "$get_uv"
     note "there is no uv here: venv and pip do the same"
 fi
-rm -rf "$env.mesh-old"
 cut=no
 keep_broken() {  # moves an environment away that mesh has not made
     local number=1
@@ -175,8 +176,8 @@ if [ ! -e "$env" ] && [ ! -L "$env" ] || rmdir "$env" 2>/dev/null; then
     parents=${made_first-}
     make
 elif [ "$made" = mesh ]; then
-    if now=$(started) && [ "$state" = whole ] && [ "$wanted" = "$(asked | tr '\n' ' ')" ] &&
-        [ "${version%.*}" = "${now%.*}" ]; then
+    if now=$(started) && { [ "$state" = whole ] || [ "$state" = failed ]; } &&
+        [ "$wanted" = "$(asked | tr '\n' ' ')" ] && [ "${version%.*}" = "${now%.*}" ]; then
         state=installing key=
         write_mark "$env"
     else
@@ -219,7 +220,7 @@ if read_mark "$env"; then
     fi
 fi
 rm -rf "$env.mesh-old" "$env.mesh-new"
-rm -f "$env.mesh-lock"
+rm -f "$env.mesh-lock" "$MESH_MODULES/$module-output-"*
 directory=$(dirname "$env")
 if [ -n "$parents" ]; then
     while [ ${{#directory}} -ge ${{#parents}} ] && rmdir "$directory" 2>/dev/null; do
