@@ -16,6 +16,7 @@ from mesh.app.owner import Owners
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 from mesh.engine.question import Question
 
@@ -82,6 +83,7 @@ def check(
 def vetted(
     spec: RunSpec,
     cluster: Cluster,
+    preparation: Preparation = NO_PREPARATION,
     *,
     paths: Sequence[str] = (),
     programs: Sequence[str] = (),
@@ -110,10 +112,12 @@ def vetted(
         steps=carrier_of(cluster).steps,
         hints=carrier_of(cluster).hints,
     )
-    return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), Owners().is_dead), placement)
+    return Vetted(
+        Supervisor(spec, placement, preparation), Checkup(placement, wanted, new_key(), Owners().is_dead), placement
+    )
 
 
-def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
+def numbered(spec: RunSpec, cluster: Cluster, preparation: Preparation = NO_PREPARATION) -> Vetted | None:
     """Return the decider of a run that first asks hosts for their own numbers; None if their source has none."""
     if spec.kind is not Kind.RUN or not any(host.slice_index >= 0 for host in cluster.hosts):
         return None
@@ -122,7 +126,7 @@ def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
     from mesh.engine.supervisor import Supervisor
 
     placement = placed(spec, cluster)
-    return Vetted(Supervisor(spec, placement), Numbers(placement), placement)
+    return Vetted(Supervisor(spec, placement, preparation), Numbers(placement), placement)
 
 
 def activated(prerun: Sequence[PrerunEntry]) -> str | None:

@@ -13,6 +13,7 @@ from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
 from mesh.core.events import Event, Stream
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.notify import Notification
 from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
@@ -67,20 +68,22 @@ def run_on(
     check_first: bool = False,
     listener: Listener | None = None,
     notify: tuple[Notification, ...] = (),
+    preparation: Preparation = NO_PREPARATION,
 ) -> RunResult:
     """Run it to its end, in a run directory.
 
     check_first: see before if every host is fit for it
     notify: sent at the end
+    preparation: of the hosts, by modules
     listener: gets all events; an error of its function is raised once the run has ended
     """
     if any(group.nproc == AUTO for group in spec.groups):
         from mesh.api.inquiries import count_gpus
 
         spec = spec.with_nproc(count_gpus(cluster, quiet=showing.quiet))
-    decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
+    decider = vetted(spec, cluster, preparation) if check_first else numbered(spec, cluster, preparation)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
-    parts = replace(parts, notify=notify)
+    parts = replace(parts, notify=notify, preparation=preparation)
     if listener is not None:
         parts = replace(parts, sinks=(listener,), started=listener.attach)
     outcome, placement, store = launch(parts)

@@ -58,6 +58,7 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     "workspace": lambda project: str(project.workspace),
     "spool": lambda project: _bytes(project.spool),
     "logs": lambda project: _bytes(project.logs),
+    "modules": lambda project: ", ".join(name for name, _ in project.modules.descriptions),
     "notify": lambda project: _joined(map(_notification, project.notify)),
 }
 

@@ -23,12 +23,13 @@ OOM_NEAR = "the kernel has killed a process there for lack of memory"
 
 
 class Stream(Enum):
-    """The source of bytes: a rank's two outputs, the steps before the ranks start, or a host's setup."""
+    """The source of bytes: a rank's two outputs, prerun, a host's setup, or the steps of its modules."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
     PRERUN = "prerun"
     SETUP = "setup"
+    MODULE = "module"
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -141,6 +142,21 @@ class PrerunDecided(HostEvent, frozen=True, kw_only=True):
         return f"runs: {self.why}" if self.why else f"skipped: {UNCHANGED}"
 
 
+class ModuleStep(HostEvent, frozen=True, kw_only=True, tag="module"):
+    """The host carries out a step of a module."""
+
+    module: str
+    step: int  # index in the steps that the host was sent together
+    state: str  # "check", or "apply" once it is not in place; "apply" also where it is undone
+
+
+class Applied(HostEvent, frozen=True, kw_only=True):
+    """The host has carried out all steps of modules that it was sent."""
+
+    facts: tuple[str, ...]  # the report of each step
+    applied: tuple[int, ...]  # the steps that were not in place
+
+
 class Ready(HostEvent, frozen=True, kw_only=True):
     """The host has done everything that comes before the ranks, prerun too."""
 
@@ -152,8 +168,8 @@ class Ready(HostEvent, frozen=True, kw_only=True):
 class PrepareFailed(HostEvent, frozen=True, kw_only=True):
     """The host cannot take part; no rank will start on any host."""
 
-    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
-    # "agent".
+    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "module", "prerun", "command",
+    # "start" or "agent".
     step: str
     message: str
     hint: str = ""

@@ -97,8 +97,9 @@ class HostFile(Struct, frozen=True, kw_only=True):
 class Step(Struct, frozen=True, kw_only=True):
     """An action of a module on one host. Texts are for bash, with every value quoted.
 
-    Each text runs in the workspace, with the variables of the host's first rank but MESH_RUN_ID, with MESH_SETUP=1, and with
-    MESH_MODULES: a directory of the host for marks of modules. Processes that a step leaves stay after the run.
+    Each text runs in the workspace, with the variables of the host's first rank. MESH_RUN_ID is not among them, and
+    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. Processes that a step leaves stay
+    after the run.
     What ``check`` writes to descriptor 3 is the fact that the step reports: see ``Module.join``.
     """
 
@@ -141,3 +142,23 @@ class Environment(Module, Protocol):
 
         words: the command for execve; env: names of the variables that mesh and the user set; run: the run's id
         """
+
+
+class Preparation(Struct, frozen=True, kw_only=True):
+    """All modules of a run, and what is to be done with them."""
+
+    modules: tuple[Module, ...] = ()  # in order; the environment is one of them
+    environment: Environment | None = None  # None: the command runs as it is
+    undo: bool = False  # undo the steps of all modules, the last one first
+
+    def steps(self, hosts: Sequence[Host], node: int) -> tuple[Step, ...]:
+        """Return the steps of a host in the order in which they are carried out."""
+        steps = [step for module in self.modules for step in module.steps(hosts, node)]
+        return tuple(reversed(steps) if self.undo else steps)
+
+    def wrapped(self, words: Sequence[str], env: Sequence[str] = (), run: str = "") -> tuple[str, ...]:
+        """Return a command inside the environment. env, run: as in Environment.wrap"""
+        return tuple(self.environment.wrap(words, env, run) if self.environment and words else words)
+
+
+NO_PREPARATION = Preparation()

@@ -17,6 +17,7 @@ from mesh.core.events import (
     HostNotice,
     LeftOut,
     Lost,
+    ModuleStep,
     Output,
     PrepareFailed,
     Reconnecting,
@@ -91,7 +92,6 @@ class Session(Requests):
         self._first_rank = first_rank
         self._streams: dict[tuple[object, object], tuple[int, Stream]] = {}  # of which there was output, as it is named
         self._is_greeted = False  # a message has come from a program of our version
-        self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the last event was posted, or is about to be
         self._why = ""  # the last channel ended
@@ -309,8 +309,13 @@ class Session(Requests):
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case answers.Taken(rank=rank, bytes=count):
                 self._callbacks.taken(rank, count)
-            case answers.Step():
-                pass  # _asked has noted the commands that it allows
+            case answers.Step(number=number):
+                if module := self._asked.module(number):  # of a setup, _asked has noted the command
+                    yield self._module_step(module, number, "check")
+            case answers.Applying(step=number):
+                yield self._module_step(self._asked.module(number), number, "apply")
+            case answers.WantsFiles(step=number):
+                self.send_files(number)
             case answers.AsksPassword():
                 yield AsksPassword(time=time.time(), node=self.node, step=self._asked.step)
             case answers.Attached(orders=orders):
@@ -333,6 +338,9 @@ class Session(Requests):
     def _event_of(self, message: Message, data: bytes) -> Event:
         limit = self._data_bytes.get(Lacks.NAME, 0)
         return event_of(message, data, node=self.node, sent=self.sent, lacks_bytes=limit, offset=self._offset)
+
+    def _module_step(self, module: str, step: int, state: str) -> ModuleStep:
+        return ModuleStep(time=time.time(), node=self.node, module=module, step=step, state=state)
 
     def _connected(self, hello: answers.Hello) -> Connected:
         now = time.time()
@@ -391,10 +399,3 @@ class Session(Requests):
         self._why_hung_up = ""
         self._sender.attach(confirmed)
         self.acknowledge(self.place, now=True)
-
-    def _set_clock(self, now: float, *, sent: float, there: float) -> None:
-        """Take the other clock from the beat with the shortest round trip."""
-        round_trip = now - sent
-        if 0 <= round_trip < self.round_trip:
-            self.round_trip = round_trip
-            self._offset = there - (sent + round_trip / 2)
