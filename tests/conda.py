@@ -42,9 +42,10 @@ CondaToSNonInteractiveError: Terms of Service have not been accepted for the fol
 """
 
 
-def install(base: Path, *, rattler: str = "", delay: float = 0.0, hook: bool = True) -> None:
+def install(base: Path, *, rattler: str = "", delay: float = 0.0, hook: bool = True, at: Path | None = None) -> None:
     """Make the base directory.
 
+    at: the path of the base, if it will be moved
     rattler: a directory in which Python finds it; "": packages are only unpacked
     delay: seconds after each file, where they are
     hook: False: without etc/profile.d/conda.sh
@@ -53,14 +54,16 @@ def install(base: Path, *, rattler: str = "", delay: float = 0.0, hook: bool = T
         (base / directory).mkdir(parents=True, exist_ok=True)
     (base / "conda-meta/history").write_text("")
     program = base / "bin/conda"
-    words = [sys.executable, str(Path(__file__).resolve()), str(base)]
+    words = [sys.executable, str(Path(__file__).resolve()), str(at or base)]
     setting = f"STAND_IN_RATTLER={shlex.quote(rattler)} STAND_IN_DELAY={delay}"
     program.write_text(f'#!/bin/sh\nexec env {setting} {shlex.join(words)} "$@"\n')
     program.chmod(0o755)
     (base / "bin/python").unlink(missing_ok=True)
     (base / "bin/python").symlink_to(sys.executable)
     if hook:
-        (base / "etc/profile.d/conda.sh").write_text(f"export CONDA_EXE={shlex.quote(str(program))}\n{SHELL}")
+        (base / "etc/profile.d/conda.sh").write_text(
+            f"export CONDA_EXE={shlex.quote(str((at or base) / 'bin/conda'))}\n{SHELL}"
+        )
 
 
 def write_package(channel: Path, name: str, version: str, files: Mapping[str, str]) -> None:

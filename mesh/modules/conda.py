@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mesh.core.cluster import Host
 from mesh.core.module import Conda, ModuleError, Step
 from mesh.modules.environments import (
+    FORCED,
     HASHES,
     LOCK,
     MARK,
@@ -123,14 +124,19 @@ for path in json.load(sys.stdin)["envs_dirs"]:
     if os.access(above, os.W_OK):
         print(path)
         break') || directory=
-    [ -n "$directory" ] || fail "\`conda info\` names no directory that can be written"  "see \`conda info\` there"
+    [ -n "$directory" ] || fail "\`conda info\` names no directory that can be written" "see \`conda info\` there"
     prefix=$directory/$name
 fi
 case $prefix in /?*/?*) ;; *) fail "\`conda info\` names the directory $prefix" "see \`conda info\` there" ;; esac
-mkdir -p "${prefix%/*}" || fail "${prefix%/*} cannot be made"
+mkdir -p "${prefix%/*}" || fail "${prefix%/*} cannot be made" "$look_at_disk"
+seen=$(mark_now "$prefix")
 lock "$prefix.mesh-lock"
 rm -rf "$prefix.mesh-old"
-is_whole && { report; exit 0; }
+forced=no
+if is_whole; then
+    is_forced "$prefix" || { report; exit 0; }
+    forced=yes
+fi
 make() {  # anew at its place, because it cannot be moved; the file beside marks it as half made
     "$conda" info --base >/dev/null 2>&1 || fail "$conda does not run" "see \`conda info\` there"
     run_tool "conda env create" "see if \`conda env create -f $file\` works by hand" \
@@ -141,17 +147,17 @@ if [ -e "$prefix.mesh-making" ]; then
     rm -rf "$prefix"
     make
 elif [ ! -e "$prefix" ] || rmdir "$prefix" 2>/dev/null; then
-    : >"$prefix.mesh-making" || fail "${prefix%/*} cannot be written"
+    : >"$prefix.mesh-making" || fail "${prefix%/*} cannot be written" "$look_at_disk"
     make
 elif [ ! -d "$prefix/conda-meta" ]; then
     fail "$prefix is no environment of conda" "move it away"
 else
     read_mark "$prefix"
     now=$(started) && case $version,$now in none,* | ,* | [0-9]*,[0-9]*) ;; *) false ;; esac && starts=yes || starts=no
-    if [ "$name" != base ] && [ "$made" = mesh ] && [ "$starts-$state" != yes-whole ] &&
+    if [ "$name" != base ] && [ "$made" = mesh ] && [ "$starts-$state-$forced" != yes-whole-no ] &&
         [ "$starts-$state" != yes-failed ]; then
-        : >"$prefix.mesh-making" || fail "${prefix%/*} cannot be written"
-        mv -T "$prefix" "$prefix.mesh-old" || fail "$prefix cannot be moved away"
+        : >"$prefix.mesh-making" || fail "${prefix%/*} cannot be written" "$look_at_disk"
+        mv -T "$prefix" "$prefix.mesh-old" || fail "$prefix cannot be moved away" "$look_at_disk"
         make
     elif [ $starts = no ]; then
         fail "the Python of $prefix does not start, and mesh has not made it" "\`conda env remove -n $name\` there"
@@ -164,7 +170,7 @@ else
             "$conda" env update -p "$prefix" -f "$file" $prune
     fi
 fi
-now=$(started) || fail "the Python of $prefix does not start"
+now=$(started) || fail "the Python of $prefix does not start" "see \`conda list -n $name\` there"
 state=whole version=$now key=$(key_now "$now")
 write_mark "$prefix"
 rm -f "$prefix.mesh-making"
@@ -210,7 +216,7 @@ find_base && exit 0
 if [ -e "$place.mesh-making" ]; then rm -rf "$place"; fi
 rmdir "$place" 2>/dev/null
 [ ! -e "$place" ] || fail "$place is there, but has no conda that runs" "move it away"
-: >"$place.mesh-making" || fail "$place cannot be made"
+: >"$place.mesh-making" || fail "$place cannot be made" "$look_at_disk"
 file=$place.mesh-installer
 if type -P curl >/dev/null; then curl -fsSL -o "$file" -- "$installer"
 elif type -P wget >/dev/null; then wget -q -O "$file" -- "$installer"
@@ -274,7 +280,7 @@ class CondaEnvironment:
         environment = Step(
             module=self.name,
             check=self._text(*reading, CHECK),
-            apply=self._text(*reading, WRITE_MARK, LOCK, RUN_TOOL, TERMS, APPLY),
+            apply=self._text(*reading, WRITE_MARK, LOCK, FORCED, RUN_TOOL, TERMS, APPLY),
             undo=self._text(FIND_BASE, FIND_PREFIX, READ_MARK, LOCK, UNDO),
             timeout=CREATE_TIMEOUT_S,
         )

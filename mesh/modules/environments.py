@@ -16,13 +16,14 @@ import shlex
 
 MARK = ".mesh-environment"
 
+# The last line that a step prints is its message.
 MESSAGES = r"""
-fail() {  # MESSAGE [HINT]
-    printf '%s: %s\n' "$module" "$1" >&2
-    [ -z "${2-}" ] || printf '  %s\n' "$2" >&2
+fail() {  # MESSAGE HINT
+    printf '%s: %s\n' "$1" "$2" >&2
     exit 125
 }
-note() { printf '%s: %s\n' "$module" "$1" >&2; }
+look_at_disk='see `df -h` and the owner of the directory'
+note() { printf '%s\n' "$1" >&2; }
 """
 
 # Sets state, made, key, wanted, version and parents; fails where there is no mark.
@@ -41,7 +42,7 @@ WRITE_MARK = rf"""
 write_mark() {{  # DIRECTORY
     marked=$1
     printf '%s\n' "state=$state" "made=$made" "key=$key" "wanted=$wanted" "version=$version" "parents=$parents" \
-        >"$1/{MARK}.new" && mv -f "$1/{MARK}.new" "$1/{MARK}" || fail "$1 cannot be written"
+        >"$1/{MARK}.new" && mv -f "$1/{MARK}.new" "$1/{MARK}" || fail "$1 cannot be written" "$look_at_disk"
 }}
 """
 
@@ -50,12 +51,18 @@ write_mark() {{  # DIRECTORY
 LOCK = r"""
 lock() {  # FILE
     while :; do
-        exec 9>>"$1" || fail "$1 cannot be written"
+        exec 9>>"$1" || fail "$1 cannot be written" "$look_at_disk"
         flock 9 2>/dev/null || python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' 2>/dev/null ||
             note "$1: no lock can be had here; two hosts may not share this directory"
         [ "$1" -ef /proc/self/fd/9 ] && return
     done
 }
+"""
+
+# MESH_FORCE has an environment made anew although it is whole, but not if another host has just made it.
+FORCED = rf"""
+mark_now() {{ stat -c %i.%Y "$1/{MARK}" 2>/dev/null; }}
+is_forced() {{ [ -n "${{MESH_FORCE-}}" ] && [ "$(mark_now "$1")" = "$seen" ]; }}  # DIRECTORY
 """
 
 # A requirements file counts with those that it names; conda's files name them behind a dash.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Host
 from mesh.core.module import ModuleError, Python, Step
 from mesh.modules.environments import (
+    FORCED,
     HASHES,
     LOCK,
     MARK,
@@ -74,11 +75,12 @@ find_python() {  # sets python: a program of the version or name that was asked 
 make_by_venv() {
     find_python
     if "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        run_tool "$python -m venv" "" "$python" -m venv "$env"
+        run_tool "$python -m venv" "see the log" "$python" -m venv "$env"
     elif find_uv; then
-        run_tool "uv venv" "" "$uv" venv --allow-existing --seed --no-project --python "$python" "$env"
+        run_tool "uv venv" "see \`python:\` in mesh.yaml" \
+            "$uv" venv --allow-existing --seed --no-project --python "$python" "$env"
     elif "$python" -c 'import virtualenv' 2>/dev/null; then
-        run_tool "$python -m virtualenv" "" "$python" -m virtualenv "$env"
+        run_tool "$python -m virtualenv" "see the log" "$python" -m virtualenv "$env"
     else
         fail "$python cannot make environments: it has no ensurepip" \
             "Debian: apt-get install python${now%.*}-venv, or python3-venv"
@@ -88,15 +90,16 @@ make() {  # an environment with the mark of one that is half made, at its final 
     rmdir "$env" 2>/dev/null
     rm -rf "$env.mesh-new"
     state=making made=mesh key= version= wanted=$(asked | tr '\n' ' ')
-    mkdir "$env.mesh-new" || fail "$env cannot be made"
+    mkdir "$env.mesh-new" || fail "$env cannot be made" "$look_at_disk"
     write_mark "$env.mesh-new"
-    mv -T "$env.mesh-new" "$env" || fail "$env cannot be made"
+    mv -T "$env.mesh-new" "$env" || fail "$env cannot be made" "$look_at_disk"
     if [ "$tool" = uv ] && [ -n "$uv" ]; then
-        run_tool "uv venv" "" "$uv" venv --allow-existing ${request:+--python "$request"} "$env"
+        run_tool "uv venv" "see \`python:\` in mesh.yaml" \
+            "$uv" venv --allow-existing ${request:+--python "$request"} "$env"
     else
         make_by_venv
     fi
-    now=$(started) || fail "the Python of $env does not start"
+    now=$(started) || fail "the Python of $env does not start" "see \`$env/bin/python -V\` there"
 }
 """
 
@@ -153,10 +156,15 @@ unset VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 parents=
 directory=$(dirname "$env")
 while [ ! -d "$directory" ]; do made_first=$directory directory=$(dirname "$directory"); done
-mkdir -p "$(dirname "$env")" || fail "$(dirname "$env") cannot be made"
+mkdir -p "$(dirname "$env")" || fail "$(dirname "$env") cannot be made" "$look_at_disk"
+seen=$(mark_now "$env")
 lock "$env.mesh-lock"
 rm -rf "$env.mesh-old"
-if is_whole; then report; exit 0; fi
+forced=no
+if is_whole; then
+    is_forced "$env" || { report; exit 0; }
+    forced=yes
+fi
 [ "$kind" = nothing ] || [ -f "$file" ] || fail "$file is not in the workspace" "see \`requirements:\` in mesh.yaml"
 uv=
 if [ "$tool" = uv ] && ! find_uv; then
@@ -167,7 +175,7 @@ cut=no
 keep_broken() {  # moves an environment away that mesh has not made
     local number=1
     while [ -e "$env.broken-$number" ]; do number=$((number + 1)); done
-    mv "$env" "$env.broken-$number" || fail "$env cannot be moved away"
+    mv "$env" "$env.broken-$number" || fail "$env cannot be moved away" "$look_at_disk"
     note "the Python of $env does not start: the directory is $env.broken-$number now"
 }
 has_mark=no
@@ -176,12 +184,12 @@ if [ ! -e "$env" ] && [ ! -L "$env" ] || rmdir "$env" 2>/dev/null; then
     parents=${made_first-}
     make
 elif [ "$made" = mesh ]; then
-    if now=$(started) && { [ "$state" = whole ] || [ "$state" = failed ]; } &&
+    if [ $forced = no ] && now=$(started) && { [ "$state" = whole ] || [ "$state" = failed ]; } &&
         [ "$wanted" = "$(asked | tr '\n' ' ')" ] && [ "${version%.*}" = "${now%.*}" ]; then
         state=installing key=
         write_mark "$env"
     else
-        mv -T "$env" "$env.mesh-old" || fail "$env cannot be moved away"
+        mv -T "$env" "$env.mesh-old" || fail "$env cannot be moved away" "$look_at_disk"
         make
     fi
 elif now=$(started) && [ -f "$env/pyvenv.cfg" ]; then
@@ -190,7 +198,7 @@ elif now=$(started) && [ -f "$env/pyvenv.cfg" ]; then
         *) fail "$env was made by hand, with Python $now; mesh.yaml asks for $request" \
             "remove it, or write another \`path:\`" ;;
     esac
-    [ "$state" != installing ] || cut=yes
+    [ "$state" != installing ] && [ $forced = no ] || cut=yes
     state=installing made=adopted key= wanted=
     write_mark "$env"
 elif [ -f "$env/pyvenv.cfg" ] || { [ -L "$env" ] && [ ! -e "$env" ]; } || [ $has_mark = yes ]; then
@@ -200,7 +208,7 @@ else
     fail "$env is no virtual environment" "move it away, or write another \`path:\` in mesh.yaml"
 fi
 if [ "$kind" = nothing ]; then :; elif [ -n "$uv" ]; then install_by_uv; else install_by_pip; fi
-now=$(started) || fail "the Python of $env does not start any more"
+now=$(started) || fail "the Python of $env does not start any more" "see \`$env/bin/python -V\` there"
 state=whole version=$now key=$(key_now "$now")
 write_mark "$env"
 rm -rf "$env.mesh-old"
@@ -214,7 +222,7 @@ lock "$env.mesh-lock"
 if read_mark "$env"; then
     if [ "$made" = mesh ]; then
         rm -rf "$env.mesh-old"
-        mv -T "$env" "$env.mesh-old" || fail "$env cannot be removed"
+        mv -T "$env" "$env.mesh-old" || fail "$env cannot be removed" "$look_at_disk"
     else
         rm -f "$env/{MARK}" "$env/{MARK}.new"
     fi
@@ -267,7 +275,7 @@ class PythonEnvironment:
         environment = Step(
             module=self.name,
             check=self._text(*reading, CHECK),
-            apply=self._text(*reading, WRITE_MARK, LOCK, RUN_TOOL, MAKE, INSTALL, APPLY),
+            apply=self._text(*reading, WRITE_MARK, LOCK, FORCED, RUN_TOOL, MAKE, INSTALL, APPLY),
             undo=self._text(READ_MARK, LOCK, UNDO),
         )
         if self.name != "uv":

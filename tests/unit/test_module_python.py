@@ -240,8 +240,9 @@ def test_a_directory_of_other_things_is_refused(place: Place) -> None:
 def refused(ended: Ended, message: str) -> None:
     """Look that there was one message with a hint."""
     assert ended.status == 125
-    assert message in ended.err.splitlines()[-2]
-    assert ended.err.splitlines()[-1].startswith("  ")
+    _, found, hint = ended.err.splitlines()[-1].partition(message)
+    assert found, ended.err
+    assert hint.rpartition(": ")[2], "there is a hint"
 
 
 def test_a_failed_installation_is_repeated_in_place(place: Place) -> None:
@@ -254,6 +255,25 @@ def test_a_failed_installation_is_repeated_in_place(place: Place) -> None:
     assert prepare(steps(), place)[0] == [1]
     assert (place.workspace / ".venv/kept").exists()
     assert not os.listdir(place.marks)
+
+
+def test_force_makes_it_anew(place: Place) -> None:
+    prepare(steps(), place)
+    (place.workspace / ".venv/stale").write_text("")
+    place.environ["MESH_FORCE"] = "1"
+    assert apply(environment(place), place).status == 0
+    assert not (place.workspace / ".venv/stale").exists()
+    assert whole(place, "alpha-1", "beta-2", "gamma-3")
+
+
+def test_force_does_not_make_an_environment_of_the_user_anew(place: Place) -> None:
+    by_hand(place)
+    (place.workspace / ".venv/own").write_text("")
+    prepare(steps(), place)
+    place.environ["MESH_FORCE"] = "1"
+    assert apply(environment(place), place).status == 0
+    assert "--reinstall" in calls(place)[-1]
+    assert (place.workspace / ".venv/own").exists()
 
 
 def test_another_python_has_it_made_anew(place: Place) -> None:
