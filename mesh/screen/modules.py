@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Applied, Event, ModuleStep
+from mesh.core.events import Event
+from mesh.core.module import Applied, ModuleStep
 from mesh.core.ranks import counted, few
 
 
