@@ -19,6 +19,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -208,14 +209,10 @@ async def solve_and_link(prefix: Path, specs: Sequence[str], channel: str, prune
 
 
 def index(channel: Path, rattler: str) -> None:
-    """Write the channel's index, as rattler wants it."""
-    sys.path.insert(0, rattler)
-    try:
-        from rattler.index import index_fs
-
-        asyncio.run(index_fs(channel))
-    finally:
-        sys.path.remove(rattler)
+    """Write the channel's index, as rattler wants it, in a process of its own: rattler keeps descriptors open."""
+    text = "import asyncio, sys; from rattler.index import index_fs; asyncio.run(index_fs(sys.argv[1]))"
+    environ = {**os.environ, "PYTHONPATH": rattler}
+    subprocess.run([sys.executable, "-c", text, str(channel)], env=environ, check=True)
     shutil.rmtree(channel / ".cache", ignore_errors=True)
 
 

@@ -13,12 +13,12 @@ PLACES = ("~/.local/bin", "~/.cargo/bin")
 ELF = b"\x7fELF"
 
 
-def local_uv(workspace: str) -> LocalUv:
+def local_uv(workspace: Path) -> LocalUv:
     """Return the program if a lock file needs it; a script that only finds it (pyenv) is of no use elsewhere.
 
     workspace: the local directory that holds uv.lock
     """
-    if platform.system() != "Linux" or not (Path(workspace) / "uv.lock").is_file():
+    if platform.system() != "Linux" or not (workspace / "uv.lock").is_file():
         return NO_UV
     path = os.pathsep.join([os.environ.get("PATH", ""), *(os.path.expanduser(place) for place in PLACES)])
     program = shutil.which("uv", path=path)

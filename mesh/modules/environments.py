@@ -81,22 +81,27 @@ described() {  # FILE DEPTH
 }
 """
 
-# Runs a package manager. Its output goes to the log, and its last error line into the message.
+# Runs a package manager. Its output goes to the log; its last error and all that follows it, into the message.
 RUN_TOOL = r"""
 run_tool() {  # NAME HINT WORDS...
-    local name=$1 hint=$2 status output reason terms
+    local name=$1 hint=$2 status output line last= reason= terms
     shift 2
     output=$MESH_MODULES/$module-output-$$
     "$@" 2>&1 | tee "$output"
     status=${PIPESTATUS[0]}
     [ "$status" -ne 0 ] || { rm -f "$output"; return 0; }
-    reason=$(sed -n '/[Ee]rror/h; ${x; p;}' "$output")
-    [ -n "$reason" ] || reason=$(grep -v '^[[:space:]]*$' "$output" | tail -n 1)
+    while read -r line; do
+        case $line in
+            *[Ee]rror* | *ERROR*) reason=$line ;;
+            ?*) [ -z "$reason" ] || reason+=" $line"; last=$line ;;
+        esac
+    done <"$output"
+    reason=${reason:-$last}
     terms=$(grep 'Terms of Service' "$output")
     rm -f "$output"
     [ "$state" != installing ] || { state=failed; write_mark "$marked"; }
     [ -z "$terms" ] || ! declare -F ask_for_terms >/dev/null || ask_for_terms
-    fail "\`$name\` failed, exit $status: ${reason#"${reason%%[![:space:]]*}"}" "$hint"
+    fail "\`$name\` failed, exit $status: ${reason:0:400}" "$hint"
 }
 """
 
