@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from mesh.app.localuv import local_uv
 from mesh.core.cluster import Cluster
-from mesh.core.module import Description, Docker, Environment, Module, Preparation
+from mesh.core.module import Conda, Description, Docker, Environment, Module, Preparation, Python
 from mesh.core.run import Kind, PrerunEntry, RunSpec
+from mesh.modules.conda import CondaEnvironment
+from mesh.modules.python import PythonEnvironment
+from mesh.modules.uv import NO_UV
 
 
 def preparation_of(
@@ -24,7 +28,7 @@ def preparation_of(
     environment: Environment | None = None
     for _, description in descriptions:
         if type(description) in ENVIRONMENTS:
-            environment = ENVIRONMENTS[type(description)](description)
+            environment = ENVIRONMENTS[type(description)](description, spec, cluster)
             modules.append(environment)
         else:
             modules.append(OTHERS[type(description)](description, cluster))
@@ -46,5 +50,19 @@ def _with_values(spec: RunSpec, descriptions: Sequence[tuple[str, Description]])
     return replace(spec, groups=groups) if given else spec
 
 
-ENVIRONMENTS: Mapping[type[Description], Callable[[Description], Environment]] = {}
+def _python(description: Description, spec: RunSpec, cluster: Cluster) -> Environment:
+    assert isinstance(description, Python)
+    uv = local_uv(spec.workspace) if description.tool == "uv" else NO_UV
+    return PythonEnvironment(description, uv, cluster.remote_dir)
+
+
+def _conda(description: Description, spec: RunSpec, cluster: Cluster) -> Environment:
+    assert isinstance(description, Conda)
+    return CondaEnvironment(description)
+
+
+ENVIRONMENTS: Mapping[type[Description], Callable[[Description, RunSpec, Cluster], Environment]] = {
+    Python: _python,
+    Conda: _conda,
+}
 OTHERS: Mapping[type[Description], Callable[[Description, Cluster], Module]] = {}
