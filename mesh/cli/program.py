@@ -72,6 +72,10 @@ def carry_out(command: Command, given: Given) -> int:
         if given.typed and (command_line := given.typed.with_word(given[RUN] or given[CLUSTER], error.newest)):
             error.hint = command_line
         raise
+    except MeshError as error:
+        if given.typed:
+            error.hint = given.typed.filled(error.hint)
+        raise
 
 
 def overview() -> Iterator[str]:

@@ -128,6 +128,16 @@ def test_a_command_that_is_right_gets_no_notice(command: str) -> None:
     assert list(notices(typed, "pod")) == []
 
 
+def test_advice_names_the_cluster_that_was_typed(home: Home) -> None:
+    home.clusters("quad:\n  hosts: [nowhere.invalid]\n")
+    full = home.mesh("exec", "local:1", "echo hi > /dev/full").err
+    assert "try: mesh exec local:1 df -h shows which one; mesh clean local:1 finds what mesh keeps\n" in full
+    assert "name its interpreter: mesh run local:1 python3 FILE\n" in home.mesh("exec", "local:1", "/etc/passwd").err
+    assert "`mesh check quad` shows what is wrong there" in home.mesh("stop", "--cluster", "quad", "none").err
+    home.files(mesh__yaml="prerun:\n  - frobnicate\n")
+    assert "may install frobnicate: mesh setup local:1\n" in home.mesh("run", "local:1", "true").err
+
+
 def test_an_ambiguous_id_lists_runs_with_their_commands(home: Home) -> None:
     for word in ("one", "two"):
         home.mesh("exec", "local:1", "echo", word)
