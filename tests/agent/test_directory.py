@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import install, version
+from mesh.backends.command import CommandChannel
 from mesh.core.events import Output, Ready
 from mesh.remote import blob
 from tests.lab import eventually
@@ -20,6 +22,7 @@ from tests.lab import eventually
 from .conftest import Open, Run
 from .test_ending import is_running
 
+BYTES_OF_A_RUN_MAX = 10_000  # sent to a host that has this version of the agent
 MINE = Path(f"/tmp/mesh-{os.geteuid()}")
 
 
@@ -50,6 +53,31 @@ def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
     assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
     assert list(own().rglob("*.pyc"))
     assert not list(MINE.glob(install.DRAFT_PREFIX + "*"))
+
+
+def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
+    fresh: None, opener: Open, any_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    send = CommandChannel.send
+
+    def counted(channel: CommandChannel, data: bytes) -> None:
+        sent.append(len(data))
+        send(channel, data)
+
+    monkeypatch.setattr(CommandChannel, "send", counted)
+    bytes_of_runs = []
+    for _ in range(2):
+        sent.clear()
+        run = opener(any_python)
+        assert isinstance(run.prepare(), Ready)
+        run.start("true")
+        assert run.result().code == 0
+        bytes_of_runs.append(len(shlex.join(blob.start_command(any_python))) + sum(sent))
+    first, second = bytes_of_runs
+    assert first > len(blob.blob())
+    print("bytes of a run", second)
+    assert second <= BYTES_OF_A_RUN_MAX
 
 
 def test_a_damaged_directory_is_replaced(fresh: None, opener: Open, any_python: str) -> None:
