@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.habits import ELSEWHERE
+from mesh.cli.parser import HelpWanted, parse
+from mesh.cli.program import COMMANDS
 from mesh.config.project import load_project
 from tests.clone import make_clone
 from tests.conftest import PATIENCE, REPOSITORY, Home, new_home
@@ -260,3 +264,26 @@ def test_the_examples_of_the_python_api(home: Home, program: str, expected: str 
     )
     assert done.returncode == 0, done.stderr
     assert expected is None or done.stdout == expected
+
+
+ELSEWHERE_NAMES = " ".join(ELSEWHERE).split()  # of commands of other tools
+
+
+@pytest.mark.parametrize("name", ["README.md", *(page for page in PAGES if page != "docs/protocol.md")])
+def test_every_command_line_of_a_page_has_words_that_mesh_takes(name: str) -> None:
+    """Those of README and tutorial are run; the others name hosts and files that no test has."""
+    text = (REPOSITORY / name).read_text()
+    lines = re.findall(r"^    (mesh [^\n]*?)(?:\s+#.*)?$", text, re.MULTILINE)
+    if name != "docs/reference.md":  # which names options without their values
+        lines += re.findall(r"`(mesh [^`]+)`", text)
+    for line in lines:
+        if "[options]" in line:  # a usage line
+            continue
+        words = shlex.split(" ".join(line.split()).replace("...", "x").rstrip("\\"), comments=True)
+        end = next((place for place, word in enumerate(words) if word in ("|", ">")), len(words))
+        verb, *arguments = words[1:end]
+        if verb in COMMANDS:
+            with contextlib.suppress(HelpWanted):
+                parse(COMMANDS[verb], arguments)
+        else:
+            assert verb in ("help", "--help", *ELSEWHERE_NAMES), line
