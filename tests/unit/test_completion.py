@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.cli.program import candidates
+from mesh.cli.program import COMMANDS, candidates
 from tests.conftest import Home
 
 
@@ -83,7 +83,7 @@ def test_zsh(user: Home) -> None:
         "words=(mesh run p); CURRENT=3; _mesh; words=(mesh run pod tr); CURRENT=4; _mesh\n"
         "words=(mesh se); CURRENT=2; _mesh; words=(mesh run pod:); CURRENT=3; _mesh"
     )
-    about = "setup  -- Run the `commands:` of mesh.yaml on every host."
+    about = f"setup  -- {COMMANDS['setup'].summary}"
     expected = ["compdef _mesh mesh", "pod potato", "files", about, "setup", "pod:a"]
     assert shell(user, "zsh", script).splitlines() == expected
 
