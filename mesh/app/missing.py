@@ -12,8 +12,21 @@ from mesh.core.errors import MeshError
 from mesh.core.events import PrepareFailed
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.core.typed import Typed
 from mesh.verdict.facts import FILE_MISSING, missing_path
 from mesh.verdict.verdict import Failure, Verdict
+
+
+def naming(verdict: Verdict | None, typed: Typed | None) -> Verdict | None:
+    """Return the verdict with advice that names the cluster as it was typed."""
+    if verdict is None or typed is None:
+        return verdict
+    found = {}
+    for name, failure in (("first", verdict.first), ("root", verdict.root)):
+        if isinstance(failure, Failure) and failure.fact:
+            fact = replace(failure.fact, advice=typed.filled(failure.fact.advice))
+            found[name] = replace(failure, fact=fact)
+    return replace(verdict, **found)
 
 
 def advised(verdict: Verdict | None, spec: RunSpec) -> Verdict | None:
