@@ -216,6 +216,7 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         stacks=spec.stacks_on_timeout or spec.rules.hang_watch > 0,
         host_grace=spec.rules.host_grace,
         title=spec.told,
+        undo=spec.undo,
         typed=showing.typed,
     )
     return TerminalSink(placement, style_of(replace(showing, output=mode), spec, is_cut=True), streams, about)
