@@ -90,7 +90,7 @@ COMMON = (
 mark=$MESH_MODULES/$key
 state= daemon= mounted= made= digest= words=
 
-# find_mount: set point, and the device, type and source of the mount there. It does not look into the mount: it may hang
+# find_mount: set point, and the device, type and source of the mount there. It does not look into a mount that may hang
 find_mount() {
     local parent
     parent=$(timeout -k 1 10 realpath -m -- "$(dirname -- "$path")") || fail "$(dirname -- "$path") does not answer"
@@ -135,7 +135,7 @@ started() {
     printf '%s %s' "${20}" "$boot"
 }
 
-# daemon_with WORDS: print "PID START BOOT" of our process whose command line ends with these quoted words. There are two
+# daemon_with WORDS: print "PID START BOOT" of our process whose command line ends with these words. There are two
 # while gcsfuse starts: the second one has --foreground before the words
 daemon_with() {
     local file pid line longest=0 found=
