@@ -169,7 +169,7 @@ class Screen:
             terminal.say(text, is_good=not outcome.unclean)
 
     def _lines(self, ended: Conclusion) -> Sequence[str]:
-        from mesh.screen.summary import run_summary, setup_summary, sync_summary
+        from mesh.screen.summary import modules_summary, run_summary, setup_summary, sync_summary
 
         outcome, placement, store = ended.outcome, self._placement, ended.store
         if self._spec.kind is Kind.SYNC:
@@ -177,6 +177,8 @@ class Screen:
         # After a failure of what goes on there was no run to attach to, which is an error.
         if store is None or (outcome.goes_on and outcome.failures):
             return []
+        if self._spec.kind is Kind.MODULES:
+            return modules_summary(outcome, placement, self._spec, store.logs)
         if self._spec.kind is Kind.SETUP:
             return setup_summary(outcome, placement, self._cluster.name, store.set_up, store.logs)
         from mesh.app.missing import advised, in_mesh_yaml

@@ -54,6 +54,7 @@ class Kind(Enum):
     SETUP = "setup"
     SYNC = "sync"  # of the workspace, and nothing else
     PULL = "pull"  # files from the hosts
+    MODULES = "modules"  # modules alone, set up or undone
 
 
 class SetupCommand(Struct, frozen=True, kw_only=True):
@@ -140,7 +141,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
-    force: bool = False  # run also what ``unless`` or ``inputs`` would skip
+    force: bool = False  # run also what ``unless`` or ``inputs`` would skip, and apply modules that are in place
+    modules: tuple[str, ...] = ()  # names of those that prepare the hosts
+    undo: bool = False  # they are undone
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
@@ -196,7 +199,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     @property
     def is_announced(self) -> bool:
         """True if hosts announce the run to their other Unix users."""
-        return self.kind in (Kind.RUN, Kind.SETUP) and (self.lock or self.share)
+        return self.kind in (Kind.RUN, Kind.SETUP, Kind.MODULES) and (self.lock or self.share)
 
     def with_nproc(self, nproc: int) -> RunSpec:
         """Return the spec with another number of processes on each host of every group."""

@@ -15,6 +15,7 @@ from mesh.core.events import CONNECTING, Lost, NoCommand, PrepareFailed
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
 from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
+from mesh.core.run import RunSpec
 from mesh.core.typed import SHELL_BUILTINS, Typed
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
@@ -85,6 +86,17 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, tail: Ta
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
         lines = _ending(outcome, placement, tail, what="setup")
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
+
+
+def modules_summary(outcome: Outcome, placement: Placement, spec: RunSpec, logs: Path) -> list[str]:
+    """Return the lines for people after modules were set up or undone."""
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    state, hosts = "undone" if spec.undo else "in place", counted(len(placement.hosts), "host")
+    lines = [f"{state} on {hosts}: {', '.join(spec.modules)}"]
+    if outcome.cause is not Cause.COMPLETED:
+        lines = _ending(outcome, placement, lambda node: [], what="setup")
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
