@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from mesh.core.cluster import Cluster
 from mesh.core.errors import UsageError
 from mesh.core.module import Ssh
 from mesh.modules.ssh import KeyPair, SshModule
+
+INDICES = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
 def ssh_module(description: Ssh, cluster: Cluster) -> SshModule:
@@ -22,7 +25,19 @@ def ssh_module(description: Ssh, cluster: Cluster) -> SshModule:
                 contents[path] = Path(path).expanduser().read_bytes()
             except OSError as error:
                 raise UsageError(f"ssh: {path}: {error.strerror}") from error
-    return SshModule(description, cluster=cluster.name, key=new_key_pair(), contents=contents)
+    return SshModule(description, cluster=base_name(cluster), key=new_key_pair(), contents=contents)
+
+
+def base_name(cluster: Cluster) -> str:
+    """Return the name without a choice of hosts, because some of the hosts share the keys of all.
+
+    >>> base_name(Cluster(name="pod:0-3,5", hosts=())), base_name(Cluster(name="tpu:abc", hosts=()))
+    ('pod', 'tpu:abc')
+    """
+    name, colon, picks = cluster.name.rpartition(":")
+    hosts = {host.name for host in cluster.hosts}
+    chosen = all(pick in hosts or INDICES.fullmatch(pick) for pick in picks.split(","))
+    return name if colon and chosen and not cluster.parts else cluster.name
 
 
 def new_key_pair() -> KeyPair:

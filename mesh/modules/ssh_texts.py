@@ -102,22 +102,34 @@ in_place() {
     [ -r "$dot/authorized_keys" ] && [ -z "$(grep -vxFf "$dot/authorized_keys" "$keys/authorized")" ] || return 1
     log_in >/dev/null 2>&1
 }
+
+# read_server: set port and host_keys
+read_server() {
+    local settings file address type own
+    settings=$(sshd -T 2>/dev/null || true)  # root alone may ask
+    port=${SSH_CONNECTION##* }
+    [ -n "$port" ] || port=$(awk '$1 == "port" { print $2; exit }' <<<"$settings")
+    port=${port:-22}
+    host_keys=$(for file in $(awk '$1 == "hostkey" { print $2 }' <<<"$settings"); do
+        ssh-keygen -y -f "$file" </dev/null 2>/dev/null || cat "$file.pub" 2>/dev/null || true
+    done)
+    # A plain user may not ask sshd for its settings, and asks the sshd that runs. Its files may be others than usual.
+    read -r _ _ address _ <<<"${SSH_CONNECTION:-}"
+    for type in ed25519 ecdsa,rsa; do
+        for own in $address 127.0.0.1; do
+            [ -n "$host_keys" ] ||
+                host_keys=$(ssh-keyscan -T 5 -t "$type" -p "$port" "$own" 2>/dev/null | sed -n '/^#/! s/^[^ ]* //p')
+        done
+    done
+    [ -n "$host_keys" ] || host_keys=$(cat /etc/ssh/ssh_host_*_key.pub 2>/dev/null)
+    [ -n "$host_keys" ]
+}
 """
 
 REPORT = r"""
-settings=$(sshd -T 2>/dev/null || true)  # root alone may ask
-port=${SSH_CONNECTION##* }
-[ -n "$port" ] || port=$(awk '$1 == "port" { print $2; exit }' <<<"$settings")
-files=$(awk '$1 == "hostkey" { print $2 }' <<<"$settings")
-[ -n "$files" ] || files=$(ls /etc/ssh/ssh_host_*_key.pub 2>/dev/null | sed 's/\.pub$//')
-host_keys=$(for file in $files; do
-    ssh-keygen -y -f "$file" </dev/null 2>/dev/null || cat "$file.pub" 2>/dev/null || true
-done)
-[ -n "$host_keys" ] ||
-    host_keys=$(ssh-keyscan -T 5 -p "${port:-22}" 127.0.0.1 2>/dev/null | sed -n '/^#/! s/^[^ ]* //p')
-[ -n "$host_keys" ] || exit 1
+read_server || exit 1
 {
-    printf 'user %s\nport %s\n' "$(id -un)" "${port:-22}"
+    printf 'user %s\nport %s\n' "$(id -un)" "$port"
     printf '%s\n' "$(hostname)" "$(timeout 2 hostname -f 2>/dev/null || true)" | sed -n '/./ s/^/name /p'
     addresses | sed -n '/./ s/^/address /p'
     awk 'NF > 1 { print "key", $1, $2 }' <<<"$host_keys"
@@ -127,8 +139,7 @@ done)
 
 # For a host whose report failed; with --force for others as well.
 NO_SERVER = r"""
-{ sshd -T 2>/dev/null | grep -q '^hostkey ' || ls /etc/ssh/ssh_host_*_key.pub || ssh-keyscan -T 5 127.0.0.1 | grep . ||
-    [ -n "${SSH_CONNECTION:-}" ]; } >/dev/null 2>&1 || fail "$(hostname) has no sshd, so no other host can log in there"
+read_server || fail "$(hostname) has no sshd, so no other host can log in there"
 """
 
 # ---- the keys of a cluster. Values before: label, key_id
