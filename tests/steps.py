@@ -1,98 +1,117 @@
-"""Steps of modules, run by bash as mesh/core/module.py has it: check, apply and undo of one step on one host."""
+"""Steps of modules on this machine: their texts run by bash, in a workspace, as core/module.py describes it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mesh.core.module import HostFile, Step
+from mesh.core.module import Step
+
+STEP_TIMEOUT_S = 120.0
+# Descriptor 3 is a pipe to a file, so that a test needs no thread.
+WITH_FACT = 'exec 3>"$STEP_FACT"; unset STEP_FACT; eval "$STEP_TEXT"'
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
-    """A host, as steps see it."""
+    """A host of one directory: its home, a workspace and the marks of modules."""
 
-    home: Path  # seen from here
-    variables: Mapping[str, str] = field(default_factory=dict)
-    enter: Sequence[str] = ()  # words before bash, which enter the host; (): this machine
-    inside: str = ""  # the home, seen from the host; "": `home`
+    root: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for directory in (self.home, self.workspace, self.marks):
+            directory.mkdir(parents=True, exist_ok=True)
+        base = {"PATH": os.environ["PATH"], "HOME": str(self.home), "MESH_MODULES": str(self.marks), "MESH_SETUP": "1"}
+        self.environ = {**base, **self.environ}
 
     @property
-    def environ(self) -> dict[str, str]:
-        home = self.inside or str(self.home)
-        fixed = {"HOME": home, "PATH": os.environ["PATH"], "MESH_SETUP": "1", "MESH_MODULES": f"{home}/.mesh/modules"}
-        return {**fixed, **self.variables}
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def marks(self) -> Path:
+        return self.root / "marks"
 
 
 @dataclass(frozen=True)
-class Ran:
-    """The end of one text of a step."""
+class Ended:
+    """The end of a text."""
 
     status: int
     out: str
     err: str
-    fact: str = ""
+    fact: str
 
 
-def start(place: Place, text: str, fact: int = -1) -> subprocess.Popen[str]:
-    """Start bash with a text in a session of its own. fact: where descriptor 3 goes"""
-    environ = [f"{name}={value}" for name, value in place.environ.items()]
-    redirected = (
-        ["bash", "-c", f'exec 3>&{fact}; exec bash -c "$1"', "bash", text] if fact >= 0 else ["bash", "-c", text]
-    )
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+def start(text: str, place: Place, **more: str) -> subprocess.Popen[str]:
+    """Start a text in a session of its own."""
     return subprocess.Popen(
-        [*place.enter, "env", "-i", *environ, *redirected],
+        ["bash", "-c", WITH_FACT],
+        cwd=place.workspace,
+        env={**place.environ, "STEP_TEXT": text, "STEP_FACT": os.devnull, **more},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        cwd="/" if place.enter else place.home,
         start_new_session=True,
-        pass_fds=(fact,) if fact >= 0 else (),
-        **pipes,  # type: ignore[call-overload]
     )
 
 
-def run(place: Place, text: str, within: float = 120.0) -> Ran:
+def run(text: str, place: Place) -> Ended:
     """Run a text to its end."""
-    with tempfile.TemporaryFile("w+") as fact:
-        process = start(place, text, fact.fileno())
-        out, err = process.communicate(timeout=within)
-        fact.seek(0)
-        return Ran(process.returncode, out, err, fact.read())
+    fact = place.root / "fact"
+    process = start(text, place, STEP_FACT=str(fact))
+    out, err = process.communicate(timeout=STEP_TIMEOUT_S)
+    return Ended(process.returncode, out, err, fact.read_text())
 
 
-def check(place: Place, step: Step) -> Ran:
-    return run(place, step.check)
+def check(step: Step, place: Place) -> Ended:
+    return run(step.check, place)
 
 
-def apply(place: Place, step: Step) -> Ran:
-    write(place, step.files)
-    return run(place, step.apply)
+def apply(step: Step, place: Place) -> Ended:
+    send(step, place)
+    return run(step.apply, place)
 
 
-def undo(place: Place, step: Step) -> Ran:
-    write(place, step.files)
-    return run(place, step.undo)
+def undo(step: Step, place: Place) -> Ended:
+    return run(step.undo, place) if step.undo else Ended(0, "", "", "")
 
 
-def settle(place: Place, step: Step) -> Ran:
-    """Check, apply if that fails, and check again; return the first end that is not good, or the last check."""
-    done = check(place, step)
-    if step.check and done.status == 0:
-        return done
-    applied = apply(place, step)
-    return applied if applied.status or not step.check else check(place, step)
-
-
-def write(place: Place, files: Iterable[HostFile]) -> None:
-    """Write the files of a step beside, and rename them."""
-    for file in files:
-        path = place.home / file.path[2:] if file.path.startswith("~/") else Path(file.path)
+def send(step: Step, place: Place) -> None:
+    """Write the step's files."""
+    for file in step.files:
+        path = Path(file.path.replace("~", str(place.home), 1) if file.path.startswith("~/") else file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_bytes(file.data)
-        beside.chmod(file.mode)
-        beside.rename(path)
+        path.write_bytes(file.data)
+        path.chmod(file.mode)
+
+
+def prepare(steps: Sequence[Step], place: Place) -> tuple[list[int], Ended]:
+    """Apply the steps whose check fails; return their indices, and the first end that was no success or the last."""
+    applied: list[int] = []
+    ended = Ended(0, "", "", "")
+    for index, step in enumerate(steps):
+        if step.check and (ended := check(step, place)).status == 0:
+            continue
+        applied.append(index)
+        ended = apply(step, place)
+        if ended.status == 0 and step.check:
+            assert check(step, place).status == 0, "the check fails after a successful apply"
+        if ended.status:
+            break
+    return applied, ended
+
+
+def tree(place: Place, without: Mapping[str, str] | Sequence[str] = ()) -> set[str]:
+    """Return all paths of a host but its caches."""
+    found = {str(path.relative_to(place.root)) for path in place.root.rglob("*")}
+    return {path for path in found if not path.startswith(("home/.cache", "fact", *without))}

@@ -13,10 +13,10 @@ import pytest
 
 from mesh.core.module import Bucket, Gcsfuse, Step
 from mesh.modules.gcsfuse import GcsfuseModule
-from tests import steps
+from tests import host_steps as steps
 from tests.gcs import PROGRAM, FakeGcs, missing
 from tests.lab import Lab, TestHost, eventually
-from tests.steps import Place
+from tests.host_steps import Place
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -11,9 +11,9 @@ from mesh.app.keys import new_key_pair
 from mesh.core.cluster import Host
 from mesh.core.module import Identity, Ssh
 from mesh.modules.ssh import SshModule
-from tests import steps
+from tests import host_steps as steps
 from tests.lab import Lab, TestHost
-from tests.steps import Place
+from tests.host_steps import Place
 
 pytestmark = pytest.mark.root
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

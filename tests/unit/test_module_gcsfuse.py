@@ -10,8 +10,8 @@ import pytest
 
 from mesh.core.module import Bucket, Gcsfuse, ModuleError, Step
 from mesh.modules.gcsfuse import GcsfuseModule
-from tests import steps
-from tests.steps import Place
+from tests import host_steps as steps
+from tests.host_steps import Place
 
 JOBMAN_CACHE: dict[str, str | int | bool] = {
     "dir": "/mnt/ramdisk",
