@@ -14,9 +14,10 @@ import pytest
 from mesh.core.module import Bucket, Gcsfuse, Step
 from mesh.modules.gcsfuse import GcsfuseModule
 from tests import host_steps as steps
+from tests.conftest import Home
 from tests.gcs import PROGRAM, FakeGcs, missing
-from tests.lab import Lab, TestHost, eventually
 from tests.host_steps import Place
+from tests.lab import Lab, TestHost, eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -300,3 +301,51 @@ def test_the_program_is_installed_as_google_has_it(host: TestHost, tmp_path: Pat
     log = host.path("/srv/log").read_text().splitlines()
     assert [line.split()[-1] for line in log] == ["update", "gcsfuse"]
     assert all("DPkg::Lock::Timeout=600" in line for line in log)
+
+
+# ---- through mesh
+
+
+@pytest.fixture
+def hosts(lab: Lab, host: TestHost, gcs: FakeGcs) -> Iterator[list[TestHost]]:
+    """All hosts with the stand-in for gcsfuse."""
+    others = lab.hosts[1:]
+    for machine in others:
+        machine.path(PROGRAM).write_text(gcs.program())
+        machine.path(PROGRAM).chmod(0o755)
+    yield lab.hosts
+    for machine in others:
+        for _ in mounts(machine):
+            machine.run("umount", "-l", POINT)
+        lab.end_all(machine)
+        machine.path(PROGRAM).unlink(missing_ok=True)
+        machine.script("rm -rf /srv/*")
+
+
+def test_a_run_mounts_and_the_mount_outlives_run_and_agent(pod: Home, hosts: list[TestHost]) -> None:
+    before = [found(machine) for machine in hosts]
+    pod.files(mesh__yaml=f"modules: [gcsfuse]\ngcsfuse: {{bucket: mine, path: {POINT}}}\n")
+    done = pod.mesh("run", "pod", "cat", f"{POINT}/a.txt")
+    assert done.status == 0, done.err
+    assert {line.partition(" ")[2] for line in done.lines} == {"hello"}, done
+    assert eventually(lambda: not any("mesh-" in command for machine in hosts for _, command in machine.processes()))
+    lines = [mounts(machine) for machine in hosts]
+    assert all(len(line) == 1 for line in lines)
+    assert hosts[3].script(f"cat {POINT}/a.txt") == "hello\n"
+    assert pod.mesh("run", "pod", "cat", f"{POINT}/a.txt").status == 0
+    assert [mounts(machine) for machine in hosts] == lines
+    undone = pod.mesh("setup", "--undo", "pod")
+    assert undone.status == 0, undone.err
+    assert not any(mounts(machine) for machine in hosts)
+    assert not any(machine.path(POINT).exists() for machine in hosts)
+    assert all(eventually(lambda machine=machine: not daemons(machine)) for machine in hosts)
+    assert [found(machine).count("\n/srv") for machine in hosts] == [text.count("\n/srv") for text in before]
+
+
+def test_a_missing_bucket_starts_no_rank(pod: Home, hosts: list[TestHost]) -> None:
+    pod.files(mesh__yaml=f"modules: [gcsfuse]\ngcsfuse: {{bucket: nowhere, path: {POINT}}}\n")
+    done = pod.mesh("run", "pod", "touch", "/srv/started")
+    assert done.status == 125
+    assert f"cannot mount the bucket nowhere at {POINT}" in done.err
+    assert "doesn't exist" in done.err
+    assert not any(machine.path("/srv/started").exists() or machine.path(POINT).exists() for machine in hosts)

@@ -12,12 +12,14 @@ from mesh.core.cluster import Host
 from mesh.core.module import Identity, Ssh
 from mesh.modules.ssh import SshModule
 from tests import host_steps as steps
-from tests.lab import Lab, TestHost
+from tests.conftest import Home
 from tests.host_steps import Place
+from tests.lab import Lab, TestHost
 
 pytestmark = pytest.mark.root
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CONFIG = "Host elsewhere\n    Port 2222\nHost *\n    ServerAliveInterval 7"  # without a newline at its end
+REACH = 'echo $(for host; do ssh -o BatchMode=yes "$host" hostname || exit; done)\n'
 BOTH_FILES = "AuthorizedKeysFile /etc/ssh/authorized_keys .ssh/authorized_keys"
 
 
@@ -235,3 +237,52 @@ def _as_user(host: TestHost) -> Place:
     become = ("setpriv", "--reuid=someone", "--regid=someone", "--clear-groups", "--")
     variables = {"PATH": PATH, "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 2200"}
     return Place(host.path(host.home), variables, (*enter, *become), host.home)
+
+
+# ---- through mesh
+
+
+def test_mesh_sets_up_keys_once_and_undoes_them(home: Home, three: Lab, hosts: Sequence[TestHost]) -> None:
+    home.clusters(three.cluster_yaml())
+    home.trust(three)
+    hosts[0].script(f"mkdir -m 700 .ssh; printf '%s' '{CONFIG}' >.ssh/config")
+    home.files(mesh__yaml="modules: [ssh]\nssh: {}\n", reach__sh=REACH)
+    done = home.mesh("setup", "pod")
+    assert done.status == 0, done.err
+    state = [found(host).count("mesh-pod-") for host in hosts]
+    keys = [host.script("cat .ssh/mesh-pod-????????") for host in hosts]
+    assert len(set(keys)) == 1
+    done = home.mesh(
+        "run", "pod", "bash", "reach.sh", *(host.address for host in hosts), *(host.name for host in hosts)
+    )
+    assert done.status == 0, done.err
+    assert {line.partition(" ")[2] for line in done.lines} == {"h00 h01 h02 h00 h01 h02"}, done
+    assert home.mesh("run", "pod:0-1", "true").status == 0
+    assert [host.script("cat .ssh/mesh-pod-????????") for host in hosts] == keys
+    assert [found(host).count("mesh-pod-") for host in hosts] == state
+    undone = home.mesh("setup", "--undo", "pod")
+    assert undone.status == 0, undone.err
+    for host in hosts:
+        assert "mesh-pod" not in found(host)
+        assert not host.path("/root/.mesh/ssh").exists()
+    assert hosts[0].path("/root/.ssh/config").read_text() == CONFIG
+    assert not hosts[1].path("/root/.ssh").exists()
+
+
+def test_mesh_copies_identities_and_names_them(home: Home, three: Lab, hosts: Sequence[TestHost]) -> None:
+    home.clusters(three.cluster_yaml())
+    home.trust(three)
+    (home.path / ".ssh/id_demo").write_bytes(b"secret\n")
+    home.files(mesh__yaml="modules: [ssh]\nssh: {identities: [{private_key: ~/.ssh/id_demo}]}\n")
+    done = home.mesh("setup", "pod")
+    assert done.status == 0, done.err
+    assert hosts[2].script("cat .ssh/id_demo; stat -c %a .ssh/id_demo") == "secret\n600\n"
+    assert "your private key id_demo is on 3 hosts" in done.out.decode() + done.err + _logs(home)
+    assert "secret" not in _logs(home)
+    assert home.mesh("setup", "--undo", "pod").status == 0
+    assert not any(host.path("/root/.ssh").exists() for host in hosts)
+
+
+def _logs(home: Home) -> str:
+    files = [file for file in home.path.rglob("logs/ssh-*.log") if file.is_file()]
+    return "".join(file.read_text() for file in files)
