@@ -22,6 +22,8 @@ need ps procps
 need tcsh tcsh
 need fish fish
 need tmux tmux
+need rclone rclone
+need fusermount3 fuse3
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
 extras=dev,docs

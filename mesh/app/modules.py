@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from mesh.core.cluster import Cluster
-from mesh.core.module import Conda, Description, Docker, Environment, Module, Preparation, Python
+from mesh.core.module import (
+    Conda,
+    Description,
+    Docker,
+    Environment,
+    Gcsfuse,
+    Module,
+    Preparation,
+    Python,
+    Ssh,
+)
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 
@@ -57,9 +67,21 @@ def _conda(description: Conda, spec: RunSpec, cluster: Cluster) -> Environment:
     return CondaEnvironment(description)
 
 
+def _gcsfuse(description: Gcsfuse, spec: RunSpec, cluster: Cluster) -> Module:
+    from mesh.modules.gcsfuse import GcsfuseModule
+
+    return GcsfuseModule(description)
+
+
+def _ssh(description: Ssh, spec: RunSpec, cluster: Cluster) -> Module:
+    from mesh.app.keys import ssh_module
+
+    return ssh_module(description, cluster)
+
+
 ENVIRONMENTS: Mapping[type[Description], Callable[..., Environment]] = {
     Docker: _docker,
     Python: _python,
     Conda: _conda,
 }
-OTHERS: Mapping[type[Description], Callable[..., Module]] = {}
+OTHERS: Mapping[type[Description], Callable[..., Module]] = {Gcsfuse: _gcsfuse, Ssh: _ssh}
