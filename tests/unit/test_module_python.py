@@ -382,7 +382,7 @@ def test_uv_is_sent_to_a_host_that_needs_it(bare: Place) -> None:
     assert prepare(sending, bare)[0] == []
     for step in reversed(sending):
         assert undo(step, bare).status == 0
-    assert tree(bare) - {"home/calls", "home/.mesh", "home/.mesh/tools"} == before
+    assert tree(bare) - {"home/calls", "home/.mesh"} == before
 
 
 def test_uv_is_not_sent_where_there_is_no_use(place: Place, bare: Place) -> None:
