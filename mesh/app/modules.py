@@ -6,13 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mesh.app.localuv import local_uv
 from mesh.core.cluster import Cluster
 from mesh.core.module import Conda, Description, Docker, Environment, Module, Preparation, Python
 from mesh.core.run import Kind, PrerunEntry, RunSpec
-from mesh.modules.conda import CondaEnvironment
-from mesh.modules.python import PythonEnvironment
-from mesh.modules.uv import NO_UV
 
 
 def preparation_of(
@@ -31,38 +27,39 @@ def preparation_of(
             environment = ENVIRONMENTS[type(description)](description, spec, cluster)
             modules.append(environment)
         else:
-            modules.append(OTHERS[type(description)](description, cluster))
+            modules.append(OTHERS[type(description)](description, spec, cluster))
     spec = replace(spec, modules=tuple(name for name, _ in descriptions), undo=undo)
     preparation = Preparation(modules=tuple(modules), environment=environment, undo=undo)
     if environment is None or spec.kind is not Kind.RUN:
         return spec, preparation
-    enter = (PrerunEntry(run=environment.enter),) if environment.enter else ()
-    return replace(_with_values(spec, descriptions), prerun=(*enter, *spec.prerun)), preparation
+    enter = (PrerunEntry(run=environment.enter, module=environment.name),) if environment.enter else ()
+    return replace(spec, prerun=(*enter, *spec.prerun)), preparation
 
 
-def _with_values(spec: RunSpec, descriptions: Sequence[tuple[str, Description]]) -> RunSpec:
-    """Add the variables of ``docker:`` to those of the user, which win."""
-    given: dict[str, str] = {}
-    for _, description in descriptions:
-        if isinstance(description, Docker):
-            given |= dict(entry.split("=", 1) for entry in description.env if "=" in entry)
-    groups = tuple(replace(group, env={**given, **group.env}) for group in spec.groups)
-    return replace(spec, groups=groups) if given else spec
+def _docker(description: Docker, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.modules.docker import DockerEnvironment
+
+    return DockerEnvironment(description)
 
 
-def _python(description: Description, spec: RunSpec, cluster: Cluster) -> Environment:
-    assert isinstance(description, Python)
+def _python(description: Python, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.app.localuv import local_uv
+    from mesh.modules.python import PythonEnvironment
+    from mesh.modules.uv import NO_UV
+
     uv = local_uv(spec.workspace) if description.tool == "uv" else NO_UV
     return PythonEnvironment(description, uv, cluster.remote_dir)
 
 
-def _conda(description: Description, spec: RunSpec, cluster: Cluster) -> Environment:
-    assert isinstance(description, Conda)
+def _conda(description: Conda, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.modules.conda import CondaEnvironment
+
     return CondaEnvironment(description)
 
 
-ENVIRONMENTS: Mapping[type[Description], Callable[[Description, RunSpec, Cluster], Environment]] = {
+ENVIRONMENTS: Mapping[type[Description], Callable[..., Environment]] = {
+    Docker: _docker,
     Python: _python,
     Conda: _conda,
 }
-OTHERS: Mapping[type[Description], Callable[[Description, Cluster], Module]] = {}
+OTHERS: Mapping[type[Description], Callable[..., Module]] = {}
