@@ -352,6 +352,12 @@ def test_an_unknown_tool() -> None:
         PythonEnvironment(Python(tool="poetry"))
 
 
+@pytest.mark.parametrize("path", ["", ".", "./", "..", "../other", "~", "~/", "/", "a/../.."])
+def test_paths_that_are_no_environment(path: str) -> None:
+    with pytest.raises(MeshError, match="is no path"):
+        PythonEnvironment(Python(tool="uv", path=path))
+
+
 # ---- hosts without uv, or without a Python that can make environments
 
 
