@@ -139,7 +139,10 @@ def dockerd(place: Path, *options: str, data: Path | None = None, enter: Sequenc
         assert process.poll() is None, (place / "log").read_text() if not enter else "dockerd has ended"
         yield engine
     finally:
-        process.terminate()
+        if enter:  # nsenter hands no signal on
+            subprocess.run([*enter, "sh", "-c", f"kill $(cat {place}/pid)"], check=False)
+        else:
+            process.terminate()
         process.wait()
         subprocess.run([*enter, "umount", place / "exec/netns/default"], capture_output=True, check=False)
 

@@ -22,6 +22,8 @@ need ps procps
 need tcsh tcsh
 need fish fish
 need tmux tmux
+need rclone rclone
+need fusermount3 fuse3
 # The container engines of tests/engines.py are only unpacked. These are the libraries that they need.
 need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }
 PATH=$PATH:/sbin:/usr/sbin

@@ -14,7 +14,7 @@ from mesh.api.choosing import (
     make_spec,
     project_here,
 )
-from mesh.api.running import Listener, OnEvent, run_on
+from mesh.api.running import Beside, Listener, OnEvent, run_on
 from mesh.api.streaming import EventStream as EventStream
 from mesh.app.assemble import Parts, launch, new_run_id, placed
 from mesh.app.carriers import carrier_of
@@ -102,8 +102,7 @@ def _run(
         showing,
         check_first=options.check,
         listener=listener,
-        notify=project.notify,
-        preparation=preparation,
+        beside=Beside(notify=project.notify, preparation=preparation),
     )
 
 
@@ -295,7 +294,7 @@ def setup(
     spec, preparation = preparation_of(
         replace(spec, run=new_run_id(), kind=Kind.MODULES, sync=not undo), found, modules, undo=undo
     )
-    return run_on(found, spec, showing, preparation=preparation)
+    return run_on(found, spec, showing, beside=Beside(preparation=preparation))
 
 
 def plan(

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from mesh.core.cluster import Cluster
-from mesh.core.module import Description, Docker, Environment, Module, Preparation
+from mesh.core.module import (
+    Conda,
+    Description,
+    Docker,
+    Environment,
+    Gcsfuse,
+    Module,
+    Preparation,
+    Python,
+    Ssh,
+)
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 
 
@@ -24,27 +34,54 @@ def preparation_of(
     environment: Environment | None = None
     for _, description in descriptions:
         if type(description) in ENVIRONMENTS:
-            environment = ENVIRONMENTS[type(description)](description)
+            environment = ENVIRONMENTS[type(description)](description, spec, cluster)
             modules.append(environment)
         else:
-            modules.append(OTHERS[type(description)](description, cluster))
+            modules.append(OTHERS[type(description)](description, spec, cluster))
     spec = replace(spec, modules=tuple(name for name, _ in descriptions), undo=undo)
     preparation = Preparation(modules=tuple(modules), environment=environment, undo=undo)
     if environment is None or spec.kind is not Kind.RUN:
         return spec, preparation
-    enter = (PrerunEntry(run=environment.enter),) if environment.enter else ()
-    return replace(_with_values(spec, descriptions), prerun=(*enter, *spec.prerun)), preparation
+    enter = (PrerunEntry(run=environment.enter, module=environment.name),) if environment.enter else ()
+    return replace(spec, prerun=(*enter, *spec.prerun)), preparation
 
 
-def _with_values(spec: RunSpec, descriptions: Sequence[tuple[str, Description]]) -> RunSpec:
-    """Add the variables of ``docker:`` to those of the user, which win."""
-    given: dict[str, str] = {}
-    for _, description in descriptions:
-        if isinstance(description, Docker):
-            given |= dict(entry.split("=", 1) for entry in description.env if "=" in entry)
-    groups = tuple(replace(group, env={**given, **group.env}) for group in spec.groups)
-    return replace(spec, groups=groups) if given else spec
+def _docker(description: Docker, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.modules.docker import DockerEnvironment
+
+    return DockerEnvironment(description)
 
 
-ENVIRONMENTS: Mapping[type[Description], Callable[[Description], Environment]] = {}
-OTHERS: Mapping[type[Description], Callable[[Description, Cluster], Module]] = {}
+def _python(description: Python, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.app.localuv import local_uv
+    from mesh.modules.python import PythonEnvironment
+    from mesh.modules.uv import NO_UV
+
+    uv = local_uv(spec.workspace) if description.tool == "uv" else NO_UV
+    return PythonEnvironment(description, uv, cluster.remote_dir)
+
+
+def _conda(description: Conda, spec: RunSpec, cluster: Cluster) -> Environment:
+    from mesh.modules.conda import CondaEnvironment
+
+    return CondaEnvironment(description)
+
+
+def _gcsfuse(description: Gcsfuse, spec: RunSpec, cluster: Cluster) -> Module:
+    from mesh.modules.gcsfuse import GcsfuseModule
+
+    return GcsfuseModule(description)
+
+
+def _ssh(description: Ssh, spec: RunSpec, cluster: Cluster) -> Module:
+    from mesh.app.keys import ssh_module
+
+    return ssh_module(description, cluster)
+
+
+ENVIRONMENTS: Mapping[type[Description], Callable[..., Environment]] = {
+    Docker: _docker,
+    Python: _python,
+    Conda: _conda,
+}
+OTHERS: Mapping[type[Description], Callable[..., Module]] = {Gcsfuse: _gcsfuse, Ssh: _ssh}

@@ -10,7 +10,7 @@ from mesh import __version__
 # Each makes its functions commands; the help lists them in this order.
 from mesh.cli import execution, inspection, others, runs, shells  # noqa: F401
 from mesh.cli.command import COMMANDS, Command
-from mesh.cli.completion import ASK, candidates
+from mesh.cli.completion import ASK, DESCRIBE, candidates, lines
 from mesh.cli.options import CLUSTER, RUN, WAIT, Given
 from mesh.cli.parser import HELP, HelpWanted, Parser, parse, width
 from mesh.cli.speech import complain, show, use_color, without_value
@@ -47,6 +47,9 @@ def status(arguments: Sequence[str]) -> int:
     if name == ASK:
         show(candidates(rest))
         return 0
+    if name == DESCRIBE:
+        show(lines(rest))
+        return 0
     if name not in COMMANDS:
         from mesh.cli.habits import unknown_command  # only for mistakes
 
@@ -71,6 +74,10 @@ def carry_out(command: Command, given: Given) -> int:
     except AmbiguousRun as error:
         if given.typed and (command_line := given.typed.with_word(given[RUN] or given[CLUSTER], error.newest)):
             error.hint = command_line
+        raise
+    except MeshError as error:
+        if given.typed:
+            error.hint = given.typed.filled(error.hint)
         raise
 
 

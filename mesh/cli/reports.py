@@ -74,9 +74,9 @@ def _parts(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]
 
 
 def _painted(cell: str, paint: Paint) -> str:
-    if cell == SHORT["failed"]:
+    if cell.startswith(SHORT["failed"]):
         return paint.bad(cell)
-    if cell == SHORT["warning"]:
+    if cell.startswith(SHORT["warning"]):
         return paint.warning(cell)
     return paint.good(cell) if cell == SHORT["ok"] else cell
 
@@ -224,8 +224,10 @@ def age(seconds: float) -> str:
 
 
 def _cell(report: HostReport, name: str) -> str:
-    """Return the text of a cell: the worst verdict of a column."""
+    """Return the text of a cell: the worst verdict of a column, and what was found if that is short."""
     found = [finding for finding in report.findings if finding.name == name]
     worst = next((v for v in ("failed", "warning", "unknown") if any(one.verdict.value == v for one in found)), "ok")
-    told = found[0].told if len(found) == 1 and worst == "ok" else ""
-    return told if 0 < len(told) <= CELL_WIDTH else SHORT[worst]
+    told = found[0].told if len(found) == 1 and worst != "unknown" else ""
+    if not 0 < len(told) <= CELL_WIDTH:
+        return SHORT[worst]
+    return told if worst == "ok" else f"{SHORT[worst]}: {told}"

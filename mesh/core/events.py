@@ -142,21 +142,6 @@ class PrerunDecided(HostEvent, frozen=True, kw_only=True):
         return f"runs: {self.why}" if self.why else f"skipped: {UNCHANGED}"
 
 
-class ModuleStep(HostEvent, frozen=True, kw_only=True, tag="module"):
-    """The host carries out a step of a module."""
-
-    module: str
-    step: int  # index in the steps that the host was sent together
-    state: str  # "check", or "apply" once it is not in place; "apply" also where it is undone
-
-
-class Applied(HostEvent, frozen=True, kw_only=True):
-    """The host has carried out all steps of modules that it was sent."""
-
-    facts: tuple[str, ...]  # the report of each step
-    applied: tuple[int, ...]  # the steps that were not in place
-
-
 class Ready(HostEvent, frozen=True, kw_only=True):
     """The host has done everything that comes before the ranks, prerun too."""
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from mesh.core.cluster import Host
 from mesh.core.errors import MeshError
+from mesh.core.events import HostEvent
 
 DEFAULT_STEP_TIMEOUT_S = 1800.0
 FACT_BYTES = 65536  # the most that one step reports
@@ -162,3 +163,21 @@ class Preparation(Struct, frozen=True, kw_only=True):
 
 
 NO_PREPARATION = Preparation()
+
+
+# ---- events
+
+
+class ModuleStep(HostEvent, frozen=True, kw_only=True, tag="module"):
+    """The host carries out a step of a module."""
+
+    module: str
+    step: int  # index in the steps that the host was sent together
+    state: str  # "check", or "apply" once it is not in place; "apply" also where it is undone
+
+
+class Applied(HostEvent, frozen=True, kw_only=True):
+    """The host has carried out all steps of modules that it was sent."""
+
+    facts: tuple[str, ...]  # the report of each step
+    applied: tuple[int, ...]  # the steps that were not in place

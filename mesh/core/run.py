@@ -66,12 +66,13 @@ class SetupCommand(Struct, frozen=True, kw_only=True):
 
 
 class PrerunEntry(Struct, frozen=True, kw_only=True):
-    """An entry of ``prerun:`` in mesh.yaml."""
+    """An entry of ``prerun:`` in mesh.yaml, or the text that enters the environment of a module."""
 
     run: str  # shell text
     # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
     # the same contents of these; (): it always runs.
     inputs: tuple[str, ...] = ()
+    module: str = ""  # whose environment it enters; its text may hold values of variables, and is never written down
 
     @property
     def told(self) -> str:
@@ -80,7 +81,7 @@ class PrerunEntry(Struct, frozen=True, kw_only=True):
         >>> PrerunEntry(run="uv venv &&\\n  uv sync").told
         '"uv venv && uv sync"'
         """
-        line = " ".join(self.run.split())
+        line = self.module or " ".join(self.run.split())
         return f'"{line}"' if len(line) <= ENTRY_CHARACTERS else f'"{line[: ENTRY_CHARACTERS - 3]}..."'
 
 
@@ -221,6 +222,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         """Return the spec as JSON has it, without the values of variables, which may be secrets."""
         written: dict[str, object] = to_builtins(self, enc_hook=str)
         written["groups"] = [{**to_builtins(group), "env": sorted(group.env)} for group in self.groups]
+        written["prerun"] = [{**to_builtins(entry), "run": "" if entry.module else entry.run} for entry in self.prerun]
         written["wait"] = None if math.isinf(self.wait) else self.wait  # JSON has no infinity
         return written
 

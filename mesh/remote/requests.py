@@ -146,7 +146,7 @@ class Requests:
         """Send the files of a step that is to be applied."""
         for index, file in enumerate(self._steps[number].files):
             message = requests.StepFile(step=number, file=index, last=False)
-            frames = pieces(message, file.data)
+            frames = pieces(message, file.data) or [(message, b"")]
             frames[-1] = message.replaced(last=True), frames[-1][1]
             self._sender.send_pieces(self.attempt, self.round_trip, frames)
 

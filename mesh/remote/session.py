@@ -17,13 +17,13 @@ from mesh.core.events import (
     HostNotice,
     LeftOut,
     Lost,
-    ModuleStep,
     Output,
     PrepareFailed,
     Reconnecting,
     Stream,
 )
 from mesh.core.interfaces import Channel, NoAgent
+from mesh.core.module import ModuleStep
 from mesh.core.text import one_line
 from mesh.protocol import answers
 from mesh.protocol.answers import ANSWERS, Lacks, Owner
@@ -203,8 +203,7 @@ class Session(Requests):
                     if not greeted:
                         continue
                 # Before memory is taken for what comes.
-                is_long = self._asked.awaits_answer
-                decoder.header_bytes = ANSWER_BYTES if is_long else HEADER_BYTES
+                decoder.header_bytes = ANSWER_BYTES if self._asked.awaits_answer else HEADER_BYTES
                 frames = decoder.feed(chunk)
                 for (header, data), end in zip(frames, decoder.ends, strict=True):
                     self.place = begin + end
@@ -309,11 +308,8 @@ class Session(Requests):
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case answers.Taken(rank=rank, bytes=count):
                 self._callbacks.taken(rank, count)
-            case answers.Step(number=number):
-                if module := self._asked.module(number):  # of a setup, _asked has noted the command
-                    yield self._module_step(module, number, "check")
-            case answers.Applying(step=number):
-                yield self._module_step(self._asked.module(number), number, "apply")
+            case answers.Step() | answers.Applying():
+                yield from self._module_step(message)
             case answers.WantsFiles(step=number):
                 self.send_files(number)
             case answers.AsksPassword():
@@ -339,8 +335,11 @@ class Session(Requests):
         limit = self._data_bytes.get(Lacks.NAME, 0)
         return event_of(message, data, node=self.node, sent=self.sent, lacks_bytes=limit, offset=self._offset)
 
-    def _module_step(self, module: str, step: int, state: str) -> ModuleStep:
-        return ModuleStep(time=time.time(), node=self.node, module=module, step=step, state=state)
+    def _module_step(self, message: answers.Step | answers.Applying) -> Iterator[ModuleStep]:
+        """Yield the event of a module's step; a command of a setup has none."""
+        number, state = (message.number, "check") if isinstance(message, answers.Step) else (message.step, "apply")
+        if module := self._asked.module(number):
+            yield ModuleStep(time=time.time(), node=self.node, module=module, step=number, state=state)
 
     def _connected(self, hello: answers.Hello) -> Connected:
         now = time.time()

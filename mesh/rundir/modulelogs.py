@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mesh.core.cluster import Placement
-from mesh.core.events import ModuleStep
+from mesh.core.module import ModuleStep
 from mesh.rundir.logfile import LogFile, Shelf
 
 

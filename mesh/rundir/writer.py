@@ -21,7 +21,6 @@ from mesh.core.events import (
     HostEvent,
     LeftOut,
     Lost,
-    ModuleStep,
     Output,
     PrepareFailed,
     PrerunDecided,
@@ -29,6 +28,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.masking import after
+from mesh.core.module import ModuleStep
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over

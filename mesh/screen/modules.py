@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Applied, Event, ModuleStep
+from mesh.core.events import Event
+from mesh.core.module import Applied, ModuleStep
 from mesh.core.ranks import counted, few
 
 
 class ModuleLines:
     """Takes the events of modules, and returns the lines to show. Times are seconds on one clock."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, undo: bool = False) -> None:
+        """undo: steps are undone"""
+        self._verb, self._done = ("undoing", "undone") if undo else ("setting up", "set up")
         self._names = [host.name for host in placement.hosts]
         self._began: dict[str, float] = {}  # when the first host began to apply the module
         self._applying: dict[int, str] = {}  # the module that a host applies now
@@ -23,7 +26,7 @@ class ModuleLines:
         >>> from mesh.core.cluster import Host, place_ranks
         >>> lines = ModuleLines(place_ranks([Host(name="a", address=""), Host(name="b", address="")]))
         >>> lines.handle(ModuleStep(time=0, node=0, module="uv", step=0, state="apply"), 5.0)
-        ['uv: setting up on a and other hosts that lack it']
+        ['uv: setting up on a and others']
         >>> lines.handle(Applied(time=0, node=0, facts=("",), applied=(0,)), 7.0)
         ['uv: set up on 1 host in 2.0 s']
         """
@@ -36,8 +39,8 @@ class ModuleLines:
             if event.module in self._began:
                 return done
             self._began[event.module] = now
-            others = " and other hosts that lack it" if len(self._names) > 1 else ""
-            return [*done, f"{event.module}: setting up on {self._names[event.node]}{others}"]
+            others = " and others" if len(self._names) > 1 else ""
+            return [*done, f"{event.module}: {self._verb} on {self._names[event.node]}{others}"]
         return self._leave(event.node, now) if isinstance(event, Applied) else []
 
     def line(self) -> str:
@@ -46,7 +49,7 @@ class ModuleLines:
             return ""
         module = next(iter(self._applying.values()))
         nodes = [node for node, applied in self._applying.items() if applied == module]
-        return f"setting up {module}: {few([self._names[node] for node in sorted(nodes)])}"
+        return f"{self._verb} {module}: {few([self._names[node] for node in sorted(nodes)])}"
 
     def _leave(self, node: int, now: float) -> list[str]:
         """Note that a host applies its module no more."""
@@ -58,4 +61,4 @@ class ModuleLines:
             return []
         self._said[module] = count
         hosts = counted(count, "host")
-        return [f"{module}: set up on {hosts} in {now - self._began[module]:.1f} s"]
+        return [f"{module}: {self._done} on {hosts} in {now - self._began[module]:.1f} s"]

@@ -80,6 +80,7 @@ class About(Struct, frozen=True, kw_only=True):
     stacks: bool = False  # show the stacks that are taken before the end, or while nothing is printed
     host_grace: float = 0.0  # seconds that a host may be silent before it is lost; 0: unknown
     title: str = ""  # the command, for the log of a GitHub job; "": it is no run
+    undo: bool = False  # modules are undone
     typed: Typed | None = None  # the command line of the run, from which lines to paste are made
 
 
@@ -115,7 +116,7 @@ class TerminalSink:
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if follows else None
-        self._modules = ModuleLines(placement)
+        self._modules = ModuleLines(placement, about.undo)
         facts = Facts(noun=about.noun, run=about.run, host_grace=about.host_grace)
         self._status = Status(placement, facts, self._paint) if follows else None
         self._steps: Steps | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FACT_DESCRIPTOR = 3  # a check writes there what its step reports
 FACT_BYTES = 65536
-TAIL_BYTES = 4096  # of the output of a text, for the line that tells why it failed
+TAIL_BYTES = 4096  # of the output of a text, for the reason of its failure
 READ_BYTES = 1 << 16
 KILL_LIMIT_S = 5.0  # for a text that has run out of time to be gone; one that runs as root may stay
 

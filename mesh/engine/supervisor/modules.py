@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mesh.core.cluster import Placement
-from mesh.core.events import Applied
-from mesh.core.module import ModuleError, Preparation, Step
+from mesh.core.module import Applied, ModuleError, Preparation, Step
 
 
 class Rounds:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mesh.core.events import CONNECTING, Applied, Connected, NoCommand, PrepareFailed, Ready
-from mesh.core.module import ModuleError, Step
+from mesh.core.events import CONNECTING, Connected, NoCommand, PrepareFailed, Ready
+from mesh.core.module import Applied, ModuleError, Step
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause
 from mesh.engine.orders import Apply, Order, Prepare, Say, Start, Sync, Tell
 from mesh.engine.supervisor.ending import Ending, Stage

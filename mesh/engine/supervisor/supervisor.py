@@ -8,7 +8,6 @@ from mesh.core.cluster import Placement
 from mesh.core.events import (
     CONNECTING,
     Answered,
-    Applied,
     Busy,
     Cleared,
     Connected,
@@ -35,7 +34,7 @@ from mesh.core.events import (
     Tick,
     WorkspaceFailed,
 )
-from mesh.core.module import NO_PREPARATION, Preparation
+from mesh.core.module import NO_PREPARATION, Applied, Preparation
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
