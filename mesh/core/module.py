@@ -99,8 +99,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """An action of a module on one host. Texts are for bash, with every value quoted.
 
     Each text runs in the workspace, with the variables of the host's first rank. MESH_RUN_ID is not among them, and
-    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. Processes that a step leaves stay
-    after the run.
+    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. MESH_FORCE is 1 where a step in
+    place is applied again, else empty. Processes that a step leaves stay after the run.
     What ``check`` writes to descriptor 3 is the fact that the step reports: see ``Module.join``.
     """
 
