@@ -210,11 +210,16 @@ async def solve_and_link(prefix: Path, specs: Sequence[str], channel: str, prune
 
 def index(channel: Path, rattler: str) -> None:
     """Write the channel's index, as rattler wants it, in a process of its own: rattler keeps descriptors open."""
-    text = "import asyncio, sys; from rattler.index import index_fs; asyncio.run(index_fs(sys.argv[1]))"
+    # os._exit: with threads of rattler, the interpreter sometimes crashes at its end.
+    text = (
+        "import asyncio, os, sys; from rattler.index import index_fs; asyncio.run(index_fs(sys.argv[1])); os._exit(0)"
+    )
     environ = {**os.environ, "PYTHONPATH": rattler}
     subprocess.run([sys.executable, "-c", text, str(channel)], env=environ, check=True)
     shutil.rmtree(channel / ".cache", ignore_errors=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    status = main(Path(sys.argv[1]), sys.argv[2:])
+    sys.stdout.flush()
+    os._exit(status)  # with threads of rattler, the interpreter sometimes crashes at its end

@@ -132,7 +132,7 @@ def numbered(spec: RunSpec, cluster: Cluster, preparation: Preparation = NO_PREP
 
 
 def _environment(project: Project) -> str | None:
-    """Return the virtual environment of the command; "": none; None: an interpreter that cannot be known from here."""
+    """Return the virtual environment of the command; "": none; None: this client cannot name it."""
     for _, description in project.modules.descriptions:
         if isinstance(description, PythonEnvironment):
             return description.path

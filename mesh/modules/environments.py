@@ -52,6 +52,7 @@ LOCK = r"""
 lock() {  # FILE
     while :; do
         exec 9>>"$1" || fail "$1 cannot be written" "$look_at_disk"
+        flock -n 9 2>/dev/null || note "waiting until no other command changes ${1%.mesh-lock}"
         flock 9 2>/dev/null || python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' 2>/dev/null ||
             note "$1: no lock can be had here; two hosts may not share this directory"
         [ "$1" -ef /proc/self/fd/9 ] && return
@@ -92,7 +93,7 @@ run_tool() {  # NAME HINT WORDS...
     [ "$status" -ne 0 ] || { rm -f "$output"; return 0; }
     while read -r line; do
         case $line in
-            *[Ee]rror* | *ERROR*) reason=$line ;;
+            [Ee]rror* | ERROR* | *Error:* | ×*) reason=$line ;;
             ?*) [ -z "$reason" ] || reason+=" $line"; last=$line ;;
         esac
     done <"$output"

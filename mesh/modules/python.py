@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from collections.abc import Sequence
 
 from mesh.core.cluster import DEFAULT_REMOTE_DIR, Host
@@ -249,10 +250,14 @@ class PythonEnvironment:
 
         uv: the client's, which hosts without uv get if they are of its platform; otherwise they install it by pip
         directory: mesh's own on the hosts, absolute or with a leading ``~/``
-        Raises ModuleError if the description cannot be.
+        Raises ModuleError for an unknown tool or an impossible path.
         """
         if description.tool not in ("uv", "venv"):
             raise ModuleError(f"env: no tool {description.tool!r}", hint="uv and venv make environments")
+        path = posixpath.normpath(description.path)
+        if path in (".", "..", "~", "/") or path.startswith("../"):
+            hint = "write one in the workspace as .venv, or with a leading `~/` or `/`"
+            raise ModuleError(f"{description.tool}: {description.path!r} is no path for an environment", hint=hint)
         self._description = description
         self._uv = uv
         self._sent = f"{directory}/tools/uv"  # and then -MACHINE

@@ -42,6 +42,12 @@ choose() {
 }
 """
 
+REMOVE_SENT = """
+rm -f "$sent-$(uname -m)" "$MESH_MODULES/uv-does-not-run"
+rmdir "${sent%/*}" 2>/dev/null
+true
+"""
+
 # Only a lock file needs uv: without one, venv and pip do the same.
 NEEDS_UV = "needs_uv() { choose; [ $kind = lock ] && ! find_uv; }\n"
 
@@ -61,11 +67,11 @@ python=$(type -P python3) || fail "there is no uv here, and no python3 to instal
 rm -rf "$place"
 mkdir -p "$place/bin"
 {
-    "$python" -m venv "$place" && "$place/bin/python" -I -m pip --disable-pip-version-check --no-input install \
-        --no-user --progress-bar off uv
+    "$python" -m venv "$place" && "$place/bin/python" -I -m pip --disable-pip-version-check --no-input \
+        --retries 2 install --no-user --progress-bar off uv
 } || {
     rm -rf "$place"
-    "$python" -m pip --no-input install --no-user --progress-bar off --target "$place" uv
+    "$python" -m pip --no-input --retries 2 install --no-user --progress-bar off --target "$place" uv
 } || { rm -rf "$place"; fail "there is no uv here, and pip cannot install it" "$get_uv"; }
 find_uv || { rm -rf "$place"; fail "the uv that pip has installed does not run here" "$get_uv"; }
 """
@@ -93,7 +99,7 @@ def send_uv(text: Text, path: str, uv: LocalUv) -> Sequence[Step]:
         module="uv",
         check=text(FIND_UV, CHOOSE, NEEDS_UV, f"{useless} || ! needs_uv\n"),
         apply=text(KEEP_SENT),
-        undo=text('rm -f "$sent-$(uname -m)" "$MESH_MODULES/uv-does-not-run"\n'),
+        undo=text(REMOVE_SENT),
         files=(HostFile(path=f"{path}-{machine}", data=uv.data, mode=0o755),),
         timeout=SEND_TIMEOUT_S,
     )

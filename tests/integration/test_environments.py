@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +16,7 @@ from mesh.core.module import Conda, Python
 from mesh.modules.conda import CondaEnvironment
 from mesh.modules.python import PythonEnvironment
 from tests import conda
-from tests.conftest import REPOSITORY, Home
-from tests.lab import Lab, TestHost, eventually
-from tests.steps import Ended, Place, apply, check, prepare, run, start, tree, undo
+from tests.steps import Ended, Place, check, prepare, run, start, tree, undo
 from tests.wheels import write_wheel
 
 MODULES = ("alpha", "beta")
@@ -40,20 +35,6 @@ no-index = true
 find-links = ["wheels"]
 package = false
 """
-MADE_WITHIN_S = 90.0
-SHOW = "import sys, os\nprint(os.fsencode(chr(0).join(sys.argv[1:])).hex())\n"
-
-
-@pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with uv and py-rattler, from PyPI. Without an index these tests are skipped."""
-    directory = tmp_path_factory.mktemp("tools")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), "uv", "py-rattler"]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"uv and py-rattler cannot be had: {done.stderr.splitlines()[-1]}")
-    directory.chmod(0o755)
-    return directory
 
 
 @pytest.fixture

@@ -352,6 +352,12 @@ def test_an_unknown_tool() -> None:
         PythonEnvironment(Python(tool="poetry"))
 
 
+@pytest.mark.parametrize("path", ["", ".", "./", "..", "../other", "~", "~/", "/", "a/../.."])
+def test_paths_that_are_no_environment(path: str) -> None:
+    with pytest.raises(MeshError, match="is no path"):
+        PythonEnvironment(Python(tool="uv", path=path))
+
+
 # ---- hosts without uv, or without a Python that can make environments
 
 
@@ -382,7 +388,7 @@ def test_uv_is_sent_to_a_host_that_needs_it(bare: Place) -> None:
     assert prepare(sending, bare)[0] == []
     for step in reversed(sending):
         assert undo(step, bare).status == 0
-    assert tree(bare) - {"home/calls", "home/.mesh", "home/.mesh/tools"} == before
+    assert tree(bare) - {"home/calls", "home/.mesh"} == before
 
 
 def test_uv_is_not_sent_where_there_is_no_use(place: Place, bare: Place) -> None:
