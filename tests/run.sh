@@ -24,6 +24,8 @@ need fish fish
 need tmux tmux
 need rclone rclone
 need fusermount3 fuse3
+need rclone rclone
+need fusermount3 fuse3
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
 extras=dev,docs

@@ -110,7 +110,7 @@ class Step(Struct, frozen=True, kw_only=True):
     undo: str = ""  # removes what apply made and nothing else; "": there is nothing to undo
     sudo: bool = False  # apply and undo run as root; check never does
     timeout: float = DEFAULT_STEP_TIMEOUT_S  # seconds, of each of the three texts
-    files: tuple[HostFile, ...] = ()  # there before apply and undo run
+    files: tuple[HostFile, ...] = ()  # there before apply runs
 
 
 class Module(Protocol):
