@@ -168,7 +168,8 @@ load_mark() {
 
 save_mark() {
     mkdir -p -- "$MESH_MODULES" && printf '%s\n' "state=$state" "daemon=$daemon" "mounted=$mounted" "made=$made" \
-        "digest=$digest" "words=$words" >"$mark.new" && mv -f -- "$mark.new" "$mark" || fail "cannot write $mark"
+        "digest=$digest" "words=$words" "shown=bucket $bucket at $path" \
+        >"$mark.new" && mv -f -- "$mark.new" "$mark" || fail "cannot write $mark"
 }
 
 # is_ours: true if the mount there is the one that mesh made, and not a later one at the same path
