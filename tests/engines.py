@@ -148,15 +148,16 @@ def dockerd(place: Path, *options: str, data: Path | None = None, enter: Sequenc
 
 
 @contextlib.contextmanager
-def podman(place: Path, enter: Sequence[str] = ()) -> Iterator[Engine]:
-    """Return a podman with a storage of its own. place: its directory, short and new"""
-    config = place / "home/.config/containers"
+def podman(place: Path, enter: Sequence[str] = (), root: Path = Path("/")) -> Iterator[Engine]:
+    """Return a podman with a storage of its own. place: its directory, short and new; root: of its test host"""
+    written = root / place.relative_to("/")
+    config = written / "home/.config/containers"
     config.mkdir(parents=True)
     (config / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    (place / "containers.conf").write_text(CONTAINERS_CONF)
+    (written / "containers.conf").write_text(CONTAINERS_CONF)
     storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{place}/graph"\nrunroot = "{place}/run"\n'
-    (place / "storage.conf").write_text(storage)
-    (place / "registries.conf").write_text("")
+    (written / "storage.conf").write_text(storage)
+    (written / "registries.conf").write_text("")
     variables = {
         "CONTAINERS_CONF": f"{place}/containers.conf",
         "CONTAINERS_STORAGE_CONF": f"{place}/storage.conf",

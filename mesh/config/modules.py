@@ -21,6 +21,7 @@ ENVIRONMENTS = ("uv", "venv", "conda", "docker")
 SECTIONS = ("ssh", "gcsfuse", *ENVIRONMENTS)
 NEEDS_SECTION = ("gcsfuse", "conda", "docker")  # the others have a meaning without any key
 ENGINES = ("docker", "podman")
+DEFAULT_PLACE = ".venv"  # of the environments of uv and venv, in the workspace
 # Keys of a section, with JOBMAN's names for them.
 DOCKER_KEYS = ("image", "mounts", "mount_dirs", "env", "env_vars", "workdir", "work_dir", "flags", "engine", "manage")
 PYTHON_KEYS = ("path", "name", "python", "requirements", "requirements_file")
@@ -39,13 +40,19 @@ class Modules(Struct, frozen=True, kw_only=True):
     """The modules of a project."""
 
     descriptions: tuple[tuple[str, Description], ...] = ()  # in order, each with the word that names it
-    env_is_taken: bool = False  # ``env:`` names an environment, and holds no variables
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Patterns for local environments at paths where hosts make theirs; ``.venv`` is left out anyway."""
+        found = [one.path for _, one in self.descriptions if isinstance(one, Python)]
+        paths = [posixpath.normpath(path) for path in found if not path.startswith(("/", "~/"))]
+        return tuple(f"/{path}/" for path in paths if path != DEFAULT_PLACE)
 
 
 def read_modules(keys: Keys, directory: Path, problems: Problems) -> Modules:
     """Return the modules of a mesh.yaml. directory: the workspace, in which relative files are"""
     sections: dict[str, Node | None] = {name: keys[name][1] for name in SECTIONS if name in keys}
-    taken = _take_env(keys, sections, problems)
+    _take_env(keys, sections, problems)
     listed = _listed(keys, problems)
     for name, node in listed.items():
         if name in NEEDS_SECTION and name not in sections:
@@ -60,7 +67,7 @@ def read_modules(keys: Keys, directory: Path, problems: Problems) -> Modules:
     for name in names:
         if name in sections or name not in NEEDS_SECTION:
             found.append((name, READERS[name](_Section(name, sections.get(name), directory, problems))))
-    return Modules(descriptions=tuple(found), env_is_taken=taken)
+    return Modules(descriptions=tuple(found))
 
 
 def is_environment(node: Node) -> bool:
@@ -73,11 +80,11 @@ def is_environment(node: Node) -> bool:
     return isinstance(key, ScalarNode) and key.value in ENVIRONMENTS and isinstance(value, MappingNode)
 
 
-def _take_env(keys: Keys, sections: dict[str, Node | None], problems: Problems) -> bool:
-    """Add the environment that ``env:`` names to the sections; return True if it names one."""
+def _take_env(keys: Keys, sections: dict[str, Node | None], problems: Problems) -> None:
+    """Add the environment that ``env:`` names to the sections, if it names one."""
     node = keys["env"][1] if "env" in keys else None
     if node is None or not is_environment(node):
-        return False
+        return
     if isinstance(node, MappingNode):
         ((key, value),) = node.value
         if key.value in sections:
@@ -88,7 +95,6 @@ def _take_env(keys: Keys, sections: dict[str, Node | None], problems: Problems) 
         if node.value in NEEDS_SECTION and sections[node.value] is None:
             problems.add(node, "env", f"{node.value} has no section {node.value}:")
             del sections[node.value]
-    return True
 
 
 def _listed(keys: Keys, problems: Problems) -> dict[str, Node]:
@@ -201,7 +207,7 @@ def _python(tool: str) -> Callable[[_Section], Python]:
         name, path = section.text("name"), section.text("path")
         return Python(
             tool=tool,
-            path=path or (f"~/{name}" if name else ".venv"),
+            path=path or (f"~/{name}" if name else DEFAULT_PLACE),
             python=section.text("python").removeprefix("python"),
             requirements=section.file("requirements", "requirements_file"),
         )

@@ -151,19 +151,20 @@ def _read(path: Path) -> Project:
         for key in ("ignore", "pass", "secret")
     }
     workspace = _workspace(path, keys, problems)
+    modules = read_modules(keys, workspace, problems)
     project = Project(
         workspace=workspace,
         named=True,
         commands=_commands(keys, problems),
-        ignore=lists["ignore"],
-        ignore_places=_places(path, keys, problems),
+        ignore=(*lists["ignore"], *modules.unsent),
+        ignore_places=(*_places(path, keys, problems), *(str(path) for _ in modules.unsent)),
         include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
         prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],
         secret=lists["secret"],
         notify=read_notify(keys["notify"][1], problems) if "notify" in keys else (),
-        modules=read_modules(keys, workspace, problems),
+        modules=modules,
         grace=_time(keys, "grace", DEFAULT_GRACE, problems) or 0.0,
         hang_watch=_time(keys, "hang_watch", None, problems),
         spool=_size(keys, "spool", DEFAULT_SPOOL, problems),

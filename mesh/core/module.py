@@ -99,8 +99,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """An action of a module on one host. Texts are for bash, with every value quoted.
 
     Each text runs in the workspace, with the variables of the host's first rank. MESH_RUN_ID is not among them, and
-    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. Processes that a step leaves stay
-    after the run.
+    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. MESH_FORCE is 1 where a step in
+    place is applied again, else empty. Processes that a step leaves stay after the run.
     What ``check`` writes to descriptor 3 is the fact that the step reports: see ``Module.join``.
     """
 
@@ -110,7 +110,7 @@ class Step(Struct, frozen=True, kw_only=True):
     undo: str = ""  # removes what apply made and nothing else; "": there is nothing to undo
     sudo: bool = False  # apply and undo run as root; check never does
     timeout: float = DEFAULT_STEP_TIMEOUT_S  # seconds, of each of the three texts
-    files: tuple[HostFile, ...] = ()  # there before apply and undo run
+    files: tuple[HostFile, ...] = ()  # there before apply runs
 
 
 class Module(Protocol):

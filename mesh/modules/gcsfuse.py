@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from mesh.core.cluster import Host
 from mesh.core.module import Bucket, Gcsfuse, ModuleError, Step
-from mesh.modules.gcsfuse_texts import APPLY, CHECK, COMMON, INSTALL, INSTALLED, UNDO
+from mesh.modules.gcsfuse_texts import APPLY, CHECK, INSTALL_PROGRAM, INSTALLED, MOUNT_FUNCTIONS, UNDO
 
 KEY_CHARACTERS = 16  # of the hash that names a mark
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]+")  # cloud.google.com/storage/docs/buckets#naming
@@ -49,7 +49,7 @@ class GcsfuseModule:
 
     def steps(self, hosts: Sequence[Host], node: int) -> Sequence[Step]:
         """Return the steps of one host: the program, then the buckets in their order."""
-        program = Step(module=self.name, check=INSTALLED, apply=INSTALL, sudo=True)
+        program = Step(module=self.name, check=INSTALLED, apply=INSTALL_PROGRAM, sudo=True)
         return (program, *map(self._mount, self._buckets))
 
     def join(self, hosts: Sequence[Host], facts: Sequence[Sequence[str]]) -> Sequence[Sequence[Step]]:
@@ -68,7 +68,7 @@ class GcsfuseModule:
             f"wanted={wanted}",
             f"key=gcsfuse-{_digest(_plain(bucket.path), bucket.name)}",
         ]
-        begin = "\n".join(values) + "\n" + COMMON
+        begin = "\n".join(values) + "\n" + MOUNT_FUNCTIONS
         return Step(module=self.name, check=begin + CHECK, apply=begin + APPLY, undo=begin + UNDO)
 
 

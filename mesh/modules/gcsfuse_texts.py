@@ -9,8 +9,8 @@ LIST_FILE = "/etc/apt/sources.list.d/gcsfuse.list"
 APT_LOCK_TIMEOUT_S = 600
 
 SPEAK = r"""
-say() { printf 'gcsfuse: %s\n' "$*" >&2; }
-fail() { say "$@"; exit 1; }
+note() { printf 'gcsfuse: %s\n' "$*" >&2; }
+fail() { note "$@"; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n -- "$@"; fi; }
 """
 
@@ -18,7 +18,7 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n -- "$@"; fi; }
 
 INSTALLED = "command -v gcsfuse >/dev/null\n"
 
-INSTALL = (
+INSTALL_PROGRAM = (
     f"repository={REPOSITORY} address={KEY_ADDRESS} key={KEY_FILE} list={LIST_FILE} patience={APT_LOCK_TIMEOUT_S}\n"
     + SPEAK
     + r"""
@@ -26,10 +26,10 @@ command -v gcsfuse >/dev/null && exit 0
 command -v apt-get >/dev/null ||
     fail "this host has no gcsfuse and no apt-get; https://cloud.google.com/storage/docs/cloud-storage-fuse/install"
 release=$(. /etc/os-release && printf %s "${VERSION_CODENAME:-}")
-[ -n "$release" ] || fail "/etc/os-release has no VERSION_CODENAME, so gcsfuse's repository is not known"
+[ -n "$release" ] || fail "/etc/os-release has no VERSION_CODENAME, which names the repository of gcsfuse"
 line="deb [signed-by=$key] $repository gcsfuse-$release main"
 if ! as_root true 2>/dev/null; then
-    say "this host has no gcsfuse, and $(id -un) may not install it. An administrator must run:"
+    note "this host has no gcsfuse, and $(id -un) may not install it. An administrator must run:"
     printf '  %s\n' "curl -fsSL $address | sudo tee $key >/dev/null" "echo '$line' | sudo tee $list" \
         "sudo apt-get update && sudo apt-get install -y gcsfuse" >&2
     fail "not installed on $(hostname): needs root (sudo -n is refused)"
@@ -49,7 +49,7 @@ wait_for_apt() {
     local deadline=$((SECONDS + patience)) shown= file held
     for file in /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/lib/apt/lists/lock; do
         while held=$(holder "$file"); do
-            [ "$held" = "$shown" ] || say "waiting for apt's lock: $held has it"
+            [ "$held" = "$shown" ] || note "waiting for apt's lock: $held has it"
             shown=$held
             [ "$SECONDS" -lt "$deadline" ] || fail "apt's lock is still held by $held after $patience s"
             sleep 1
@@ -84,7 +84,7 @@ command -v gcsfuse >/dev/null || fail "apt-get installed gcsfuse, but there is n
 # ---- a bucket
 
 # Values before: bucket, path, prefix, options, wanted (digest of options and prefix), key (the mark's name).
-COMMON = (
+MOUNT_FUNCTIONS = (
     SPEAK
     + r"""
 mark=$MESH_MODULES/$key
@@ -168,7 +168,8 @@ load_mark() {
 
 save_mark() {
     mkdir -p -- "$MESH_MODULES" && printf '%s\n' "state=$state" "daemon=$daemon" "mounted=$mounted" "made=$made" \
-        "digest=$digest" "words=$words" >"$mark.new" && mv -f -- "$mark.new" "$mark" || fail "cannot write $mark"
+        "digest=$digest" "words=$words" "shown=bucket $bucket at $path" \
+        >"$mark.new" && mv -f -- "$mark.new" "$mark" || fail "cannot write $mark"
 }
 
 # is_ours: true if the mount there is the one that mesh made, and not a later one at the same path
@@ -225,7 +226,7 @@ if find_mount; then
     [ "$source" = "$bucket" ] || fail "$path has the bucket $source, and mesh.yaml has $bucket there:" \
         "run \`fusermount -u $path\` on $(hostname), or give the bucket another path"
     if ! answers; then
-        say "$path does not answer; mounting it again"
+        note "$path does not answer; mounting it again"
         detach
     elif [ "$state" = mounting ] && is_ours; then
         state=mounted mounted=$device_id
@@ -233,7 +234,7 @@ if find_mount; then
         exit 0
     elif [ "$state" = mounted ] && is_ours; then
         [ "$digest" != "$wanted" ] || exit 0
-        say "the options of $path have changed; mounting it again"
+        note "the options of $path have changed; mounting it again"
         fuse -u || fail "$path has other options than mesh.yaml, and cannot be unmounted: end what uses it"
     else  # somebody else's, or one that somebody mounted in place of ours
         rm -f -- "$mark"
@@ -286,7 +287,7 @@ if find_mount && [ "$kind" = fuse.gcsfuse ] && [ "$source" = "$bucket" ] && is_o
     until fuse -u 2>/dev/null; do
         find_mount || break
         if [ "$SECONDS" -ge "$deadline" ]; then
-            say "$path is in use; unmounting it as soon as it is not"
+            note "$path is in use; unmounting it as soon as it is not"
             detach
             break
         fi

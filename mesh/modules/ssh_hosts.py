@@ -23,7 +23,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]*")
 KEY_TYPE = re.compile(r"[a-z0-9][a-z0-9@.-]*")
 KEY_ID = re.compile(r"[0-9a-f]+")
-PREFERRED_TYPE = "ssh-ed25519"  # a host that has such a key is known by this one alone
+PREFERRED_TYPE = "ssh-ed25519"  # the others get this key alone of a host that has one
 DEFAULT_IDENTITIES = "    # default identities"  # the host puts IdentityFile lines for the user's own keys here
 
 

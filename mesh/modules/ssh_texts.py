@@ -13,8 +13,8 @@ keys=$state/$label identities=$state/$label@identities
 block=$dot/config.d/mesh-$label
 include='Include config.d/mesh-*'
 
-say() { printf 'ssh: %s\n' "$*" >&2; }
-fail() { say "$@"; exit 1; }
+note() { printf 'ssh: %s\n' "$*" >&2; }
+fail() { note "$@"; exit 1; }
 
 # lock: wait for others who change these files, also on hosts that share the home. A lock that was removed is void
 lock() {
@@ -88,11 +88,12 @@ own_address() {
     return 1
 }
 
-# log_in: log in to this host as another one would
+# log_in: log in to this host as another one would, with the new key alone. A master of ControlPersist would stay
 log_in() {
     local address
-    address=$(own_address) || { printf 'none of its addresses is known to the others\n' >&2; return 1; }
-    timeout 20 ssh -o BatchMode=yes -o ConnectTimeout=10 "$address" true </dev/null 3>&- 9>&-
+    address=$(own_address) || { printf 'none of its addresses is in %s\n' "$block" >&2; return 1; }
+    timeout 20 ssh -F "$keys/config" -o IdentitiesOnly=yes -o IdentityAgent=none -o ControlPath=none \
+        -o BatchMode=yes -o ConnectTimeout=10 "$address" true </dev/null 3>&- 9>&-
 }
 
 # in_place: true if the keys are as apply left them, and work
@@ -160,6 +161,7 @@ make_directories
 name=mesh-$label-$key_id
 put "$dot/$name" <"$keys/new/key"
 put "$dot/$name.known_hosts" <"$keys/new/known_hosts"
+put "$keys/config" <"$keys/new/block"
 put "$keys/authorized" <"$keys/new/authorized"
 [ -e "$dot/authorized_keys" ] || making "file .ssh/authorized_keys"
 { cat -- "$keys/authorized"; others_keys; } | put "$dot/authorized_keys"

@@ -149,3 +149,13 @@ def test_the_end_of_a_run_ends_a_step_and_what_it_has_started(opener: Open, any_
     assert eventually(lambda: mark.exists() and mark.read_text().strip() != "")
     assert run.finish(grace=0.5).left == ()
     assert eventually(lambda: not Path(f"/proc/{mark.read_text().strip()}").exists())
+
+
+def test_a_forced_step_sees_that_it_is(opener: Open, any_python: str) -> None:
+    run = opener(any_python)
+    run.lock()
+    one = step('echo "force=$MESH_FORCE"', check="true")
+    apply(run, one, force=True)
+    apply(run, step('echo "force=$MESH_FORCE"'))
+    assert printed(run) == "force=1\nforce=\n"
+    run.finish()

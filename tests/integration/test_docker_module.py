@@ -21,6 +21,7 @@ from tests.lab import Lab, TestHost, eventually, is_agent
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 IMAGE = "localhost/box:1"
 PLACE = Path("/run/d")
+PODMAN_PLACE = Path("/run/p")
 PLAIN = "plain"
 DOCKER = f"""#!/bin/sh
 export DOCKER_HOST=${{DOCKER_HOST-unix://{PLACE}/sock}}
@@ -32,14 +33,30 @@ STAYS = "trap '' TERM INT; echo up; sleep 1000"
 @contextlib.contextmanager
 def engine_on(host: TestHost) -> Iterator[Engine]:
     """Run docker on a test host."""
+    enter = words_to_enter(host)
     host.script(f"mkdir {PLACE}; chmod 755 {PLACE}; ip link set lo up")
     program = host.path("/usr/local/bin/docker")
     program.unlink(missing_ok=True)
     program.write_text(DOCKER)
     program.chmod(0o755)
-    enter = ["nsenter", "-t", str(host.pid), "-m", "-u", "-i", "-n", "-p", "-w", "--"]
     with engines.dockerd(PLACE, enter=enter) as engine:
         yield engine
+
+
+@contextlib.contextmanager
+def podman_on(host: TestHost) -> Iterator[Engine]:
+    """Have podman on a test host."""
+    host.script(f"mkdir {PODMAN_PLACE}")
+    with engines.podman(PODMAN_PLACE, words_to_enter(host), host.path("/")) as engine:
+        settings = "".join(f"export {word}\n" for word in _words(engine) if not word.startswith("PATH="))
+        program = host.path("/usr/local/bin/podman")
+        program.write_text(f'#!/bin/sh\n{settings}exec {engines.CACHE}/usr/bin/podman "$@"\n')
+        program.chmod(0o755)
+        yield engine
+
+
+def words_to_enter(host: TestHost) -> list[str]:
+    return ["nsenter", "-t", str(host.pid), "-m", "-u", "-i", "-n", "-p", "-w", "--"]
 
 
 class Cluster:
@@ -211,6 +228,43 @@ def started(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
+# ---- podman
+
+
+@pytest.fixture(scope="module")
+def podmans(session_cluster: Cluster) -> Iterator[list[Engine]]:
+    if reason := engines.lacks_libraries("podman"):
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(podman_on(host)) for host in session_cluster.lab.hosts]
+        saved = subprocess.run(
+            [*session_cluster.engines[0].enter, "env", *_words(session_cluster.engines[0]), "docker", "save", IMAGE],
+            capture_output=True,
+            check=True,
+        ).stdout
+        for engine in found:
+            engine("load", stdin=saved)
+        yield found
+
+
+@pytest.mark.parametrize("end", ["by itself", "by SIGINT", "agent and guardian killed"])
+def test_podman_leaves_no_container(home: Home, cluster: Cluster, podmans: list[Engine], end: str) -> None:
+    begin(home, cluster, "  engine: podman\n")
+    if end == "by itself":
+        assert succeeded(home.mesh("run", "pod", "echo $RANK")) == ["[0] 0", "[1] 1"]
+    else:
+        process = up(home, "--grace", "1", "pod", "sh", "-c", STAYS)
+        if end == "by SIGINT":
+            process.send_signal(signal.SIGINT)
+        else:
+            for host in cluster.lab.hosts:
+                kill_together(*(pid for pid, command in host.processes() if is_agent(command)))
+        _, err = process.communicate(timeout=60)
+        assert "not verified" not in err.decode()
+        assert end != "by SIGINT" or "2/2 hosts clean" in err.decode(), err.decode()
+    assert eventually(lambda: not any(engine.containers() for engine in podmans), 20.0)
+
+
 # ---- refusals: no rank starts
 
 
@@ -277,6 +331,7 @@ def test_sigkill_through_sudo_leaves_no_container(home: Home, plain_cluster: Clu
     assert eventually(lambda: plain_cluster.containers() == [], 20.0), err.decode()
     assert "not verified" not in err.decode()
     assert "left there" not in err.decode()
+    assert who != "nobody" or "2/2 hosts clean" in err.decode(), err.decode()
 
 
 def test_a_user_without_sudo_is_refused(home: Home, plain_cluster: Cluster) -> None:

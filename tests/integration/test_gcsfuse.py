@@ -334,6 +334,7 @@ def test_a_run_mounts_and_the_mount_outlives_run_and_agent(pod: Home, hosts: lis
     assert hosts[3].script(f"cat {POINT}/a.txt") == "hello\n"
     assert pod.mesh("run", "pod", "cat", f"{POINT}/a.txt").status == 0
     assert [mounts(machine) for machine in hosts] == lines
+    assert f": bucket mine at {POINT} (`mesh setup --undo` removes it)" in pod.mesh("check", "pod").out.decode()
     undone = pod.mesh("setup", "--undo", "pod")
     assert undone.status == 0, undone.err
     assert not any(mounts(machine) for machine in hosts)

@@ -120,6 +120,20 @@ def test_the_key_is_refused_from_elsewhere(hosts: Sequence[TestHost], three: Lab
     assert reach(hosts[1], hosts[0].address) == hosts[0].name
 
 
+def test_a_key_of_the_user_that_works_does_not_hide_one_that_does_not() -> None:
+    with Lab(1) as lab:  # its sshd reads no file of the home
+        [host] = lab.hosts
+        host.script("mkdir -m 700 .ssh; umask 077; cat >.ssh/id_ed25519 <<'END'\n" + lab.identity.read_text() + "END\n")
+        assert reach(host, f"-o StrictHostKeyChecking=no {host.address}") == host.name
+        made = module()
+        done = steps.check(place(host), made.steps(cluster(lab.hosts), 0)[0])
+        [[step]] = made.join(cluster(lab.hosts), [[done.fact]])
+        done = steps.apply(place(host), step)
+        assert done.status == 1
+        assert "does not log in to h00 itself" in done.err.splitlines()[-1]
+        undo(lab.hosts, made)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -105,3 +105,15 @@ def test_wrong_sections_are_named(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         modules(text, tmp_path)
     assert WRONG[text] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ignore"),
+    [("env: uv", ()), ("venv: {path: envs/a}", ("/envs/a/",)), ("venv: {path: ~/a}", ()), ("venv: {name: a}", ())],
+)
+def test_a_local_environment_where_hosts_make_theirs_is_not_sent(
+    text: str, ignore: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = project(f"ignore: [x]\n{text}", tmp_path)
+    assert found.ignore == ("x", *ignore)
+    assert len(found.ignore_places) == len(found.ignore)

@@ -83,7 +83,7 @@ class Modules:
         self._request, self._applied, self._facts, self._is_failed = request, [], {}, False
         try:
             os.makedirs(self._incoming.directory, 0o700, exist_ok=True)
-            setting = self._environment.of_modules(self._incoming.directory)
+            setting = self._environment.of_modules(self._incoming.directory, request.force)
             process = self._process = WorkerProcess(
                 setting, lambda worker: StepRunner(worker).run(request.steps, request.undo, request.force)
             )

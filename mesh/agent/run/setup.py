@@ -77,7 +77,7 @@ class Setup(Rank):
 def _run(commands: Sequence[Command], force: bool, worker: Worker) -> bool:
     """Run the commands in order, up to the first that fails; return True if one did."""
     if any(command["sudo"] for command in commands):
-        worker.look_for_password()
+        worker.look_for_password(announce=True)  # so that no host waits in the middle for a user who has left
     for number, command in enumerate(commands):
         worker.ask(f"show {number}")
         if command["unless"] and not force and _is_done(worker, command["unless"]):

@@ -51,8 +51,6 @@ class StepRunner:
 
         force: apply also the others
         """
-        if any(step.sudo for step in steps):
-            self._worker.look_for_password()
         for number, step in enumerate(steps):
             self._worker.ask(f"step {number}")
             failed = self._undo(number, step) if undo else self._apply(number, step, force)
@@ -99,8 +97,10 @@ class StepRunner:
             ended.append(self._call(argv, stdin, step.timeout))
             return ended[-1].status
 
-        argv = ["bash", "-c", text]
-        status = self._worker.sudo(argv, call) if as_root and not self._worker.is_root else call(argv)
+        argv, by_sudo = ["bash", "-c", text], as_root and not self._worker.is_root
+        if by_sudo:
+            self._worker.look_for_password(announce=False)
+        status = self._worker.sudo(argv, call) if by_sudo else call(argv)
         return ended[-1] if ended else Done(status, b"sudo: a password is required", b"", False)
 
     def _call(self, argv: list[str], stdin: int, timeout: float) -> Done:

@@ -87,17 +87,18 @@ class Worker:
     def __init__(self, setting: Setting, words: int, answers: int) -> None:
         """words, answers: descriptors of the two pipes"""
         self.setting, self._words, self._answers = setting, words, answers
-        self._wants_password = False  # for sudo
+        self._has_looked = self._wants_password = False  # for sudo
         self._password: bytes | None = None  # None: not asked for yet
         self.is_root = os.geteuid() == 0
 
-    def look_for_password(self) -> None:
-        """Have the user asked before the first command, so that no host waits in the middle for a user who has left."""
-        if not self.is_root:
+    def look_for_password(self, *, announce: bool) -> None:
+        """Find out if sudo wants a password. announce: have the user asked now, and not by the command that needs it"""
+        if not self.is_root and not self._has_looked:
+            self._has_looked = True
             # -k: what sudo remembers now may be forgotten before the last command.
             needs = self.call(["sudo", "-k", "-n", "true"], quiet=True) != 0
             self._wants_password = needs and not self._is_missing("sudo")
-            if self._wants_password:
+            if self._wants_password and announce:
                 self.send("wants")
 
     def ask(self, word: str) -> bytes:
