@@ -57,10 +57,15 @@ def finding(name: str, /, clock: float = 0.0, **changes: object) -> Finding:
     return found
 
 
+def test_what_modules_have_left_is_named() -> None:
+    told = finding("modules", modules=["bucket b at /x", "bucket c at /y"])
+    assert (told.verdict, told.told) == (Verdict.OK, "bucket b at /x; bucket c at /y")
+
+
 def test_a_good_host() -> None:
     findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
-    of_others = {"worker", "versions", "network", "master port", "path"}
+    of_others = {"modules", "worker", "versions", "network", "master port", "path"}
     assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {
         "login": "me",
