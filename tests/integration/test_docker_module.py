@@ -289,6 +289,7 @@ def test_a_registry_that_is_not_there(home: Home, cluster: Cluster) -> None:
 
 
 def test_a_host_without_docker(home: Home, cluster: Cluster) -> None:
+    begin(home, cluster, "  engine: docker\n")
     programs = [cluster.lab.hosts[1].path(f"/usr/local/bin/{name}") for name in ("docker", "gone")]
     os.rename(*programs)
     try:
@@ -296,7 +297,7 @@ def test_a_host_without_docker(home: Home, cluster: Cluster) -> None:
     finally:
         os.rename(*reversed(programs))
     assert (done.status, done.out) == (125, b"")
-    assert "docker: this host has no docker and no podman: sudo apt-get install docker.io" in done.err
+    assert "docker: this host has no docker: sudo apt-get install docker.io" in done.err
 
 
 # ---- a user without the right to docker

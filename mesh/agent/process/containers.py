@@ -176,7 +176,8 @@ class Containers:
         found = self._list(engine, environment, "-aq", "--filter", "status=created")
         for verb in ("stop", "kill", "rm"):
             found += self._list(engine, environment, "-q")
-            if not found:
+            is_clear = not found
+            if is_clear:
                 break
             patience = max(0.0, deadline - time.monotonic()) if verb == "stop" else 0.0
             how = {"stop": ["-t", str(int(patience))], "rm": ["-f"]}.get(verb, [])
@@ -187,6 +188,8 @@ class Containers:
         ended = self._list(engine, environment, "-aq", "--filter", f"label={RANK_LABEL}")
         if ended:
             self._end([*engine, "rm", "-f", "-v", *ended], environment)
+        elif is_clear:
+            return []
         name = next(os.path.basename(word) for word in engine if os.path.basename(word) in TOOLS)
         return [f"{name} container {container} is left" for container in self._list(engine, environment, "-q")]
 
