@@ -58,6 +58,9 @@ def why_not() -> str:
         with tempfile.TemporaryDirectory(dir=CACHE.parent) as place:
             fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *PACKAGES]
             done = subprocess.run(fetch, cwd=place, capture_output=True, text=True, check=False)
+            if done.returncode:  # the lists of packages may be empty or old
+                subprocess.run(["apt-get", "-qq", "update"], capture_output=True, check=False)
+                done = subprocess.run(fetch, cwd=place, capture_output=True, text=True, check=False)
             if done.returncode:
                 return f"docker and podman cannot be downloaded: {done.stderr.strip()[-200:]}"
             new = Path(place) / "new"
