@@ -108,6 +108,21 @@ def test_files_come_only_for_steps_that_are_applied(opener: Open, python: str, t
     run.finish()
 
 
+def test_files_of_killed_agents_are_removed(opener: Open, any_python: str, remote_dir: Path) -> None:
+    """They may hold parts of private keys, and what a package manager has printed."""
+    run = opener(any_python)
+    run.lock()
+    apply(run, step('true >"$MESH_MODULES/mark-99999999"'))
+    (modules,) = remote_dir.glob("machines/*/modules")
+    (modules / "incoming-99999999").write_bytes(b"half a key")
+    (modules / "demo-output-99999999").write_bytes(b"said")
+    own = modules / f"demo-output-{os.getpid()}"
+    own.write_bytes(b"")
+    apply(run, step("true"))
+    assert sorted(os.listdir(modules)) == [own.name, "mark-99999999"]
+    run.finish()
+
+
 def test_undo_takes_its_own_texts_and_skips_steps_without_one(opener: Open, any_python: str) -> None:
     run = opener(any_python)
     run.lock()
