@@ -174,3 +174,13 @@ def test_a_forced_step_sees_that_it_is(opener: Open, any_python: str) -> None:
     apply(run, step('echo "force=$MESH_FORCE"'))
     assert printed(run) == "force=1\nforce=\n"
     run.finish()
+
+
+def test_a_step_that_never_stops_printing_ends_with_its_time(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.lock()
+    failed = apply(run, step("yes", timeout=0.5))
+    assert isinstance(failed, PrepareFailed)
+    assert failed.message == "demo: not done after 0.5 s: y"
+    assert printed(run).endswith("y\n")
+    assert run.finish(grace=0.5).left == ()
