@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct
 
 from mesh.jobs.orders import AnyOrder
-from mesh.jobs.spec import JobSpec
+from mesh.core.job import JobSpec
 from mesh.jobs.values import Wanted
 
 

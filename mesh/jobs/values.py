@@ -7,7 +7,7 @@ from enum import Enum
 from msgspec import Struct
 
 from mesh.jobs.orders import AnyOrder, Order
-from mesh.jobs.spec import JobSpec
+from mesh.core.job import JobSpec
 
 
 class State(Enum):

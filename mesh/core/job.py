@@ -11,12 +11,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from mesh.core.notify import Moment
-from mesh.core.run import DEFAULT_GRACE, Launch, Seconds
+from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
 
 PRIORITY_LIMIT = 100  # priorities are -100 .. 100
 UNLIMITED = -1  # as a number of recoveries
 FIRST_BACKOFF_S = 30.0
 LAST_BACKOFF_S = 1800.0
+NOTICE_FIELDS = ("job", "name", "state", "before", "reason", "attempt", "exit_code")  # in braces in a command
 Priority = Annotated[int, Meta(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 
 
@@ -49,6 +50,7 @@ class MachinesSpec(Struct, frozen=True, kw_only=True):
     """The machines that a job asks for: hosts that are there, or machines that a maker makes."""
 
     cluster: str = ""  # a selector, as `mesh run` takes it
+    clusters_file: str = ""  # the absolute path of the cluster.yaml that has it; "": the usual one
     candidates: tuple[Candidate, ...] = ()  # hosts of the cluster that the job may have, in cluster order
     hosts: int = 0  # how many of the candidates; 0: all
     maker: str = ""  # the name of a maker of machines; "": hosts that are there
@@ -130,9 +132,10 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     after: float = 0.0  # seconds since the epoch before which it does not start; 0: at once
     env: Mapping[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()  # `pass:`: patterns of variables that the steward's environment gives at the start
+    secret: tuple[str, ...] = ()  # the same, and their values are masked
     workspace: WorkspaceSpec = WorkspaceSpec()
     modules: tuple[str, ...] = ()  # that prepare the hosts before the start; (): none
-    prerun: tuple[str, ...] = ()
+    prerun: tuple[PrerunEntry, ...] = ()
     restart: RestartSpec = RestartSpec()
     results: tuple[str, ...] = ()  # paths and patterns pulled into the job's directory at the end
     progress: str = ""  # a regular expression of output lines whose groups are shown; "": none
