@@ -189,7 +189,11 @@ def of_project() -> Schema:
 def of_clusters() -> Schema:
     """Return the JSON Schema of cluster.yaml."""
     built_in = "|".join(
-        [f"{clusters.LOCAL}$", f"{clusters.LOCAL}:", *(one.BUILT_IN for one in clusters.SOURCE_READERS)]
+        [
+            *(f"{name}$" for name in clusters.RESERVED),
+            f"{clusters.LOCAL}:",
+            *(one.BUILT_IN for one in clusters.BUILT_IN_READERS),
+        ]
     )
     return {
         "$schema": DIALECT,

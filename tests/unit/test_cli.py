@@ -312,7 +312,7 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
     home.clusters("local:\n  hosts: [a]\n")
     lines = home.mesh("clusters").out.decode().splitlines()
     assert lines[0] == "local  2 hosts"
-    assert "is the name of the built-in cluster" in lines[1]
+    assert "is the name of a built-in cluster" in lines[1]
 
 
 def test_version_and_help(home: Home) -> None:
