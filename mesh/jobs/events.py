@@ -127,7 +127,7 @@ class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
     kind: Refusal
     why: str
     hint: str = ""
-    by_run: str = ""  # with BUSY: the run that holds the host, where it is known
+    by_run: str = ""  # with BUSY: the run that holds the host; "": its id is missing
     hosts: tuple[str, ...] = ()  # the hosts at fault
 
 
@@ -170,7 +170,7 @@ class RunStarted(Answer, frozen=True, kw_only=True, tag="run-started"):
 
 
 class RunSeen(Answer, frozen=True, kw_only=True, tag="run-seen"):
-    """A run is known on its hosts and has not ended."""
+    """The hosts have a run that has not ended."""
 
     run: str
     is_detached: bool = True  # False: it ends by itself once its client is gone

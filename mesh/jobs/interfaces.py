@@ -1,9 +1,9 @@
 """The seams of jobs: hands that carry out orders on hosts, and makers of machines. Both work in child processes.
 
 A child is the program that the steward was given, with an operation as its last word: "prepare", "start", "stop",
-"fetch", "look", "make", "delete", "look-machines". `mesh.jobs.child.serve` reads requests from its standard input, calls
-one of the objects below, and writes the answers to its standard output. A method that raises NoAnswer, or any other
-exception, or that is killed at its deadline, becomes the event NotAsked.
+"fetch", "look", "make", "delete", "look-machines". `mesh.jobs.child.serve` reads requests from its standard input,
+calls one of the objects below, and writes the answers to its standard output. A method that raises NoAnswer, or any
+other exception, or that is killed at its deadline, becomes the event NotAsked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MachineFacts = MachinesReady | MachinesPending | MachinesAbsent
 
 
 class NoAnswer(MeshError):
-    """Hosts or an API did not answer, so that nothing is known."""
+    """Hosts or an API did not answer, so that nothing follows from it."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -58,20 +58,20 @@ class Hands(Protocol):
         """Start the run `order.run` detached; RunEnded if it has ended by then.
 
         Refused only if no rank of it runs and none will: with BUSY the hosts' lock named another run, which is in
-        `by_run` if it is known. Raises NoAnswer if that is not certain.
+        `by_run`. Raises NoAnswer if that is not certain.
         """
 
     def look(self, requests: Sequence[Request]) -> Sequence[RunFacts | None]:
         """Return how each run is; None where hosts did not answer. May keep connections between calls.
 
-        RunUnknown only if every host of the run has answered. A run of which the hosts know the end is RunEnded.
+        RunUnknown only if every host of the run has answered. A run whose end the hosts have is RunEnded.
         """
 
     def stop(self, request: Request) -> RunEnded | RunUnknown:
         """End the run and prove that its processes are gone. Raises NoAnswer."""
 
     def fetch(self, request: Request) -> Fetched:
-        """Bring output, and results if the order says so, to this machine. May be repeated. Raises NoAnswer."""
+        """Bring output, and results with `order.results`, to this machine. May be repeated. Raises NoAnswer."""
 
 
 class Maker(Protocol):

@@ -66,13 +66,13 @@ class Stage(Enum):
 
     INTENDED = "intended"  # its run id is in the store, and the order to start it may be under way
     UNSURE = "unsure"  # the order ended without an answer: the hosts must be asked
-    LIVE = "live"  # its run is known on the hosts
+    LIVE = "live"  # its hosts have the run
     ENDED = "ended"
     NEVER = "never"  # every host has answered that it has never had the run
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One start of a job."""
+    """A start of a job."""
 
     number: int  # MESH_ATTEMPT: 1 ..
     run: str  # the run id
@@ -84,6 +84,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     exit_code: int = 0  # once ended
     cause: str = ""  # once ended; a value of core.outcome.Cause
     is_fetched: bool = False  # its output is here
+    fetches: int = 0  # answers to orders to fetch it, also those that failed
 
 
 class OpenOrder(Struct, frozen=True, kw_only=True):
@@ -117,7 +118,9 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before: float = 0.0  # it stays queued until then
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer
+    prepared: int = 0  # the generation whose hosts the modules have prepared
     outcome: State | None = None  # while ending: the final state
+    status: int = 0  # while ending: the exit status to be
     is_restarting: bool = False  # a person wants the attempt ended and followed by another one
     depends_on: tuple[int, ...] = ()  # jobs that have not succeeded yet
     avoided: tuple[str, ...] = ()  # keys of machines that the last attempt could not use
@@ -150,13 +153,18 @@ class Job(Struct, frozen=True, kw_only=True):
         return tuple(attempt.run for attempt in self.attempts if attempt.stage is not Stage.NEVER)
 
     @property
+    def runs_ever(self) -> tuple[str, ...]:
+        """The run ids that were ever intended."""
+        return tuple(attempt.run for attempt in self.attempts)
+
+    @property
     def last_hosts(self) -> tuple[str, ...]:
         """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
         return self.generations[-1].keys if self.generations else ()
 
-    def is_open(self, kind: type[Order]) -> bool:
-        """Return True if an order of a kind has no answer yet."""
-        return any(isinstance(one.order, kind) for one in self.open)
+    def is_open(self, *kinds: type[Order]) -> bool:
+        """Return True if an order of one of these kinds has no answer yet."""
+        return any(isinstance(one.order, kinds) for one in self.open)
 
 
 class Row(Struct, frozen=True, kw_only=True):
