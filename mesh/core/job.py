@@ -17,7 +17,7 @@ PRIORITY_LIMIT = 100  # priorities are -100 .. 100
 UNLIMITED = -1  # as a number of recoveries
 FIRST_BACKOFF_S = 30.0
 LAST_BACKOFF_S = 1800.0
-NOTICE_FIELDS = ("job", "name", "state", "before", "reason", "attempt", "exit_code")  # in braces in a command
+NOTICE_FIELDS = ("job", "name", "state", "before", "reason", "attempt", "exit_code", "user", "time", "text")
 Priority = Annotated[int, Meta(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)]
 
 

@@ -23,7 +23,7 @@ from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import aged
 from mesh.jobs.reading import FINAL
-from mesh.jobs.spec import JobSpec
+from mesh.core.job import JobSpec
 from mesh.jobs.values import Job, OpenOrder, State, row_of
 
 
