@@ -1,4 +1,4 @@
-"""References in a job file, as ``${job.name}`` and ``${oc.env:USER}``; OmegaConf, which resolves them, is imported here.
+"""References in a job file, as ``${job.name}`` and ``${oc.env:USER}``, resolved by OmegaConf, which is imported here.
 
 Values without a reference stay as they are written. So does ``$NAME``, which the shell of the ranks reads.
 """

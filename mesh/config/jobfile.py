@@ -1,4 +1,4 @@
-"""The reader of job files: the machines, the command and the rules of a job. All problems of a file are found at once."""
+"""Reader of job files: machines, command and rules of a job. All problems of a file are found at once."""
 
 from __future__ import annotations
 
@@ -334,5 +334,3 @@ def _progress(keys: Section) -> str:
     except re.error as error:
         keys.add("progress", f"no regular expression of Python: {error}")
     return text
-
-

@@ -71,9 +71,7 @@ def list_workspace(
     files show when they are read.
     """
     started_ns = time.time_ns()
-    rules, inside = (
-        (no_rules(workspace), b"") if as_is else load_rules(workspace, ignore, include_git=include_git)
-    )
+    rules, inside = (no_rules(workspace), b"") if as_is else load_rules(workspace, ignore, include_git=include_git)
     walk = _Walk(os.fsencode(workspace.resolve()), inside, progress)
     try:
         walk.directory(b"", rules)

@@ -47,9 +47,7 @@ class Changed(Exception):
     """A file differs from its entry in the listing."""
 
 
-def take(
-    workspace: Path, ignore: Sequence[str], place: Path, cache: Path, *, include_git: bool = False
-) -> Snapshot:
+def take(workspace: Path, ignore: Sequence[str], place: Path, cache: Path, *, include_git: bool = False) -> Snapshot:
     """Copy what belongs to a workspace. place: the directory of all jobs; cache: of hashes
 
     Raises MeshError for files that cannot be read or written.
@@ -68,9 +66,7 @@ def take(
         except OSError as error:
             raise MeshError(f"cannot keep a snapshot of {workspace}: {error.filename}: {error.strerror}") from error
         files = sum(entry.kind != listed.DIRECTORY for entry in entries)
-        return Snapshot(
-            tree=tree, directory=directory, files=files, skipped=prepared.skipped, notices=prepared.notices
-        )
+        return Snapshot(tree=tree, directory=directory, files=files, skipped=prepared.skipped, notices=prepared.notices)
     raise changes_while_it_is_read([listed.told(changed.encode("latin-1"))])
 
 
