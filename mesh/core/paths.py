@@ -12,7 +12,9 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
 
 
 def jobs_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory that holds jobs, their store and their snapshots, below XDG_STATE_HOME."""
+    """Return the directory that holds jobs, their store and their snapshots: MESH_STORE, else below XDG_STATE_HOME."""
+    if environ.get("MESH_STORE", "").startswith("/"):
+        return Path(environ["MESH_STORE"])
     return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "jobs"
 
 
