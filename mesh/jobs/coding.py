@@ -16,13 +16,14 @@ Value = TypeVar("Value")
 _encoder = json.Encoder(enc_hook=str)  # of paths
 
 
-def _path(kind: type, value: object) -> object:
+def read_path(kind: type, value: object) -> object:
+    """Return a path of its text, as a hook of msgspec's decoders."""
     return Path(str(value)) if issubclass(kind, Path) else value
 
 
-_jobs = json.Decoder(list[Job], dec_hook=_path)
-_job = json.Decoder(Job, dec_hook=_path)
-_events = json.Decoder(list[AnyEvent], dec_hook=_path)
+_jobs = json.Decoder(list[Job], dec_hook=read_path)
+_job = json.Decoder(Job, dec_hook=read_path)
+_events = json.Decoder(list[AnyEvent], dec_hook=read_path)
 
 
 def encode(value: object) -> str:
@@ -32,7 +33,7 @@ def encode(value: object) -> str:
 
 def decode(text: str | bytes, kind: type[Value]) -> Value:
     """Return the value of a kind that JSON holds. Raises ValueError."""
-    return json.decode(text, type=kind, dec_hook=_path)
+    return json.decode(text, type=kind, dec_hook=read_path)
 
 
 def decode_job(text: str) -> Job:

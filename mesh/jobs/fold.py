@@ -180,6 +180,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
         maker=machines.maker,
         pool=machines.pool,
         units=machines.units,
+        granted=event.time,
     )
     job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
     if machines.maker:

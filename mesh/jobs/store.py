@@ -23,7 +23,12 @@ from mesh.jobs.leases import Lease, Leases, check
 from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import aged
+<<<<<<< HEAD
 from mesh.jobs.reading import FINAL
+=======
+from mesh.jobs.reading import FINAL, Selection
+from mesh.core.job import JobSpec
+>>>>>>> h/jobs
 from mesh.jobs.values import Job, OpenOrder, State, row_of
 
 
@@ -115,9 +120,30 @@ class Store:
         with self._database.reading() as connection:
             return self._states(connection, numbers)
 
-    def seqs(self) -> dict[int, int]:
-        """Return how many events each job has that has not ended, by id."""
+    def rows(self, selection: Selection) -> list[tuple[int, str]]:
+        """Return the ids and rows of jobs, by id; each row is a JSON object."""
+        table = tables.jobs
+        query = select(table.c.id, table.c.row).order_by(table.c.id)
+        if not selection.deleted:
+            query = query.where(~table.c.is_deleted)
+        if selection.ids:
+            query = query.where(table.c.id.in_(selection.ids))
+        if selection.states:
+            query = query.where(table.c.state.in_(selection.states))
+        if selection.active_only:
+            query = query.where(table.c.state.not_in(FINAL))
+        if selection.user:
+            query = query.where(table.c.user == selection.user)
+        if selection.since:
+            query = query.where(table.c.submitted >= selection.since)
+        with self._database.reading() as connection:
+            return [(int(number), str(row)) for number, row in connection.execute(query)]
+
+    def seqs(self, user: str = "") -> dict[int, int]:
+        """Return how many events each job has that has not ended, by id. user: whose jobs; "": everybody's"""
         query = select(tables.jobs.c.id, tables.jobs.c.seq).where(tables.jobs.c.state.not_in(FINAL))
+        if user:
+            query = query.where(tables.jobs.c.user == user)
         with self._database.reading() as connection:
             return {int(job): int(seq) for job, seq in connection.execute(query)}
 
@@ -157,18 +183,6 @@ class Store:
                 found[row.user] = found.get(row.user, 0.0) + aged(row.seconds, now - row.at)
         return found
 
-    def add_usage(self, user: str, pool: str, seconds: float, now: float) -> None:
-        """Add to what a user has used of a pool."""
-        table = tables.usage
-        mine = (table.c.user == user) & (table.c.pool == pool)
-        with self._database.writing() as connection:
-            found = connection.execute(select(table).where(mine).with_for_update()).one_or_none()
-            if found is None:
-                connection.execute(insert(table).values(user=user, pool=pool, seconds=seconds, at=now))
-                return
-            total = aged(found.seconds, now - found.at) + seconds
-            connection.execute(update(table).where(mine).values(seconds=total, at=now))
-
     # ---- notices
 
     def notices(self) -> list[tuple[int, int, Notice]]:
@@ -205,6 +219,7 @@ class Store:
         connection.execute(insert(tables.events), lines)
         connection.execute(update(tables.jobs).where(tables.jobs.c.id == number).values(_row(job)))
         self._write_orders(connection, before, job, lease.epoch if lease else 0)
+        self._add_usage(connection, before, job, fact.time)
         for notice in notices(before.state, job, fact.time):
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}
@@ -224,6 +239,21 @@ class Store:
         if over := [one.op for one in before.open if one.op not in still]:
             these = (table.c.job == job.id) & table.c.op.in_(over)
             connection.execute(update(table).where(these).values(is_open=False))
+
+    def _add_usage(self, connection: Connection, before: Job, job: Job, now: float) -> None:
+        """Add to the usage of a job's user, where the job has given machines back."""
+        had = before.generation
+        if had is None or (job.generation is not None and job.generation.number == had.number):
+            return
+        seconds = (now - had.granted) * max(len(had.hosts), had.units)
+        table, user, pool = tables.usage, job.spec.user, had.pool or job.spec.machines.cluster
+        mine = (table.c.user == user) & (table.c.pool == pool)
+        found = connection.execute(select(table).where(mine).with_for_update()).one_or_none()
+        if found is None:
+            connection.execute(insert(table).values(user=user, pool=pool, seconds=seconds, at=now))
+            return
+        total = aged(found.seconds, now - found.at) + seconds
+        connection.execute(update(table).where(mine).values(seconds=total, at=now))
 
     def _ids(self, connection: Connection, count: int) -> int:
         """Reserve ids that no other job has or had; return the first one."""

@@ -59,6 +59,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     maker: str = ""  # "": hosts that are there
     pool: str = ""  # of a maker
     units: int = 0  # of a maker
+    granted: float = 0.0  # seconds since the epoch
 
 
 class Stage(Enum):
