@@ -211,7 +211,9 @@ def unit_text(environ: Mapping[str, str], place: StorePlace) -> str:
     """Return the systemd user unit that starts the steward at login, or at boot with lingering."""
     package = Path(__file__).resolve().parents[2]
     variables = {"PYTHONPATH": str(package), "PATH": environ.get("PATH", "/usr/bin:/bin")}
-    variables |= {name: environ[name] for name in ("MESH_STORE", "XDG_STATE_HOME", "XDG_CONFIG_HOME") if name in environ}
+    variables |= {
+        name: environ[name] for name in ("MESH_STORE", "XDG_STATE_HOME", "XDG_CONFIG_HOME") if name in environ
+    }
     lines = "".join(f'Environment="{name}={_quoted(value)}"\n' for name, value in variables.items())
     log = _quoted(str(place.directory / LOG_FILE))
     return (

@@ -56,7 +56,9 @@ class Ready(Struct, frozen=True, kw_only=True):
 def read_wanted(wanted: Wanted) -> JobFile:
     """Return the job of a file and its overrides. Raises UsageError with all problems."""
     if not wanted.file and not wanted.command:
-        raise UsageError("expected a job file", hint="mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND")
+        raise UsageError(
+            "expected a job file", hint="mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND"
+        )
     path = Path(wanted.file) if wanted.file else None
     if path is not None and not path.exists():
         raise UsageError(f"{path}: there is no such file", hint="docs/jobs.md shows a job file")
@@ -135,7 +137,9 @@ def _check_count(machines: MachinesSpec, spec: JobSpec, found: JobFile) -> None:
     """Raise UsageError if the cluster has too few hosts for the job."""
     count = len(machines.candidates)
     if machines.hosts > count:
-        raise UsageError(f"{_place(found, 'machines')}: hosts: {machines.cluster} has {count}, and not {machines.hosts}")
+        raise UsageError(
+            f"{_place(found, 'machines')}: hosts: {machines.cluster} has {count}, and not {machines.hosts}"
+        )
     wrong = [worker for worker in spec.command.workers if worker >= machines.count]
     if wrong:
         raise UsageError(f"{_place(found, 'command')}: workers: no host {wrong[0]}: the job has {machines.count}")
@@ -254,5 +258,3 @@ def _rule_lines(spec: JobSpec) -> Iterator[str]:
         yield f"restart    {', '.join([rules.on.value, *more])}"
     if spec.results:
         yield f"results    {', '.join(spec.results)}"
-
-

@@ -16,7 +16,7 @@ from mesh.jobs.events import FromPeople
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.sockets import connect, socket_path
-from mesh.core.job import JobSpec
+from mesh.jobs.spec import JobSpec
 from mesh.jobs.values import Row
 
 ANSWER_TIMEOUT_S = 60.0
