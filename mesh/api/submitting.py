@@ -33,6 +33,7 @@ from mesh.hosts.interfaces import Purpose
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
+SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND"
 _ARRAY = re.compile(r"([0-9,-]+)(?:%([0-9]+))?")
 
 
@@ -56,9 +57,7 @@ class Ready(Struct, frozen=True, kw_only=True):
 def read_wanted(wanted: Wanted) -> JobFile:
     """Return the job of a file and its overrides. Raises UsageError with all problems."""
     if not wanted.file and not wanted.command:
-        raise UsageError(
-            "expected a job file", hint="mesh job submit FILE, or mesh job submit --cluster POD -- COMMAND"
-        )
+        raise UsageError("expected a job file", hint=SUBMIT_USAGE)
     path = Path(wanted.file) if wanted.file else None
     if path is not None and not path.exists():
         raise UsageError(f"{path}: there is no such file", hint="docs/jobs.md shows a job file")
@@ -70,7 +69,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
 
     Raises UsageError, and MeshError for a workspace that cannot be copied.
     """
-    spec, cluster = resolved_job(wanted)
+    spec, _ = resolved_job(wanted)
     indexes, limit = array_of(wanted.array)
     project = project_here()
     notices: tuple[str, ...] = ()

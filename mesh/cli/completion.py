@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mesh import api
-from mesh.cli.command import COMMANDS, Takes
+from mesh.cli import joboptions
+from mesh.cli.command import COMMANDS, FAMILIES, Takes, first_words, verbs_of
 from mesh.cli.options import CLUSTER, NAMES_CLUSTER, NAMES_RUN, options_of
 from mesh.core.errors import MeshError, UsageError
 
@@ -62,10 +63,14 @@ def candidates(words: Sequence[str]) -> list[str]:
     """Return what the last word may become, given those before it; nothing where the user's command begins."""
     *before, last = words or [""]
     if not before:
-        return _starting(last, [*COMMANDS, "help", "--help", "--version"])
+        return _starting(last, [*first_words(), "help", "--help", "--version"])
     name, *given = before
+    if name in FAMILIES:
+        if not given:
+            return _starting(last, [*verbs_of(name), "--help"])
+        name, given = f"{name} {given[0]}", given[1:]
     if name not in COMMANDS:
-        return _starting(last, list(COMMANDS)) if name == "help" and not given else []
+        return _starting(last, first_words()) if name == "help" and not given else []
     options = options_of(name)
     flags = {flag: option for option in options for flag in (option.flag, option.short) if flag}
     is_named = False
@@ -78,19 +83,19 @@ def candidates(words: Sequence[str]) -> list[str]:
         elif not word.startswith("-"):
             if COMMANDS[name].takes is Takes.COMMAND:
                 return []  # the cluster is named: the rest is the user's
-            is_named = True
+            is_named = name not in joboptions.NAMES_JOBS
     if last.startswith("-"):
         return _starting(last, [*sorted(option.flag for option in options), "--help"])
-    if is_named:
-        return []
-    return _places(name, last)
+    return [] if is_named else _places(name, last)
 
 
 def _places(name: str, last: str) -> list[str]:
     """Return what the first word of a command may become."""
-    words = {"completion": list(SHELLS), "runs": ["prune"], "keep": ["stop"]}
+    words = {"completion": list(SHELLS), "runs": ["prune"], "keep": ["stop"], "serve": list(joboptions.SERVE_ACTIONS)}
     if name in words:
         return _starting(last, words[name])
+    if name in joboptions.NAMES_JOB:
+        return _jobs(last)
     if name in NAMES_RUN:
         return [*_runs(last), *_clusters(last)]
     return _clusters(last) if name in (*CLUSTER.commands, *NAMES_CLUSTER) else []
@@ -99,6 +104,17 @@ def _places(name: str, last: str) -> list[str]:
 def _clusters(last: str) -> list[str]:
     try:
         return _starting(last, api.cluster_names())
+    except MeshError:
+        return []
+
+
+def _jobs(last: str) -> list[str]:
+    from mesh.api import jobs
+
+    try:
+        rows = jobs.list_jobs()
+        names = dict.fromkeys(row.name for row in rows)
+        return _starting(last, ["last", *names, *(str(row.id) for row in rows)])
     except MeshError:
         return []
 

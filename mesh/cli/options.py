@@ -11,7 +11,27 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli.option import ENDS, AnyOption, Option, as_text, as_wait, as_words, seconds, switch, text
+from mesh.cli import joboptions
+from mesh.cli.option import (
+    COMMAND,
+    DIAGNOSIS,
+    ENDS,
+    FILES,
+    HOSTS,
+    OTHER,
+    OUTPUT,
+    RANKS,
+    SHARING,
+    WHICH_RUN,
+    AnyOption,
+    Option,
+    as_text,
+    as_wait,
+    as_words,
+    seconds,
+    switch,
+    text,
+)
 from mesh.config.roles import Role, read_role
 from mesh.config.settings import (
     CLUSTER_VARIABLE,
@@ -32,10 +52,6 @@ if TYPE_CHECKING:
     from mesh.core.look import Look
 
 T = TypeVar("T")
-
-HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
-FILES, SHARING, DIAGNOSIS = "Files", "Hosts that others use", "Looking into a run"
-WHICH_RUN, OTHER = "Which run", "More"
 
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "mean", "exact")
 WHENS = ("auto", "always", "never")
@@ -82,11 +98,12 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
 NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
-SHOWS = ("run", "exec", "attach", "logs")
+SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS)
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit")
+READS_LOGS = ("logs", "job logs")
 
 CLUSTER = text(
     "cluster",
@@ -101,7 +118,7 @@ NAMED_CLUSTER = text("cluster", NAMES_CLUSTER, HOSTS, "CLUSTER", CLUSTER.help, i
 RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
 CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
-ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
+ACTION = text("action", ("runs", "keep", "serve"), OTHER, "ACTION", "prune; stop", is_place=True)
 SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
 
 PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as 'tpu-0,tpu-[4-7]'", field="hosts")
@@ -199,7 +216,8 @@ MAD_LABEL = text(
 )
 COLOR = text(
     "color",
-    (*STARTS, "setup", "push", "pull", "attach", "logs", "check", "ps", "clean", "clusters", "stacks", "runs"),
+    (*STARTS, "setup", "push", "pull", "attach", "logs", "check", "ps", "clean", "clusters", "stacks", "runs")
+    + joboptions.WITH_COLOR,
     OUTPUT,
     "WHEN",
     "auto, always or never; also NO_COLOR, FORCE_COLOR",
@@ -299,13 +317,15 @@ ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
     "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
-SOME_RANKS = text("rank", ("logs", "signal", "stacks"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
-STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
+SOME_RANKS = text(
+    "rank", ("logs", "signal", "stacks", "job logs"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*"
+)
+STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
-SINCE = Option("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
-GREP = text("grep", ("logs",), OUTPUT, "REGEX", "only lines in which this Python regex matches")
-FIXED = switch("fixed-strings", ("logs",), OUTPUT, "--grep is plain text, no regex", short="-F")
-FOLLOW = switch("follow", ("logs",), OUTPUT, "go on until the run has ended", short="-f")
+SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
+GREP = text("grep", READS_LOGS, OUTPUT, "REGEX", "only lines in which this Python regex matches")
+FIXED = switch("fixed-strings", READS_LOGS, OUTPUT, "--grep is plain text, no regex", short="-F")
+FOLLOW = switch("follow", READS_LOGS, OUTPUT, "go on until the run has ended", short="-f")
 LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no host")
 
 RUNS_TAG = text("tag", ("runs",), OTHER, "TAG", "only runs with this tag")
@@ -382,6 +402,7 @@ MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
+TABLE += joboptions.TABLE
 
 
 def options_of(command: str) -> list[AnyOption]:

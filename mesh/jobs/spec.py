@@ -5,6 +5,7 @@ from __future__ import annotations
 from mesh.core.job import UNLIMITED as UNLIMITED
 from mesh.core.job import Format as Format
 from mesh.core.job import JobSpec as JobSpec
+from mesh.core.job import MachinesSpec as MachinesSpec
 from mesh.core.job import NotifySpec as NotifySpec
 from mesh.core.job import RestartOn as RestartOn
 from mesh.core.job import RestartSpec as RestartSpec
