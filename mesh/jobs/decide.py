@@ -95,7 +95,9 @@ def looks(job: Job) -> tuple[AnyLook, ...]:
     attempt, generation = job.current, job.generation
     if attempt is not None and attempt.stage in (Stage.UNSURE, Stage.LIVE) and not job.is_open(Stop):
         found.append(LookAtRun(run=attempt.run, hosts=attempt.hosts))
-    if generation is not None and generation.maker and generation.phase in (Phase.ASKED, Phase.READY, Phase.RELEASING):
+    phases = (Phase.ASKED, Phase.READY, Phase.RELEASING)
+    # While the order to make them is under way, machines that are not there yet would look as if they were gone.
+    if generation is not None and generation.maker and generation.phase in phases and not job.is_open(Make):
         found.append(LookAtMachines(generation=generation.number, name=generation.name))
     return tuple(found)
 

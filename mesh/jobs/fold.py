@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events
+from mesh.jobs import events, orders
 from mesh.jobs.change import (
     EXIT_STOPPED,
     HELD_BY_PERSON,
@@ -206,6 +206,8 @@ def _answered(job: Job, event: Answer) -> Job:
     if event.op and not is_known and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
+    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
     match event:
         case events.Refused():
             return _refused(job, event)
@@ -227,6 +229,11 @@ def _answered(job: Job, event: Answer) -> Job:
             return replace(job, prepared=job.generation.number) if job.generation else job
         case _:
             return _machines(job, event)
+
+
+def starts(order: orders.Order, run: str) -> bool:
+    """Return True for the order to start a run."""
+    return isinstance(order, orders.Start) and order.run == run
 
 
 def _seen(job: Job, time: float, run: str, progress: str) -> Job:
