@@ -23,7 +23,7 @@ def socket_path(environ: Mapping[str, str], place: StorePlace) -> str:
     Raises MeshError if there is none.
     """
     where = place.url or os.path.realpath(place.directory)
-    name = f"mesh-serve-{hashlib.blake2b(os.fsencode(where), digest_size=8).hexdigest()}.sock"
+    name = f".mesh-serve-{hashlib.blake2b(os.fsencode(where), digest_size=8).hexdigest()}.sock"
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(os.fsencode(f"{runtime}/{name}")) <= PATH_BYTES_MAX and _is_private(runtime):
         return f"{runtime}/{name}"
