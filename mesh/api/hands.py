@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from mesh.api.detached import DetachedRun, Place
 from mesh.api.fetching import Fetch
 from mesh.api.inquiries import STOP_TIMEOUT_S, ask, count_gpus, told_failures
 from mesh.api.looking import Seen, Standing, look_at, look_at_end
+from mesh.api.lookout import Lookouts
 from mesh.api.pulling import pull
 from mesh.api.records import find_record
 from mesh.app.assemble import Parts, launch, placed
@@ -45,6 +47,7 @@ from mesh.rundir.records import State
 from mesh.rundir.results import run_result
 
 LOOKS_AT_ONCE = 8
+log = logging.getLogger(__name__)
 FETCH_LIMIT_S = 3600.0
 _HOLDER = re.compile(rf"\(run ({RUN_ID.pattern})")
 DECIDED = (Cause.COMPLETED, Cause.RANK, Cause.TIMEOUT, Cause.LOST)  # by the run itself, and not by its client
@@ -53,6 +56,9 @@ PERSONS = ("host-key", "login", "python", "sync", "home", "devices", "prerun", "
 
 class JobHands:
     """Starts, looks at, stops and fetches the runs of jobs. See mesh.jobs.interfaces.Hands."""
+
+    def __init__(self) -> None:
+        self._lookouts = Lookouts()
 
     def prepare(self, request: Request) -> Prepared | Refused:
         return Prepared()
@@ -85,7 +91,21 @@ class JobHands:
 
     def look(self, requests: Sequence[Request]) -> Sequence[RunFacts | None]:
         with ThreadPoolExecutor(max(1, min(len(requests), LOOKS_AT_ONCE))) as pool:
-            return list(pool.map(_fact_or_none, requests))
+            return list(pool.map(self._fact_or_none, requests))
+
+    def _fact_or_none(self, request: Request) -> RunFacts | None:
+        order = request.order
+        assert isinstance(order, LookAtRun)
+        if (ended := _recorded(order)) is not None:
+            return ended
+        try:
+            seen = look_at(*_run(request, order.run, order.hosts), self._lookouts)
+        except MeshError as error:
+            log.warning("run %s: %s", order.run, error)
+            return None
+        if seen.problem:
+            log.warning("run %s: %s", order.run, seen.problem)
+        return _fact(order.run, seen)
 
     def stop(self, request: Request) -> RunEnded | RunUnknown:
         order = request.order
@@ -180,19 +200,14 @@ def _kind(failure: PrepareFailed, outcome: Outcome) -> Refusal:
 # ---- look
 
 
-def _fact_or_none(request: Request) -> RunFacts | None:
-    order = request.order
-    assert isinstance(order, LookAtRun)
+def _recorded(order: LookAtRun) -> RunEnded | None:
+    """Return the end of a run that is written in its directory here; None if it is not, or not final."""
     record = find_record(order.run, is_exact=True)
     if record is not None and record.state is State.ENDED and record.cause in [one.value for one in DECIDED]:
         cause, code = record.cause, record.exit_code or 0
         lost = tuple(str(one.get("host", "")) for one in record.about.get("lost", ()) if isinstance(one, dict))
         return RunEnded(run=order.run, exit_code=code, cause=cause, reason=f"exit {code}", hosts=lost)
-    try:
-        seen = look_at(*_run(request, order.run, order.hosts))
-    except MeshError:
-        return None
-    return _fact(order.run, seen)
+    return None
 
 
 def _fact(run: str, seen: Seen) -> RunFacts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from mesh.api.checking import TCP_TIMEOUT_S
 from mesh.api.detached import DetachedRun, Scratch
 from mesh.api.inquiries import ask, told_failures
+from mesh.api.lookout import Lookouts
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
@@ -48,16 +50,19 @@ class Seen(Struct, frozen=True, kw_only=True):
     lost: tuple[str, ...] = ()  # with ENDED: the hosts that were lost
 
 
-def look_at(spec: RunSpec, cluster: Cluster) -> Seen:
+def look_at(spec: RunSpec, cluster: Cluster, lookouts: Lookouts | None = None) -> Seen:
     """Return how a run is. The first host is asked alone, and all of them only if it does not have the run.
 
-    spec: as the run was started; cluster: its hosts
+    spec: as the run was started; cluster: its hosts; lookouts: connections to first hosts that stay
     Raises UsageError.
     """
-    if len(cluster.hosts) > 1:
-        first = _standing(spec.run, replace(cluster, hosts=cluster.hosts[:1], slices=()))
-        if first.standing is Standing.RUNNING:
-            return first
+    alone = replace(cluster, hosts=cluster.hosts[:1], slices=())
+    if lookouts is not None:
+        runs = lookouts.of(alone).runs()
+        if runs is not None and _in_answers(spec.run, [runs]) is Standing.RUNNING:
+            return Seen(standing=Standing.RUNNING)
+    elif len(cluster.hosts) > 1 and _standing(spec.run, alone).standing is Standing.RUNNING:
+        return Seen(standing=Standing.RUNNING)
     found = _standing(spec.run, cluster)
     if found.standing in (Standing.RUNNING, Standing.CLIENT):
         return found
@@ -67,16 +72,23 @@ def look_at(spec: RunSpec, cluster: Cluster) -> Seen:
 def _standing(run: str, cluster: Cluster) -> Seen:
     """Ask for agents that have the run now; UNKNOWN without any."""
     inquiry = ask(cluster, Question(message=AskRuns(), answer_s=ANSWER_LIMIT_S), reach=TCP_TIMEOUT_S, quiet=True)
-    answers = list(inquiry.replies(Runs).values())
-    agents = [one for answer in answers for one in answer.runs if one.run == run]
-    live = [one for one in agents if (one.state or GOING_ON[2]) in GOING_ON]
-    if any(one.detached for one in live):
-        return Seen(standing=Standing.RUNNING)
-    if live or any(orphan.run == run for answer in answers for orphan in answer.orphans):
-        return Seen(standing=Standing.CLIENT)
+    standing = _in_answers(run, list(inquiry.replies(Runs).values()))
+    if standing is not Standing.UNKNOWN:
+        return Seen(standing=standing)
     if failures := told_failures(cluster, inquiry):
         return Seen(standing=Standing.NOT_ASKED, problem="; ".join(failures))
     return Seen(standing=Standing.UNKNOWN)
+
+
+def _in_answers(run: str, answers: Sequence[Runs]) -> Standing:
+    """Return how a run is by the agents that hosts have reported; UNKNOWN without any of it."""
+    agents = [one for answer in answers for one in answer.runs if one.run == run]
+    live = [one for one in agents if (one.state or GOING_ON[2]) in GOING_ON]
+    if any(one.detached for one in live):
+        return Standing.RUNNING
+    if live or any(orphan.run == run for answer in answers for orphan in answer.orphans):
+        return Standing.CLIENT
+    return Standing.UNKNOWN
 
 
 def look_at_end(spec: RunSpec, cluster: Cluster, *, unasked: str = "") -> Seen:

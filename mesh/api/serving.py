@@ -29,7 +29,8 @@ STOP_TIMEOUT_S = 30.0
 LOG_FILE = "serve.log"
 LOG_BYTES = 10 << 20  # beyond it the log begins anew, and the one before is kept beside it
 UNIT = "mesh-serve.service"
-FIRST_DESCRIPTOR = 3  # behind the standard streams
+LOOK_S = 3.0  # between two looks at a run: a message each way over a connection that stays
+URGENT_LOOK_S = 1.0
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -135,7 +136,9 @@ def serve() -> None:
     try:
         store = open_store(place)
         try:
-            options = StewardOptions(user=user_name(), hand=hand_argv(), path=path)
+            options = StewardOptions(
+                user=user_name(), hand=hand_argv(), path=path, look_s=LOOK_S, urgent_look_s=URGENT_LOOK_S
+            )
             Steward(store, options, os.environ, keep=(lock,)).run()
         finally:
             store.close()
