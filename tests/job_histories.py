@@ -85,7 +85,8 @@ def _generation(job: Job) -> int:
 
 def _ended(job: Job, code: str = "0", cause: str = "") -> AnyEvent:
     cause = cause or {"0": "completed", "76": "lost", "124": "timeout", "143": "signal"}.get(code, "rank")
-    return events.RunEnded(op=op(job, orders.Stop, orders.Start), run=run(job), exit_code=int(code), cause=cause, hosts=HOSTS[:1])
+    number = op(job, orders.Stop, orders.Start)
+    return events.RunEnded(op=number, run=run(job), exit_code=int(code), cause=cause, hosts=HOSTS[:1])
 
 
 def _refused(job: Job, kind: str, by: str = "") -> AnyEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -11,10 +12,11 @@ from mesh.jobs.events import NotAsked
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Stage, State, Wanted
 
-FIRST_RETRY_S = 2.0  # after an order without an answer; doubled up to LAST_RETRY_S
-LAST_RETRY_S = 120.0
+FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
+LAST_RETRY_S = 60.0
 HELD_MACHINES_S = 600.0  # for a person to let a held job go on with the machines that it has
 FETCH_LIMIT_S = 1800.0  # for output and results after the outcome is decided
+LOST_FETCH_LIMIT_S = 60.0  # for the output of machines of which some are lost
 EXIT_STOPPED = 143  # 128 + SIGTERM
 HELD_BY_PERSON = "held by a person"
 
@@ -78,17 +80,26 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
     return job
 
 
-def unanswered(job: Job, one: OpenOrder) -> Job:
-    """Take back an order whose hand is gone without an answer, or leave it open so that it is carried out again."""
+def with_run(job: Job, run: str) -> Attempt:
+    """Return the attempt with a run id."""
+    return next(attempt for attempt in job.attempts if attempt.run == run)
+
+
+def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
+    """Take back an order whose hand is gone without an answer, or leave it open so that it is carried out again.
+
+    is_repeated: the steward is to blame, and a new one repeats it at once
+    """
     is_wanted = job.state in (State.REQUESTING, State.PREPARING)
     match one.order:
         case Start(run=run):  # it may have started: the hosts are asked before anything else
             return with_attempt(closed(job, one.op), run, stage=Stage.UNSURE)
         case Prepare() | Make() if not is_wanted:
             return closed(job, one.op)
-        case Fetch(run=run) if job.state is not State.ENDING:  # tried again at the end of the job
-            attempt = next(attempt for attempt in job.attempts if attempt.run == run)
-            return with_attempt(closed(job, one.op), run, fetches=attempt.fetches + 1)
+        case Fetch(run=run) if not is_repeated:
+            job = with_attempt(job, run, fetches=with_run(job, run).fetches + 1)
+            is_over = not fetch_until(job, with_run(job, run))  # it is tried again at the end of the job
+            return closed(job, one.op) if is_over else job
     return job
 
 
@@ -140,6 +151,7 @@ def settle(job: Job, time: float) -> Job:
         never_asked = generation.phase is Phase.PLANNED
         phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING
         job = with_generation(job, generation.number, phase=phase)
+        job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
     if job.generation is not None or job.state is State.HELD:
         return job
     if job.state is State.RECOVERING or job.is_restarting:
@@ -155,14 +167,20 @@ def settle(job: Job, time: float) -> Job:
 
 def to_fetch(job: Job, time: float) -> Attempt | None:
     """Return an attempt whose output is to be brought here before machines are given back; None without one."""
-    gone = {one.number for one in job.generations if one.maker and one.phase is Phase.RELEASED}
-    ended = [
-        one for one in job.attempts if one.stage is Stage.ENDED and not one.is_fetched and one.generation not in gone
-    ]
+    return next((one for one in job.attempts if time < fetch_until(job, one)), None)
+
+
+def fetch_until(job: Job, attempt: Attempt) -> float:
+    """Return the time until which the output of an attempt is waited for; 0 if it is not."""
+    if attempt.stage is not Stage.ENDED or attempt.is_fetched:
+        return 0.0
+    generation = next(one for one in job.generations if one.number == attempt.generation)
+    if generation.maker and generation.phase in (Phase.RELEASING, Phase.RELEASED):
+        return 0.0  # its disks are gone, or condemned
     if job.state is State.ENDING:
-        return next((one for one in ended if time < max(job.since, one.ended) + FETCH_LIMIT_S), None)
+        return max(job.since, attempt.ended) + FETCH_LIMIT_S
+    is_lost = attempt.cause == Cause.LOST.value
+    if generation.maker:
+        return attempt.ended + (LOST_FETCH_LIMIT_S if is_lost else FETCH_LIMIT_S)
     # A host that stays keeps the output of a detached run: it is fetched at the end, and a lost host delays nobody.
-    generation = job.generation
-    stays = generation is None or not generation.maker
-    untried = (one for one in ended if not one.fetches and not (stays and one.cause == Cause.LOST.value))
-    return next(untried, None)
+    return 0.0 if is_lost or attempt.fetches else math.inf

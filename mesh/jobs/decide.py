@@ -12,7 +12,7 @@ import time as clock
 
 from msgspec.structs import replace
 
-from mesh.jobs.change import FETCH_LIMIT_S, HELD_MACHINES_S, to_fetch
+from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
@@ -114,8 +114,8 @@ def wake_at(job: Job) -> float:
     generation = job.generation
     if job.state is State.HELD and generation is not None and generation.phase is not Phase.RELEASING:
         moments.append(job.since + HELD_MACHINES_S)
-    if job.state is State.ENDING and (ended := to_fetch(job, job.since)) is not None:
-        moments.append(max(job.since, ended.ended) + FETCH_LIMIT_S)
+    if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
+        moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
     return min(moments, default=math.inf)
 
 
@@ -125,7 +125,8 @@ def is_news(job: Job, event: AnyEvent) -> bool:
     Answers that change nothing are not written: a job that runs for a week has no row for each look.
     """
     if isinstance(event, NotAsked):
-        return not job.silent_since or job.silence != f"{event.what}: {event.why}"
+        is_new = not job.silent_since or job.silence != f"{event.what}: {event.why}"
+        return is_new or any(one.op == event.op for one in job.open)  # an order is repeated after a pause
     if isinstance(event, RunSeen) and not job.silent_since:
         attempt = job.current
         is_live = attempt is not None and attempt.run == event.run and attempt.stage is Stage.LIVE

@@ -106,7 +106,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
             for one in job.open:
-                job = unanswered(job, one)
+                job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
     return job
 
@@ -202,15 +202,15 @@ def short_list(names: tuple[str, ...]) -> str:
 
 
 def _answered(job: Job, event: Answer) -> Job:
-    is_known = any(one.op == event.op for one in job.open)
-    if event.op and not is_known and not isinstance(event, RunEnded):
+    answered = next((one.order for one in job.open if one.op == event.op), None)
+    if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
     if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
         job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
     match event:
         case events.Refused():
-            return _refused(job, event)
+            return _refused(job, event, answered)
         case events.RunStarted(time=time, run=run) | events.RunSeen(time=time, run=run, is_detached=True):
             return _seen(job, time, run, event.progress if isinstance(event, events.RunSeen) else "")
         case events.RunSeen():
@@ -258,7 +258,7 @@ def _ended(job: Job, event: RunEnded) -> Job:
     if job.state is State.PREPARING and event.cause in (Cause.PREPARE.value, Cause.BUSY.value):
         kind = Refusal.BUSY if event.cause == Cause.BUSY.value else Refusal.UNREACHABLE
         refused = events.Refused(time=event.time, kind=kind, why=event.reason or "could not start", hosts=event.hosts)
-        return _refused(job, refused)
+        return _refused(job, refused, orders.Start(attempt=attempt.number, run=event.run, hosts=attempt.hosts))
     verdict = judge(job, event)
     lost = keys_of(job, event.hosts)
     job = with_attempt(
@@ -291,19 +291,23 @@ def _unknown(job: Job, time: float, run: str) -> Job:
     attempt = job.current
     if attempt is None or attempt.run != run:
         return job
+    if attempt.stage is Stage.INTENDED:
+        return job  # the order to start it is under way
     if attempt.stage is Stage.LIVE:
         reason = "no host has its run any more"
         return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
     return with_attempt(job, run, stage=Stage.NEVER)
 
 
-def _refused(job: Job, event: events.Refused) -> Job:
+def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job:
     """Follow a refusal of an order to make, prepare or start: nothing of it is left behind."""
     attempt, time = job.current, event.time
-    if attempt is not None:
+    if attempt is not None and isinstance(order, orders.Start) and order.run == attempt.run:
         job = with_attempt(job, attempt.run, stage=Stage.NEVER)
-    if job.state is State.REQUESTING and job.generation:
-        job = with_generation(job, job.generation.number, phase=Phase.RELEASED)
+    elif isinstance(order, orders.Start):
+        return job
+    if isinstance(order, orders.Make):
+        job = with_generation(job, order.generation, phase=Phase.RELEASED)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
@@ -340,6 +344,7 @@ def _machines(job: Job, event: Answer) -> Job:
             if generation is None or generation.number != number or generation.phase is not Phase.ASKED:
                 return job
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
+            job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
             return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
         case events.MachinesPending(state=state):
             return replace(job, reason=state) if _asks(job) else job

@@ -259,7 +259,7 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     ),
     "and only then is queued again": (
         CLOUD,
-        f"{MACHINES} ended:76 not-asked:fetch @99 timer absent",
+        f"{MACHINES} ended:76 not-asked:fetch @99 timer @200 absent",
         "queued",
         "make start fetch delete",
     ),
@@ -355,6 +355,11 @@ def test_answers_that_change_nothing_are_no_news() -> None:
     assert history.job.silent_since
     assert is_news(history.job, history.event("seen"))
     assert not history.play("seen").job.silent_since
+
+
+def test_an_order_without_an_answer_is_news_each_time() -> None:
+    history = History(CLOUD).play("granted not-asked:make @99 timer")
+    assert is_news(history.job, history.event("not-asked:make"))
 
 
 def test_a_timer_is_wanted_only_where_it_changes_something() -> None:
