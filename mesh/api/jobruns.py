@@ -22,7 +22,7 @@ from mesh.jobs.reading import FINAL
 from mesh.rundir.layout import EVENTS
 
 PLAIN = Look()
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 LEFT = (Cause.SIGNAL, Cause.DETACHED, Cause.OUTPUT_CLOSED)  # ends of looking on, and not of the run
 
 
@@ -41,11 +41,16 @@ class JobOutput(Struct, frozen=True, kw_only=True):
 
 
 def job_logs(
-    job: int | str, shown: JobOutput, *, attempt: int | None = None, follow: bool = False, say: Say = lambda text: None
+    job: int | str,
+    shown: JobOutput,
+    *,
+    attempt: int | None = None,
+    follow: bool = False,
+    notify: Notify = lambda text: None,
 ) -> None:
     """Show the output of a job's attempts, the oldest first.
 
-    attempt: only this one; follow: go on until the job has ended or is held; say: shows a line between two attempts
+    attempt: only this one; follow: go on until the job has ended or is held; notify: gets a line between two attempts
     Raises UsageError, and MeshError.
     """
     row = show(job)
@@ -55,7 +60,7 @@ def job_logs(
             number += 1
             if attempt in (None, number):
                 if attempt is None and (len(row.runs) > 1 or follow):
-                    say(f"job {row.id} {row.name}: attempt {number} is run {run}")
+                    notify(f"job {row.id} {row.name}: attempt {number} is run {run}")
                 _show_run(run, shown, follow=follow)
         if attempt is not None and attempt <= number:
             return
@@ -66,7 +71,7 @@ def job_logs(
     if attempt is not None:
         raise UsageError(f"job {row.id} has had {len(row.runs)} attempts, and not {attempt}")
     if not row.runs:
-        say(f"job {row.id} {row.name} has not started: {row.state}{f' ({row.reason})' if row.reason else ''}")
+        notify(f"job {row.id} {row.name} has not started: {row.state}{f' ({row.reason})' if row.reason else ''}")
 
 
 def _show_run(run: str, shown: JobOutput, *, follow: bool) -> None:
@@ -109,7 +114,7 @@ def run_events(run: str, *, follow: bool) -> Iterator[str]:
         time.sleep(WAIT_POLL_S)
 
 
-def job_attach(job: int | str, shown: JobOutput, *, say: Say = lambda text: None) -> int:
+def job_attach(job: int | str, shown: JobOutput, *, notify: Notify = lambda text: None) -> int:
     """Show the output of a job from now on, through all attempts, until it has ended or is held; return its status.
 
     In the main thread Ctrl-C ends the looking on, and not the job. Raises UsageError, and MeshError.
@@ -119,16 +124,16 @@ def job_attach(job: int | str, shown: JobOutput, *, say: Say = lambda text: None
         if row.state in (*FINAL, HELD):
             if row.runs and row.runs[-1] not in seen and not shown.json:
                 _show_run(row.runs[-1], shown, follow=False)
-            say(told(row))
+            notify(told(row))
             return status_of(row)
         if row.runs and row.state == "running" and row.runs[-1] not in seen:
             run = row.runs[-1]
-            say(f"job {row.id} {row.name}: attempt {row.attempt} is run {run}")
+            notify(f"job {row.id} {row.name}: attempt {row.attempt} is run {run}")
             if (status := _attached(run, shown)) is not None:
                 return status
             seen.add(run)
         elif (line := told(row)) != before:
-            say(line)
+            notify(line)
             before = line
         time.sleep(WAIT_POLL_S)
         row = show(row.id)
@@ -145,7 +150,7 @@ def _attached(run: str, shown: JobOutput) -> int | None:
             json=shown.json,
             look=shown.look,
         )
-    except MeshError:  # the steward has fetched it meanwhile, or hosts do not answer; the job's state says which
+    except MeshError:  # the steward has fetched it meanwhile, or hosts do not answer: the job's state shows which
         return None
     return result.exit_code if result.cause in LEFT and not _has_ended(run) else None
 

@@ -11,13 +11,17 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
 from mesh.api.serving import Serving as Serving
 from mesh.api.serving import about_steward as about_steward
 from mesh.api.serving import serve as serve
 from mesh.api.serving import stop_steward as stop_steward
-from mesh.api.submitting import Wanted, plan_lines, ready_to_submit
+from mesh.api.submitting import Wanted as Wanted
+from mesh.api.submitting import plan_lines as plan_lines
+from mesh.api.submitting import ready_to_submit
 from mesh.app.owner import user_name
 from mesh.core.errors import UsageError
 from mesh.core.job import PRIORITY_LIMIT
@@ -31,6 +35,7 @@ STATES = (
     *("queued", "requesting", "preparing", "running", "recovering", "held", "ending"),
     *FINAL,
 )
+ENDED = FINAL  # the states of jobs that have ended
 HELD = "held"
 WAIT_POLL_S = 0.25  # between two looks at jobs that are waited for
 EXIT_STOPPED = 143  # 128 + SIGTERM
@@ -52,80 +57,68 @@ def submit(
     cluster: str = "",
     overrides: Sequence[str] = (),
     array: str = "",
-    name: str = "",
-    queue: str = "",
-    priority: int | None = None,
     clusters_file: str = "",
 ) -> Submitted:
     """Submit the job of a file, and return it; with an array, all of its jobs.
 
     command: the words for execve, in place of those of the file; with a cluster no file is needed
-    overrides: KEY=VALUE, as "restart.on=failure", which win over the file
+    overrides: KEY=VALUE, as "job.name=lr3" or "restart.on=failure", which win over the file
     array: as "0-31", or "0-31%4" for four jobs at a time; each has its MESH_ARRAY_INDEX
     The workspace of the working directory is copied now. The steward is started where none runs, except with
     MESH_SERVE=0. Raises UsageError with all problems of the file, and MeshError if nothing was submitted.
     """
-    given = {"machines.cluster": cluster, "job.name": name, "job.queue": queue}
-    ready = ready_to_submit(_wanted(file, command, _settings(given, priority, overrides), array, clusters_file))
-    rows, serving = JobStore().submit(ready.specs)
-    return Submitted(rows, serving, ready.notices)
-
-
-def plan(
-    file: str | os.PathLike[str] = "",
-    *,
-    command: Sequence[str] = (),
-    cluster: str = "",
-    overrides: Sequence[str] = (),
-    array: str = "",
-    name: str = "",
-    queue: str = "",
-    priority: int | None = None,
-    clusters_file: str = "",
-) -> Iterator[str]:
-    """Describe a ``submit`` in lines for people, and submit nothing. Raises UsageError."""
-    given = {"machines.cluster": cluster, "job.name": name, "job.queue": queue}
-    return plan_lines(_wanted(file, command, _settings(given, priority, overrides), array, clusters_file))
-
-
-def _wanted(
-    file: str | os.PathLike[str], command: Sequence[str], settings: Sequence[str], array: str, clusters_file: str
-) -> Wanted:
-    if isinstance(command, str):
-        raise UsageError("expected a command as a list of words", hint='for shell text: ["bash", "-c", TEXT]')
-    return Wanted(
+    wanted = Wanted(
         file=os.fspath(file),
         command=tuple(command),
-        overrides=tuple(settings),
+        cluster=cluster,
+        overrides=tuple(overrides),
         array=array,
         clusters_file=clusters_file,
     )
+    return submit_wanted(wanted)
 
 
-def _settings(given: dict[str, str], priority: int | None, overrides: Sequence[str]) -> list[str]:
-    """Return all values that win over the file as KEY=VALUE."""
-    from mesh.config.yamlfile import quoted
-
-    settings = [f"{key}={quoted(value)}" for key, value in given.items() if value]
-    return [*settings, *([] if priority is None else [f"job.priority={priority}"]), *overrides]
+def submit_wanted(wanted: Wanted) -> Submitted:
+    """Submit jobs as ``submit`` does."""
+    ready = ready_to_submit(wanted)
+    rows, serving = JobStore().submit(ready.specs)
+    return Submitted(rows, serving, ready.notices)
 
 
 # ---- look
 
 
-def list_jobs(
-    words: Jobs = (), *, every: bool = False, state: str = "", user: str = "", since: float | None = None
-) -> list[JobRow]:
-    """Return jobs by id: those that have not ended, and those that ended within a day.
+class Query(Struct, frozen=True, kw_only=True):
+    """The jobs that a list has; without any of the first two, those that ended more than a day ago are left out."""
 
-    words: only these, ended or not; every: all of them; state: only in this one; since: submitted within so many
-    seconds before now. Raises UsageError, and MeshError if the store cannot be read.
+    every: bool = False  # all jobs
+    state: str = ""  # only in this state; "": in any
+    user: str = ""  # only of this user; "": of any
+    since: float | None = None  # only those that were submitted within so many seconds
+
+    @property
+    def selection(self) -> Selection:
+        """Return the question to the store. Raises UsageError for a state that there is not."""
+        if self.state and self.state not in STATES:
+            raise UsageError(f"--state: expected {', '.join(STATES)}, found {self.state!r}")
+        begin = 0.0 if self.since is None else time.time() - self.since
+        return Selection(states=(self.state,) if self.state else (), user=self.user, since=begin)
+
+
+USUAL = Query()
+
+
+def list_jobs(words: Jobs = (), query: Query = USUAL) -> list[JobRow]:
+    """Return jobs by id. words: only these, ended or not
+
+    Raises UsageError, and MeshError if the store cannot be read.
     """
     store = JobStore()
-    rows = store.rows(selection_of(every=every or bool(words), state=state, user=user, since=since))
+    rows = store.rows(query.selection)
     store.look_after(rows)
-    rows = chosen(rows, list(map(str, words))) if words else rows
-    return rows if every or words or state else recent(rows)
+    if words:
+        return chosen(rows, list(map(str, words)))
+    return rows if query.every or query.state else recent(rows)
 
 
 def recent(rows: Sequence[JobRow]) -> list[JobRow]:
@@ -134,30 +127,18 @@ def recent(rows: Sequence[JobRow]) -> list[JobRow]:
     return [row for row in rows if row.state not in FINAL or (row.ended or 0.0) > since]
 
 
-def selection_of(*, every: bool = False, state: str = "", user: str = "", since: float | None = None) -> Selection:
-    """Return the jobs that a list asks the store for. Raises UsageError for a state that there is not."""
-    if state and state not in STATES:
-        raise UsageError(f"--state: expected {', '.join(STATES)}, found {state!r}")
-    begin = 0.0 if since is None else time.time() - since
-    return Selection(states=(state,) if state else (), user=user, since=begin)
-
-
-def job_texts(*, every: bool = False, state: str = "", user: str = "", since: float | None = None) -> list[str]:
-    """Return jobs as JSON objects, by id; the parameters are those of ``list_jobs``."""
-    store = JobStore()
-    selection = selection_of(every=every, state=state, user=user, since=since)
-    if every or state:
-        return store.texts(selection)
+def job_texts(query: Query = USUAL) -> list[str]:
+    """Return the jobs of ``list_jobs`` as JSON objects."""
+    if query.every or query.state:
+        return JobStore().texts(query.selection)
     from mesh.jobs.coding import encode
 
-    rows = store.rows(selection)
-    store.look_after(rows)
-    return [encode(row) for row in recent(rows)]
+    return [encode(row) for row in list_jobs((), query)]
 
 
-def watch_jobs(*, state: str = "", user: str = "", since: float | None = None) -> Iterator[list[JobRow]]:
-    """Yield the jobs of a list, and then those that have changed, without an end."""
-    return JobStore().watch(selection_of(state=state, user=user, since=since))
+def watch_jobs(query: Query = USUAL) -> Iterator[list[JobRow]]:
+    """Yield jobs, and then those that have changed, whenever some have."""
+    return JobStore().watch(query.selection)
 
 
 def show(job: int | str) -> JobRow:

@@ -101,7 +101,7 @@ class JobStore:
 
         store = open_store(self.place)
         try:
-            return store.events(job, after)
+            return store.events(job)[after:]
         finally:
             store.close()
 

@@ -34,8 +34,8 @@ GOING_ON = ("waiting", "preparing", "running", "pulling", "ending")  # states of
 class Standing(Enum):
     """How a run is."""
 
-    RUNNING = "running"  # known on its hosts, and it needs no client
-    CLIENT = "client"  # known on its hosts, and it ends by itself once its client is gone
+    RUNNING = "running"  # its hosts have it, and it needs no client
+    CLIENT = "client"  # its hosts have it, and it ends by itself once its client is gone
     ENDED = "ended"
     UNKNOWN = "unknown"  # every host has answered, and none has it or had it
     NOT_ASKED = "not asked"  # hosts gave no answer
@@ -94,7 +94,7 @@ def _in_answers(run: str, answers: Sequence[Runs]) -> Standing:
 def look_at_end(spec: RunSpec, cluster: Cluster, *, unasked: str = "") -> Seen:
     """Return how a run has ended that no agent runs any more, by the journals that its hosts keep.
 
-    unasked: hosts that did not say whether they have an agent of the run, and why
+    unasked: hosts that gave no answer about their agents, and why
     """
     question = Question(message=AskJournals(), answer_s=ANSWER_LIMIT_S)
     inquiry = ask(cluster, question, reach=TCP_TIMEOUT_S, quiet=True)

@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
@@ -24,6 +23,7 @@ from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
 from mesh.config.variables import passed_variables
+from mesh.config.yamlfile import quoted
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, RestartOn, WorkspaceSpec
@@ -42,6 +42,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
     file: str = ""  # "": command and overrides make the job
     command: tuple[str, ...] = ()  # the words for execve, which win over those of the file
+    cluster: str = ""  # wins over ``machines:`` of the file
     overrides: tuple[str, ...] = ()  # KEY=VALUE
     array: str = ""  # as "0-31%4"; "": one job
     clusters_file: str = ""  # "": the usual one
@@ -61,7 +62,8 @@ def read_wanted(wanted: Wanted) -> JobFile:
     path = Path(wanted.file) if wanted.file else None
     if path is not None and not path.exists():
         raise UsageError(f"{path}: there is no such file", hint="docs/jobs.md shows a job file")
-    return read_job_file(path, wanted.overrides, wanted.command, time.time())
+    overrides = (*([f"machines.cluster={quoted(wanted.cluster)}"] if wanted.cluster else []), *wanted.overrides)
+    return read_job_file(path, overrides, wanted.command, time.time())
 
 
 def ready_to_submit(wanted: Wanted) -> Ready:
@@ -75,7 +77,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     notices: tuple[str, ...] = ()
     if spec.workspace.keep is Keep.SNAPSHOT:
         workspace, variables, notices = _snapshot(project)
-        spec = replace(spec, workspace=workspace, env=variables | dict(spec.env))
+        spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
     spec = replace(spec, config=_config(spec))
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
@@ -174,8 +176,9 @@ def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple
 
 def _config(spec: JobSpec) -> str:
     """Return a job as YAML for people, with everything that its file leaves to defaults."""
-    fields: dict[str, Any] = msgspec.to_builtins(replace(spec, file="", config=""), enc_hook=str)
-    fields["machines"].pop("candidates", None)
+    machines = replace(spec.machines, candidates=())
+    shown = replace(spec, file="", config="", machines=machines)
+    fields: dict[str, object] = msgspec.to_builtins(shown, enc_hook=str)
     for name in ("file", "config"):
         fields.pop(name, None)
     return str(yaml.safe_dump(fields, sort_keys=False, allow_unicode=True))

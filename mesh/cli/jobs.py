@@ -47,21 +47,19 @@ def submit(given: Given) -> int:
     from mesh.api import jobs
 
     words = given_command(given.words, SUBMIT_USAGE) if given.words else ()
-    wanted = {
-        "command": words,
-        "cluster": given[j.JOB_CLUSTER],
-        "overrides": given[j.SETTINGS],
-        "array": given[j.ARRAY],
-        "name": given[j.JOB_NAME],
-        "queue": given[j.QUEUE],
-        "priority": given[j.PRIORITY],
-        "clusters_file": given[o.CLUSTERS],
-    }
+    wanted = jobs.Wanted(
+        file=given[j.FILE],
+        command=words,
+        cluster=given[j.JOB_CLUSTER],
+        overrides=_overrides(given),
+        array=given[j.ARRAY],
+        clusters_file=given[o.CLUSTERS],
+    )
     if given[j.DRY_SUBMIT]:
-        lines = list(jobs.plan(given[j.FILE], **wanted))
+        lines = list(jobs.plan_lines(wanted))
         show([_plan_as_json(lines)] if given[j.JSON_JOBS] else lines)
         return 0
-    made = jobs.submit(given[j.FILE], **wanted)
+    made = jobs.submit_wanted(wanted)
     for notice in made.notices:
         say(notice)
     if given[j.JSON_JOBS]:
@@ -75,7 +73,18 @@ def submit(given: Given) -> int:
         raise UsageError("--attach is for one job", hint=f"mesh job attach {made[0].id}")
     from mesh.api.jobruns import job_attach
 
-    return job_attach(made[0].id, _output(given), say=say)
+    return job_attach(made[0].id, _output(given), notify=say)
+
+
+def _overrides(given: Given) -> tuple[str, ...]:
+    """Return everything that wins over the file, as KEY=VALUE."""
+    from mesh.config.yamlfile import quoted
+
+    texts = {"job.name": given[j.JOB_NAME], "job.queue": given[j.QUEUE]}
+    found = [f"{key}={quoted(text)}" for key, text in texts.items() if text]
+    if given[j.PRIORITY] is not None:
+        found.append(f"job.priority={given[j.PRIORITY]}")
+    return (*found, *given[j.SETTINGS])
 
 
 def _plan_as_json(lines: Sequence[str]) -> str:
@@ -121,13 +130,13 @@ def list_(given: Given) -> None:
     from mesh.cli.jobtable import columns_of_list, job_table
 
     names = columns_of_list(given[j.COLUMNS])
-    narrow = {"state": given[j.STATE], "user": given[j.USER], "since": given[j.LISTED_SINCE]}
+    query = jobs.Query(every=given[j.EVERY], state=given[j.STATE], user=given[j.USER], since=given[j.LISTED_SINCE])
     if given[j.WATCH_JOBS]:
-        _watch(given, jobs.watch_jobs(**narrow), names)
+        _watch(given, jobs.watch_jobs(query), names)
     elif given[j.JSON_JOBS] and not given.words:
-        show(jobs.job_texts(every=given[j.EVERY], **narrow))
+        show(jobs.job_texts(query))
     else:
-        rows = jobs.list_jobs(given.words, every=given[j.EVERY], **narrow)
+        rows = jobs.list_jobs(given.words, query)
         if given[j.JSON_JOBS]:
             _show_json(rows)
         else:
@@ -187,7 +196,7 @@ def _show_events(given: Given, job: str) -> None:
 
     row, seen = jobs.show(job), 0
     while True:
-        is_over = row.state in jobs.FINAL
+        is_over = row.state in jobs.ENDED
         found = jobs.events(row.id, seen)
         seen += len(found)
         show(event_json(one).decode() if given[j.JSON_JOBS] else event_line(one) for one in found)
@@ -210,7 +219,7 @@ def logs(given: Given) -> None:
     """Show what the ranks of a job have printed, in all attempts."""
     from mesh.api.jobruns import job_logs
 
-    job_logs(given[j.JOB] or LAST, _output(given), attempt=given[j.ATTEMPT], follow=given[o.FOLLOW], say=say)
+    job_logs(given[j.JOB] or LAST, _output(given), attempt=given[j.ATTEMPT], follow=given[o.FOLLOW], notify=say)
 
 
 @command("job attach", GROUP, "[ID]", examples=(("mesh job attach 42", "Ctrl-C leaves, and the job goes on"),))
@@ -218,7 +227,7 @@ def attach(given: Given) -> int:
     """Show the output of a job from now on; its status becomes that of mesh."""
     from mesh.api.jobruns import job_attach
 
-    return job_attach(given[j.JOB] or LAST, _output(given), say=say)
+    return job_attach(given[j.JOB] or LAST, _output(given), notify=say)
 
 
 def _output(given: Given) -> JobOutput:
@@ -343,7 +352,7 @@ def delete(given: Given) -> None:
     from mesh.api import jobs
 
     if given.words and not given[j.YES]:
-        going_on = [row for row in jobs.list_jobs(given.words) if row.state not in jobs.FINAL]
+        going_on = [row for row in jobs.list_jobs(given.words) if row.state not in jobs.ENDED]
         if going_on:
             row = going_on[0]
             hint = f"mesh job delete --yes {' '.join(given.words)}"

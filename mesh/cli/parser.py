@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from mesh.cli.command import COMMANDS, Command, Takes
-from mesh.cli.option import AnyOption
-from mesh.cli.options import LAUNCHER, OTHER, Given, options_of
+from mesh.cli.option import OTHER, AnyOption
+from mesh.cli.options import LAUNCHER, Given, options_of
 from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean

@@ -6,14 +6,17 @@ Values without a reference stay as they are written. So does ``$NAME``, which th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config.secretnames import is_secret_name
 from mesh.config.yamlfile import MAX_DEPTH, Problems
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 OPENING = "${"
 TEXT_TAG = "tag:yaml.org,2002:str"
@@ -38,7 +41,9 @@ def resolved(node: Node, problems: Problems) -> Node:
         except OmegaConfBaseException:
             problems.add(texts[place], _where(place), _advice(texts[place].value))
             good.discard(place)
-    config = OmegaConf.create(_plain(node, (), texts.keys() - good))
+    plain = _plain(node, (), texts.keys() - good)
+    assert isinstance(plain, dict)
+    config = OmegaConf.create(plain)
     found: dict[Place, object] = {}
     for place in sorted(good, key=str):
         try:
@@ -73,7 +78,7 @@ def _is_allowed(leaf: ScalarNode, place: Place, problems: Problems) -> bool:
     return not secret
 
 
-def _plain(node: Node, place: Place, without: set[Place]) -> Any:
+def _plain(node: Node, place: Place, without: set[Place]) -> object:
     """Return the values as Python has them; those at the places of ``without`` are empty."""
     if isinstance(node, MappingNode):
         return {key: _plain(child, (*place, key), without) for key, child in _children(node)}
@@ -94,13 +99,14 @@ def _scalar(kind: str, text: str) -> object:
     return None if kind == "null" else text
 
 
-def _value_at(config: Any, place: Place) -> object:
+def _value_at(config: DictConfig, place: Place) -> object:
     """Return the resolved value at a place. Raises OmegaConfBaseException."""
     from omegaconf import OmegaConf
 
+    found: object = config
     for step in place:
-        config = config[step]
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
+        found = cast("Mapping[str | int, object]", found)[step]
+    return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
 
 
 def _replaced(node: Node, place: Place, found: dict[Place, object]) -> Node:

@@ -76,7 +76,7 @@ def _with(node: Node | None, path: Sequence[str], value: Node, problems: Problem
         pairs = [(key, child) for key, child in node.value if key.value != step]
         key = ScalarNode("tag:yaml.org,2002:str", step, value.start_mark, value.end_mark)
         new.value = [*pairs, (key, _with(old, rest, value, problems))]
-    elif step == "hosts":  # `machines: pod` is short for a mapping
+    elif step in ("cluster", "hosts"):  # `machines: pod` is short for a mapping
         short = MappingNode(MAPPING_TAG, [], node.start_mark, node.end_mark)
         return _with(_with(short, ["cluster"], node, problems), path, value, problems)
     else:

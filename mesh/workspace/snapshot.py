@@ -30,7 +30,7 @@ SNAPSHOT_TRIES = 3  # for a workspace that changes while it is copied
 CLONED_BYTES = 1 << 20  # from here on the file system is asked to share a file's blocks
 PIECE_BYTES = 1 << 20  # read at a time
 UNUSED_TREE_S = 3600.0  # a tree without a job stays so long, because its job may be on its way to the store
-FICLONE = 0x40049409  # linux/fs.h
+CLONE_REQUEST = 0x40049409  # FICLONE of linux/fs.h
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -216,7 +216,7 @@ def _opened(source: bytes, entry: Entry) -> Iterator[int]:
 def _cloned(source: int, target: int) -> bool:
     """Have the file system share the blocks of a file; False if it cannot."""
     try:
-        fcntl.ioctl(target, FICLONE, source)
+        fcntl.ioctl(target, CLONE_REQUEST, source)
     except OSError:
         return False
     return True
