@@ -28,7 +28,10 @@ def user(home: Home, tmp_path: Path) -> Home:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["se"], ["setup"]),
+        (["set"], ["setup"]),
+        (["job", "s"], ["submit", "show", "stop"]),
+        (["job", "submit", "--ar"], ["--array"]),
+        (["serve", "st"], ["status", "stop"]),
         (["run", "--ho"], ["--host-grace", "--hosts"]),
         (["run", "--output", ""], ["all", "fold", "rank0", "none"]),
         (["run", "--hosts", ""], []),
