@@ -121,7 +121,7 @@ def _sqlite_engine(place: StorePlace) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(raw: sqlite3.Connection, record: object) -> None:
-        raw.isolation_level = None  # transactions begin where we say so
+        raw.isolation_level = None  # only `_begun` begins transactions
         raw.execute("PRAGMA synchronous = FULL")
         raw.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
 

@@ -30,7 +30,7 @@ def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]
     while (order := next_order(job, event.time)) is not None:
         job = fold(job, Intended(time=event.time, op=job.ops + 1, order=order))
     repeats = isinstance(event, TakenOver) or (isinstance(event, Timer) and not job.retry_at)
-    return job, tuple(one for one in job.open if repeats or one.op > before)
+    return job, tuple(one for one in job.open if one.op > before or (repeats and not isinstance(one.order, Start)))
 
 
 def written(before: Job | None, event: AnyEvent, orders: tuple[OpenOrder, ...]) -> list[AnyEvent]:

@@ -92,7 +92,7 @@ class _Head(Struct, kw_only=True):
 
     keys: frozenset[str] = frozenset()
     pool: str = ""
-    start: float  # the earliest one; infinity if nobody can tell
+    start: float  # the earliest one; infinity if it depends on jobs without a limit
     slack: float  # hosts or units that may be taken for longer than until its start
     is_starved: bool = False
 

@@ -23,7 +23,7 @@ Handle = Callable[[AnyRequest], Reply]
 
 
 class Client:
-    """One connection."""
+    """A connection of a command."""
 
     def __init__(self, way: socket.socket) -> None:
         self.way = way

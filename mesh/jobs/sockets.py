@@ -75,7 +75,7 @@ def connect(path: str, timeout: float = CONNECT_TIMEOUT_S) -> socket.socket:
 
 
 def peer(way: socket.socket) -> tuple[int, int]:
-    """Return the process and user at the other end; process 0 where the system does not tell it."""
+    """Return the process and user at the other end; process 0 where the system has no way to ask."""
     if sys.platform == "linux":
         found = way.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", found)

@@ -68,7 +68,7 @@ class StewardOptions(Struct, frozen=True, kw_only=True):
 
 
 class Steward:
-    """One steward. The caller holds the lock of the store, so that no child of an earlier steward is alive."""
+    """The steward. The caller holds the lock of the store, so that no child of an earlier steward is alive."""
 
     def __init__(
         self, store: Store, options: StewardOptions, environ: Mapping[str, str], keep: Sequence[int] = ()
@@ -136,9 +136,8 @@ class Steward:
         load(self._books, self._store.jobs(active_only=True, user=self._options.user))
         for job in list(self._books.jobs.values()):
             if job.open or job.retry_at:
-                self._record(job.id, self._taken_over())
-        for job in list(self._books.jobs.values()):
-            self._carry_out(job, job.open)
+                decided = self._store.record(job.id, self._taken_over(), self._lease)
+                self._took(decided.job, decided.job.open)
         self._check_dependencies()
 
     def _take_lease(self) -> None:
@@ -217,9 +216,7 @@ class Steward:
             if job is None:
                 self._books.drop(number)
                 continue
-            new = [one for one in job.open if before is None or one.op > before.ops]
-            self._took(before, job)
-            self._carry_out(job, new)
+            self._took(job)
         self._check_dependencies()
 
     def _start_jobs(self, now: float) -> None:
@@ -258,8 +255,7 @@ class Steward:
                 self._unwritten.append((number, event))
                 self._unwritten_at = time.monotonic() + UNWRITTEN_RETRY_S
             return None
-        self._took(self._books.jobs.get(number), decided.job)
-        self._carry_out(decided.job, decided.orders)
+        self._took(decided.job, decided.orders)
         return decided
 
     def _write_rest(self) -> None:
@@ -270,15 +266,22 @@ class Steward:
         for number, event in waiting:
             self._record(number, event)
 
-    def _took(self, before: Job | None, job: Job) -> None:
-        """Take a job as the store has it now, and let others see it."""
+    def _took(self, job: Job, orders: Iterable[OpenOrder] = ()) -> None:
+        """Take a job as the store has it now, let others see it, and carry out orders: also those that are new to us.
+
+        A command may have written an event, and an order with it, just before an event of ours.
+        """
+        before = self._books.jobs.get(job.id)
         self._books.put(job)
         self._changed.add(job.id)
         self._mailing.has_more = True
-        if job.state.is_final and (before is None or not before.state.is_final):
-            self._release_dependents({job.id: job.state.value})
+        repeated = {one.op for one in orders}
+        ops = before.ops if before is not None else 0
+        self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
         if job.state in (State.ENDING, State.RECOVERING) and job.is_open(Start):
             self._children.stop_starts(job.id)
+        if job.state.is_final:
+            self._release_dependents({job.id: job.state.value})
 
     def _check_dependencies(self) -> None:
         """Let jobs go on whose dependencies ended while nobody looked."""
@@ -328,13 +331,12 @@ class Steward:
             case requests.Submit(specs=specs):
                 made = self._store.submit(specs, now)
                 for job in made:
-                    self._took(None, job)
+                    self._took(job)
                 return Reply(rows=[self._row(job) for job in made])
             case requests.Record(jobs=numbers, event=event):
                 found = [self._store.record(number, event, self._lease) for number in numbers]
                 for decided in found:
-                    self._took(self._books.jobs.get(decided.job.id), decided.job)
-                    self._carry_out(decided.job, decided.orders)
+                    self._took(decided.job, decided.orders)
                 return Reply(rows=[self._row(decided.job) for decided in found])
             case requests.StopSteward():
                 self._ends = True
