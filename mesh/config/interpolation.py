@@ -22,6 +22,7 @@ OPENING = "${"
 TEXT_TAG = "tag:yaml.org,2002:str"
 _VARIABLE = re.compile(r"oc\.env:\s*['\"]?([A-Za-z_][A-Za-z0-9_]*)")
 _PLAIN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # as a shell has it
+_DOTTED = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_.]*\}")
 _SHELL = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*[^A-Za-z0-9_.}][^}]*)\}")  # as ${NAME:-default}
 Place = tuple[str | int, ...]  # keys and indices from the top of the file
 
@@ -152,6 +153,8 @@ def _advice(text: str) -> str:
         if variable := _VARIABLE.search(text):
             return f"the variable {variable.group(1)} is not set here"
         return f"unknown reference {found.group()}; for the shell of the ranks write `\\{found.group()}`"
+    if found := _DOTTED.search(text):
+        return f"unknown reference {found.group()}"
     return f"cannot be resolved: {text[:60]!r}; a `${{` for the shell of the ranks is written as `\\${{`"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -205,8 +207,8 @@ def test_an_array_shares_one_snapshot_and_has_a_limit(desk: Desk) -> None:
     assert most == 2
     assert [desk.output(first + index) for index in range(6)] == [b"%d\n" % index for index in range(6)]
     assert len(os.listdir(desk.place / "trees")) == 1
-    workspaces = list((desk.home.path / ".mesh").rglob("workspaces/*"))
-    assert {path.name for path in workspaces} == {workspaces[0].name}
+    workspaces = {path.name for path in (desk.home.path / ".mesh").rglob("workspaces/job-*")}
+    assert len(workspaces) == 1
 
 
 def test_the_workspace_is_that_of_the_submit(desk: Desk) -> None:
@@ -264,7 +266,9 @@ def test_a_stop_ends_the_ranks_and_a_resume_starts_them_again(desk: Desk, tmp_pa
 
 
 def test_a_closed_terminal_changes_nothing(desk: Desk) -> None:
-    (desk.home.project / "train.yaml").write_text("machines: local:1\nrun: for i in 1 2 3 4; do echo $i; sleep 1; done\n")
+    (desk.home.project / "train.yaml").write_text(
+        "machines: local:1\nrun: for i in 1 2 3 4; do echo $i; sleep 1; done\n"
+    )
     with desk.home.terminal("job", "submit", "train.yaml", "--attach") as terminal:
         terminal.expect(b"1\r\n")
         terminal.hang_up()
@@ -355,11 +359,17 @@ def test_jobs_by_invoke_and_by_python(desk: Desk) -> None:
     (desk.home.project / "train.yaml").write_text(SHORT)
     argv = [shutil.which("python3") or "python3", "-m", "invoke", "job.submit", "--file", "train.yaml"]
     argv[0] = desk.home.argv()[0]
-    done = subprocess.run(argv, cwd=desk.home.project, env=desk.home.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, cwd=desk.home.project, env=desk.home.environ, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, "==> job 1 train" in done.stderr) == (0, True), done.stderr
-    program = "from mesh.api import jobs\nimport sys\n(job,) = jobs.submit('train.yaml')\nsys.exit(jobs.wait([1, job.id]))"
+    program = (
+        "from mesh.api import jobs\nimport sys\n(job,) = jobs.submit('train.yaml')\nsys.exit(jobs.wait([1, job.id]))"
+    )
     argv = [desk.home.argv()[0], "-c", program]
-    done = subprocess.run(argv, cwd=desk.home.project, env=desk.home.environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, cwd=desk.home.project, env=desk.home.environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -415,15 +425,20 @@ def test_a_store_of_a_newer_version_is_refused(desk: Desk) -> None:
     connection.close()
 
 
+def _fill(path: Path) -> None:
+    """Write a file until its disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
 @pytest.mark.root
 def test_a_full_disk_under_the_store_is_reported_and_the_run_goes_on(desk: Desk, tiny_disk: Path) -> None:
     desk.home.environ["MESH_STORE"] = str(tiny_disk)
     job = desk.submit("machines: local:1\nrun: for i in 1 2 3 4 5 6; do echo $i; sleep 1; done\n")
     desk.until(job, "running")
     filler = tiny_disk / "filler"
-    with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    _fill(filler)
     told_once(desk.mesh("job", "submit", "train.yaml"))
     filler.unlink()
     assert desk.mesh("job", "wait", str(job)).status == 0
@@ -468,7 +483,7 @@ def test_jobs_share_a_cluster_and_no_host_has_two(pod_desk: Desk, lab: Lab, tmp_
     assert sum(map(len, spans.values())) == 1 + 2 + 4 + 1 + 3
     for used in spans.values():
         used.sort()
-        assert all(one[1] <= other[0] for one, other in zip(used, used[1:], strict=False)), used
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(used)), used
 
 
 @pytest.mark.root
@@ -488,4 +503,3 @@ def test_a_steward_that_is_killed_leaves_runs_on_real_hosts_to_the_next(pod_desk
         assert log.read_bytes() == expected
     done = desk.mesh("exec", f"job:{job}", "cat", "/tmp/starts")
     assert done.lines == [f"[{rank}] 1" for rank in range(4)]
-
