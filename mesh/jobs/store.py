@@ -18,6 +18,7 @@ from mesh.jobs.coding import decode, decode_events, decode_job, decode_jobs, enc
 from mesh.jobs.database import Database, open_database
 from mesh.jobs.decide import decide, is_news, written
 from mesh.jobs.events import AnyEvent, Submitted
+from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import Lease, Leases, check
 from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
@@ -153,6 +154,15 @@ class Store:
         query = select(tables.orders.c.op).where(tables.orders.c.job == job, tables.orders.c.is_open)
         with self._database.reading() as connection:
             return list(connection.execute(query.order_by(tables.orders.c.op)).scalars())
+
+    def audit(self) -> list[int]:
+        """Return the jobs whose rows are not the fold of their events, or whose orders are not those that are open."""
+        wrong = []
+        for job in self.jobs():
+            is_fold = fold_all(self.events(job.id)) == job
+            if not is_fold or self.open_orders(job.id) != sorted(one.op for one in job.open):
+                wrong.append(job.id)
+        return wrong
 
     def prune(self, before: float, keep: int) -> list[int]:
         """Forget jobs that ended before a time, and deleted ones, but not the newest `keep` of the others."""
