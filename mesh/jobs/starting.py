@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -75,16 +76,16 @@ def ensure(place: StorePlace, argv: Sequence[str], environ: Mapping[str, str], e
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if pid := serving_pid(steward):
-            process.returncode = process.poll() or 0  # it goes on without us
+            # A program that uses mesh as a library may outlive the steward, and has to collect it.
+            threading.Thread(target=process.wait, name="mesh-serve", daemon=True).start()
             return pid
         if process.poll() is not None:  # another command may have been quicker
             if pid := serving_pid(steward):
                 return pid
             raise MeshError(f"mesh serve: ended at once (exit {process.returncode})", hint=_last_words(place))
         time.sleep(POLL_S)
-    raise MeshError(
-        f"mesh serve: does not answer within {START_TIMEOUT_S:g} s", hint=f"tail {place.directory / LOG_FILE}"
-    )
+    hint = f"tail {place.directory / LOG_FILE}"
+    raise MeshError(f"mesh serve: does not answer within {START_TIMEOUT_S:g} s", hint=hint)
 
 
 def _last_words(place: StorePlace) -> str:

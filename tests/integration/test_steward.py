@@ -200,6 +200,11 @@ def test_the_socket_is_private(tmp_path: Path) -> None:
         connect(str(tmp_path / "s"))
 
 
+def fill(descriptor: int) -> None:
+    while True:
+        os.write(descriptor, bytes(4096))
+
+
 @pytest.mark.root
 def test_a_full_disk_under_the_store_delays_and_loses_nothing(world: World) -> None:
     world.place.directory.mkdir()
@@ -209,10 +214,9 @@ def test_a_full_disk_under_the_store_delays_and_loses_nothing(world: World) -> N
         world.steward.ask(requests.Submit(specs=(job_spec("a", ["1.5:ok"]), job_spec("b", ["0.1:ok"], hosts=4))))
         world.wait_for(["running", "queued"])
         filler = world.place.directory / "filler"
-        with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        with pytest.raises(MeshError, match="full|disk") as caught:
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            fill(file.fileno())
+        with pytest.raises(MeshError, match=r"full|disk") as caught:
             world.steward.ask(requests.Submit(specs=tuple(job_spec("c", ["0.1:ok"]) for _ in range(200))))
         assert "space" in caught.value.hint
         time.sleep(3.0)  # the run ends meanwhile
@@ -241,9 +245,8 @@ def test_a_steward_is_started_once_and_outlives_the_command(tmp_path: Path) -> N
     try:
         assert ensure(place, argv, environ) == pid
         assert Path(f"/proc/{pid}/cwd").resolve() == Path("/")
-        assert not [
-            one for one in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{one}").startswith("/dev/pts")
-        ]
+        held = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        assert not [target for target in held if target.startswith("/dev/pts")]
     finally:
         os.kill(pid, signal.SIGTERM)
         assert eventually(lambda: not serving_pid(requests.Steward(path=path)), PATIENCE_S)
