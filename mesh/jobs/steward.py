@@ -37,7 +37,7 @@ from mesh.jobs.events import (
     Timer,
 )
 from mesh.jobs.interfaces import Request
-from mesh.jobs.leases import LEASE_RENEWAL_S, Lease, LeaseLost
+from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
 from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Start
 from mesh.jobs.queue import Grant, Pools
@@ -64,6 +64,7 @@ class StewardOptions(Struct, frozen=True, kw_only=True):
     shares: Mapping[str, float] = {}  # of users
     look_s: float = LOOK_S
     urgent_look_s: float = URGENT_LOOK_S
+    lease_s: float = LEASE_S  # after which another steward takes over; renewed three times as often
     deadlines: Mapping[str, float] = {}  # of children, by operation, where they are not the usual ones
 
 
@@ -148,10 +149,10 @@ class Steward:
         name = f"steward:{self._options.user}"
         holder = f"{socket.gethostname()} pid {os.getpid()}"
         while self._lease is None and not self._ends:
-            self._lease = self._store.leases.take(name, holder, force=not self._store.place.url)
+            self._lease = self._store.leases.take(name, holder, self._options.lease_s, force=not self._store.place.url)
             if self._lease is None:
                 time.sleep(TURN_S)
-        self._renew_at = time.monotonic() + LEASE_RENEWAL_S
+        self._renew_at = time.monotonic() + self._options.lease_s / 3
 
     def _taken_over(self) -> TakenOver:
         epoch = self._lease.epoch if self._lease else 0
@@ -198,10 +199,10 @@ class Steward:
     def _renew(self) -> None:
         if self._lease is None or time.monotonic() < self._renew_at:
             return
-        if not self._store.leases.renew(self._lease):
+        if not self._store.leases.renew(self._lease, self._options.lease_s):
             self._lease = None
             raise LeaseLost("another steward looks after these jobs now")
-        self._renew_at = time.monotonic() + LEASE_RENEWAL_S
+        self._renew_at = time.monotonic() + self._options.lease_s / 3
 
     def _read_changes(self) -> None:
         """Take what commands have written to the store."""

@@ -6,6 +6,7 @@ import glob
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,14 +18,17 @@ import pytest
 
 from mesh.core.errors import MeshError
 from mesh.jobs.database import StoreFailed
-from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted
+from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted, Wished
 from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import LeaseLost
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.store import open_store
-from mesh.jobs.values import State
+from mesh.jobs.values import State, Wanted
 from tests.job_histories import job_spec
+from tests.jobs_world import ROOT, Host, overlaps
+from tests.jobs_world import job_spec as world_spec
+from tests.lab import eventually
 
 PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
 REPOSITORY = Path(__file__).parents[2]
@@ -119,6 +123,41 @@ def test_twenty_processes_submit_two_hundred_jobs_to_postgresql(server: str, tmp
     assert [(writer.returncode, errors) for writer, (_, errors) in zip(writers, said, strict=True)] == [(0, "")] * 20
     ids = [number for numbers, _ in said for number in numbers.split()]
     assert len(set(ids)) == len(ids) == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_second_steward_takes_over_from_one_that_is(server: str, tmp_path: Path, number: signal.Signals) -> None:
+    for index in range(4):
+        Host(tmp_path, f"h{index}").make()
+    store = open_store(StorePlace(directory=tmp_path, url=server))
+    for left in store.jobs(active_only=True):  # of other tests
+        store.record(left.id, Wished(time=time.time(), wanted=Wanted.STOP))
+    jobs = store.submit(
+        [world_spec(f"job-{index}", ["0.5:ok"], hosts=1 + index % 2) for index in range(8)], time.time()
+    )
+    environ = {**os.environ, ROOT: str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    stewards: list[subprocess.Popen[bytes]] = []
+
+    def states() -> set[str]:
+        return set(store.states([job.id for job in jobs]).values())
+
+    try:
+        for name in ("first", "second"):
+            argv = [sys.executable, "-m", "tests.jobs_world", "steward", str(tmp_path), str(tmp_path / f"{name}.sock")]
+            stewards.append(subprocess.Popen([*argv, str(tmp_path / name), server], cwd=REPOSITORY, env=environ))
+            assert eventually(lambda: states() != {"queued"}, 40.0)
+        stewards[0].send_signal(number)
+        assert eventually(lambda: states() == {"succeeded"}, 90.0), [store.job(job.id) for job in jobs]
+        if number is signal.SIGSTOP:
+            stewards[0].send_signal(signal.SIGCONT)
+            assert stewards[0].wait(20.0)  # it ends, as its lease is lost
+        assert store.audit() == []
+        assert list(overlaps(tmp_path)) == []
+    finally:
+        for steward in stewards:
+            steward.kill()
+            steward.wait()
+        store.close()
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
