@@ -26,7 +26,7 @@ from mesh.jobs.values import Job, Stage, State
 from tests.jobs_world import PLAN, ROOT, Host, job_spec, overlaps
 
 KILLS = 5  # in each life
-LIFE_LIMIT_S = 120.0
+LIFE_LIMIT_S = 240.0  # with calls that often fail, back-offs add up
 POINTS = 30  # a process dies at one of its first points, or at a random time
 REPOSITORY = Path(__file__).parents[2]
 # Of each job: its spec, the state that its schedule implies, and its exit status.
