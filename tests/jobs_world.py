@@ -367,9 +367,9 @@ class PointedStore(Store):
         return decided
 
 
-def serve_world(root: Path) -> None:
+def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") -> None:
     """Be a steward of the world's store until a signal ends it."""
-    place = StorePlace(directory=root / "jobs")
+    place = StorePlace(directory=Path(directory or root / "jobs"), url=url)
     lock = take_lock(place)
     plain = open_store(place)
     store = PointedStore(plain._database)
@@ -377,9 +377,10 @@ def serve_world(root: Path) -> None:
     options = StewardOptions(
         user="me",
         hand=(sys.executable, "-m", "tests.jobs_world", "hand", str(root)),
-        path=str(root / "socket"),
+        path=path or str(root / "socket"),
         look_s=0.2,
         urgent_look_s=0.1,
+        lease_s=3.0,
         deadlines={"start": 20.0, "stop": 20.0, "look": 10.0, "fetch": 10.0},
     )
     try:
@@ -421,4 +422,4 @@ if __name__ == "__main__":
     elif what == "hand":
         serve(ScriptedHands(where), ScriptedMaker(where))
     else:
-        serve_world(where)
+        serve_world(where, *sys.argv[3:6])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 
 from mesh.jobs.decide import is_urgent, looks, wake_at
 from mesh.jobs.orders import AnyLook, LookAtMachines, LookAtRun
@@ -32,8 +31,8 @@ class Books:
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
 
-    def put(self, job: Job) -> None:
-        """Take a job as it is now; one that has ended is forgotten."""
+    def put(self, job: Job, *, is_ours: bool = True) -> None:
+        """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
         self.drop(job.id)
         if job.state.is_final:
             return
@@ -42,6 +41,8 @@ class Books:
             self._asks[job.id] = ask
         if (hold := hold_of(job)) is not None:
             self._holds[job.id] = hold
+        if not is_ours:
+            return
         if (wake := wake_at(job)) < math.inf:
             self._wakes[job.id] = wake
         for look in looks(job):
@@ -113,9 +114,3 @@ class Books:
 
     def _pause(self, number: int) -> float:
         return self._urgent_look_s if is_urgent(self.jobs[number]) else self._look_s
-
-
-def load(books: Books, jobs: Iterable[Job]) -> None:
-    """Put jobs into the books."""
-    for job in jobs:
-        books.put(job)

@@ -13,7 +13,6 @@ from mesh.jobs import tables
 from mesh.jobs.database import Database
 
 LEASE_S = 30.0
-LEASE_RENEWAL_S = 10.0
 
 
 class LeaseLost(MeshError):

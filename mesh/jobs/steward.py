@@ -23,7 +23,7 @@ from msgspec.structs import replace
 import mesh
 from mesh.core.errors import MeshError
 from mesh.jobs import requests
-from mesh.jobs.books import LOOK_S, URGENT_LOOK_S, Books, load
+from mesh.jobs.books import LOOK_S, URGENT_LOOK_S, Books
 from mesh.jobs.children import Children, operation_of
 from mesh.jobs.coding import encode
 from mesh.jobs.database import StoreFailed
@@ -37,7 +37,7 @@ from mesh.jobs.events import (
     Timer,
 )
 from mesh.jobs.interfaces import Request
-from mesh.jobs.leases import LEASE_RENEWAL_S, Lease, LeaseLost
+from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
 from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Start
 from mesh.jobs.queue import Grant, Pools
@@ -64,6 +64,7 @@ class StewardOptions(Struct, frozen=True, kw_only=True):
     shares: Mapping[str, float] = {}  # of users
     look_s: float = LOOK_S
     urgent_look_s: float = URGENT_LOOK_S
+    lease_s: float = LEASE_S  # after which another steward takes over; renewed three times as often
     deadlines: Mapping[str, float] = {}  # of children, by operation, where they are not the usual ones
 
 
@@ -133,8 +134,11 @@ class Steward:
         listener = listen(self._options.path)
         self._server = Server(listener, self._selector, self._handle)
         self._changes = self._store.change_count()
-        load(self._books, self._store.jobs(active_only=True, user=self._options.user))
+        for job in self._store.jobs(active_only=True):
+            self._books.put(job, is_ours=self._is_ours(job))
         for job in list(self._books.jobs.values()):
+            if not self._is_ours(job):
+                continue
             if job.open or job.retry_at:
                 decided = self._store.record(job.id, self._taken_over(), self._lease)
                 self._took(decided.job, decided.job.open)
@@ -145,10 +149,10 @@ class Steward:
         name = f"steward:{self._options.user}"
         holder = f"{socket.gethostname()} pid {os.getpid()}"
         while self._lease is None and not self._ends:
-            self._lease = self._store.leases.take(name, holder, force=not self._store.place.url)
+            self._lease = self._store.leases.take(name, holder, self._options.lease_s, force=not self._store.place.url)
             if self._lease is None:
                 time.sleep(TURN_S)
-        self._renew_at = time.monotonic() + LEASE_RENEWAL_S
+        self._renew_at = time.monotonic() + self._options.lease_s / 3
 
     def _taken_over(self) -> TakenOver:
         epoch = self._lease.epoch if self._lease else 0
@@ -195,10 +199,10 @@ class Steward:
     def _renew(self) -> None:
         if self._lease is None or time.monotonic() < self._renew_at:
             return
-        if not self._store.leases.renew(self._lease):
+        if not self._store.leases.renew(self._lease, self._options.lease_s):
             self._lease = None
             raise LeaseLost("another steward looks after these jobs now")
-        self._renew_at = time.monotonic() + LEASE_RENEWAL_S
+        self._renew_at = time.monotonic() + self._options.lease_s / 3
 
     def _read_changes(self) -> None:
         """Take what commands have written to the store."""
@@ -207,7 +211,7 @@ class Steward:
             return
         self._changes = count
         known = self._books.jobs
-        seqs = self._store.seqs(self._options.user)
+        seqs = self._store.seqs()
         for number in set(seqs) | set(known):
             before = known.get(number)
             if before is not None and before.seq == seqs.get(number, -1):
@@ -230,7 +234,13 @@ class Steward:
         for grant in self._books.turns(now, pools).grants:
             self._grant(grant, now)
 
+    def _is_ours(self, job: Job) -> bool:
+        """Return True for a job that this steward looks after: in a store for a team, those of its user."""
+        return not self._store.place.url or job.spec.user == self._options.user
+
     def _grant(self, grant: Grant, now: float) -> None:
+        if not self._is_ours(self._books.jobs[grant.job]):
+            return  # its own steward grants it
         self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys))
 
     def _look(self, now: float) -> None:
@@ -272,9 +282,11 @@ class Steward:
         A command may have written an event, and an order with it, just before an event of ours.
         """
         before = self._books.jobs.get(job.id)
-        self._books.put(job)
+        self._books.put(job, is_ours=self._is_ours(job))
         self._changed.add(job.id)
         self._mailing.has_more = True
+        if not self._is_ours(job):
+            return
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])

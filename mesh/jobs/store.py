@@ -18,6 +18,7 @@ from mesh.jobs.coding import decode, decode_events, decode_job, decode_jobs, enc
 from mesh.jobs.database import Database, open_database
 from mesh.jobs.decide import decide, is_news, written
 from mesh.jobs.events import AnyEvent, Submitted
+from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import Lease, Leases, check
 from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
@@ -154,6 +155,15 @@ class Store:
         with self._database.reading() as connection:
             return list(connection.execute(query.order_by(tables.orders.c.op)).scalars())
 
+    def audit(self) -> list[int]:
+        """Return the jobs whose rows are not the fold of their events, or whose orders are not those that are open."""
+        wrong = []
+        for job in self.jobs():
+            is_fold = fold_all(self.events(job.id)) == job
+            if not is_fold or self.open_orders(job.id) != sorted(one.op for one in job.open):
+                wrong.append(job.id)
+        return wrong
+
     def prune(self, before: float, keep: int) -> list[int]:
         """Forget jobs that ended before a time, and deleted ones, but not the newest `keep` of the others."""
         table = tables.jobs
@@ -214,6 +224,7 @@ class Store:
         connection.execute(insert(tables.events), lines)
         connection.execute(update(tables.jobs).where(tables.jobs.c.id == number).values(_row(job)))
         self._write_orders(connection, before, job, lease.epoch if lease else 0)
+        self._write_holds(connection, before, job)
         self._add_usage(connection, before, job, fact.time)
         for notice in notices(before.state, job, fact.time):
             body = encode(notice)
@@ -234,6 +245,15 @@ class Store:
         if over := [one.op for one in before.open if one.op not in still]:
             these = (table.c.job == job.id) & table.c.op.in_(over)
             connection.execute(update(table).where(these).values(is_open=False))
+
+    def _write_holds(self, connection: Connection, before: Job, job: Job) -> None:
+        """Note which machines a job has. A machine that another job has is an error of the database."""
+        table, had, has = tables.holds, _held(before), _held(job)
+        if lost := sorted(had - has):
+            mine = table.c.machine.in_(lost) & (table.c.job == job.id)
+            connection.execute(sql_delete(table).where(mine))
+        if new := sorted(has - had):
+            connection.execute(insert(table), [{"machine": key, "job": job.id} for key in new])
 
     def _add_usage(self, connection: Connection, before: Job, job: Job, now: float) -> None:
         """Add to the usage of a job's user, where the job has given machines back."""
@@ -263,6 +283,11 @@ class Store:
             query = select(tables.jobs.c.id, tables.jobs.c.state).where(tables.jobs.c.id.in_(some))
             found |= {int(job): str(state) for job, state in connection.execute(query)}
         return found
+
+
+def _held(job: Job) -> set[str]:
+    generation = job.generation
+    return set(generation.keys) if generation is not None and not generation.maker else set()
 
 
 def _row(job: Job) -> dict[str, object]:

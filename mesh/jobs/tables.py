@@ -69,6 +69,13 @@ leases = Table(
     Column("holder", String, nullable=False),
     Column("until", Float, nullable=False),  # on the database's clock
 )
+# The key of a machine is there once, so that no machine has two jobs whatever two stewards decide at the same moment.
+holds = Table(
+    "holds",
+    metadata,
+    Column("machine", String, primary_key=True),
+    Column("job", Number, nullable=False),
+)
 usage = Table(
     "usage",
     metadata,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import stat
@@ -19,16 +20,21 @@ from msgspec.structs import replace
 from mesh.core.errors import MeshError
 from mesh.core.notify import Moment
 from mesh.jobs import requests
-from mesh.jobs.events import HoldChanged, Wished
+from mesh.jobs.children import Children
+from mesh.jobs.events import AnyAnswer, HoldChanged, NotAsked, Wished
 from mesh.jobs.fold import fold_all
+from mesh.jobs.interfaces import Request
 from mesh.jobs.locking import AlreadyServed, take_lock
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection, rows
 from mesh.jobs.requests import rows_of, serving_pid
 from mesh.jobs.sockets import connect, listen, socket_path
 from mesh.jobs.spec import NotifySpec
+from mesh.jobs.starting import ensure, may_start
 from mesh.jobs.store import open_store
 from mesh.jobs.values import Row, Wanted
+from tests.job_histories import History
+from tests.job_histories import job_spec as history_spec
 from tests.jobs_world import ROOT, Host, job_spec, overlaps
 from tests.lab import eventually
 
@@ -192,6 +198,82 @@ def test_the_socket_is_private(tmp_path: Path) -> None:
     listener.close()
     with pytest.raises(OSError, match="refused"):
         connect(str(tmp_path / "s"))
+
+
+def fill(descriptor: int) -> None:
+    while True:
+        os.write(descriptor, bytes(4096))
+
+
+@pytest.mark.root
+def test_a_full_disk_under_the_store_delays_and_loses_nothing(world: World) -> None:
+    world.place.directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", world.place.directory], check=True)
+    try:
+        world.start()
+        world.steward.ask(requests.Submit(specs=(job_spec("a", ["1.5:ok"]), job_spec("b", ["0.1:ok"], hosts=4))))
+        world.wait_for(["running", "queued"])
+        filler = world.place.directory / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            fill(file.fileno())
+        with pytest.raises(MeshError, match=r"full|disk") as caught:
+            world.steward.ask(requests.Submit(specs=tuple(job_spec("c", ["0.1:ok"]) for _ in range(200))))
+        assert "space" in caught.value.hint
+        time.sleep(3.0)  # the run ends meanwhile
+        assert [row.state for row in world.rows()] == ["running", "queued"]
+        about = world.steward.ask(requests.AskAbout()).about
+        assert about is not None
+        assert any("full" in text or "disk" in text for text in about.trouble)
+        filler.unlink()
+        world.wait_for(["succeeded", "succeeded"])
+        assert [row.attempt for row in world.rows()] == [1, 1]
+        world.end()
+    finally:
+        world.end(signal.SIGKILL)
+        subprocess.run(["umount", "-l", world.place.directory], check=True)
+
+
+def test_a_steward_is_started_once_and_outlives_the_command(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o700)
+    for index in range(4):
+        Host(tmp_path, f"h{index}").make()
+    place = StorePlace(directory=tmp_path / "jobs")
+    environ = {**os.environ, ROOT: str(tmp_path), "PYTHONPATH": str(REPOSITORY), "XDG_RUNTIME_DIR": str(tmp_path)}
+    path = socket_path(environ, place)
+    argv = [sys.executable, "-m", "tests.jobs_world", "steward", str(tmp_path), path]
+    pid = ensure(place, argv, environ)
+    try:
+        assert ensure(place, argv, environ) == pid
+        assert Path(f"/proc/{pid}/cwd").resolve() == Path("/")
+        held = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        assert not [target for target in held if target.startswith("/dev/pts")]
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        assert eventually(lambda: not serving_pid(requests.Steward(path=path)), PATIENCE_S)
+    with pytest.raises(MeshError, match="ended at once"):
+        ensure(place, [sys.executable, "-c", "import sys; sys.exit('no')"], environ)
+    assert not may_start({"MESH_SERVE": "0"})
+
+
+def test_a_child_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
+    answers: list[AnyAnswer | None] = []
+    with selectors.DefaultSelector() as selector:
+        program = [sys.executable, "-c", "import time; time.sleep(600)"]
+        children = Children(program, os.environ, selector, lambda request, answer: answers.append(answer))
+        children.deadlines["start"] = 0.5
+        job = History(history_spec()).play("granted").job
+        children.give([Request(op=1, order=job.open[0].order, job=job, directory=tmp_path)])
+        assert children.is_busy(job.id, 1)
+        while not answers:
+            time.sleep(0.05)
+            children.look_at_the_clock()
+        assert isinstance(answers[0], NotAsked)
+        assert answers[0].why == "no answer within 0.5 s"
+        children.give([Request(op=1, order=job.open[0].order, job=job, directory=tmp_path)])
+        children.stop_starts(job.id)
+        assert len(answers) == 2
+        assert not len(children)
+        children.end()
 
 
 def test_a_slow_reader_is_no_burden(world: World) -> None:
