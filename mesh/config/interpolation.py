@@ -149,9 +149,9 @@ def _advice(text: str) -> str:
     if found := _PLAIN.search(text):
         name = found.group(1)
         return f"unknown reference ${{{name}}}; for a variable of the ranks write `${name}` or `\\${{{name}}}`"
+    if variable := _VARIABLE.search(text):
+        return f"the variable {variable.group(1)} is not set here"
     if found := _SHELL.search(text):
-        if variable := _VARIABLE.search(text):
-            return f"the variable {variable.group(1)} is not set here"
         return f"unknown reference {found.group()}; for the shell of the ranks write `\\{found.group()}`"
     if found := _DOTTED.search(text):
         return f"unknown reference {found.group()}"

@@ -138,7 +138,8 @@ def _resume(job: Job, time: float) -> Job:
             return move(job, State.PREPARING, time, "goes on with the machines that it has")
         if generation is not None:  # condemned, or not made yet
             return recover(job, time, WAITS_FOR_TURN, 0.0)
-        return queue(replace(job, not_before=0.0), time, WAITS_FOR_TURN)
+        after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
+        return queue(replace(job, not_before=after), time, "waits for its time" if after else WAITS_FOR_TURN)
     if job.state.is_final:
         job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
         return queue(job, time, WAITS_FOR_TURN)
