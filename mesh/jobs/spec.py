@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from mesh.core.job import UNLIMITED as UNLIMITED
+from mesh.core.job import ArraySpec as ArraySpec
+from mesh.core.job import Candidate as Candidate
+from mesh.core.job import CommandSpec as CommandSpec
 from mesh.core.job import Format as Format
 from mesh.core.job import JobSpec as JobSpec
 from mesh.core.job import MachinesSpec as MachinesSpec
