@@ -27,7 +27,7 @@ MEMBERS_SHOWN = 4  # members of an array that `submit` shows one by one
 REPAINT_S = 1.0
 HOME, CLEAR_LINE, CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster CLUSTER -- COMMAND ..."
-family("job", GROUP, "Submit runs that are looked after, and see to them: submit, list, show, logs, stop, ...")
+family("job", GROUP, "Runs that are looked after: submit, list, show, logs, stop, ...")
 
 
 @command(

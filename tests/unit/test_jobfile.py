@@ -15,6 +15,7 @@ from mesh.core.errors import UsageError
 from mesh.core.job import CommandSpec, Format, JobSpec, Keep, MachinesSpec, NotifySpec, RestartOn, RestartSpec
 from mesh.core.notify import Moment
 from mesh.core.run import AUTO, Launch
+from tests.conftest import REPOSITORY
 
 NOW = datetime.datetime(2026, 11, 24, 12, 0).timestamp()
 
@@ -232,6 +233,12 @@ def test_words_win_over_the_command_of_the_file(tmp_path: Path) -> None:
     assert read(tmp_path, "machines: pod\nrun: x\n", command=["a", "b c"]).command.words == ("a", "b c")
     spec = read_job_file(None, ["machines.cluster=pod"], ["/usr/bin/python3", "x"], NOW).spec
     assert (spec.name, spec.machines.cluster, spec.command.words) == ("python3", "pod", ("/usr/bin/python3", "x"))
+
+
+def test_the_file_of_the_documents(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/jobs.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    spec = read(tmp_path, text)
+    assert (spec.name, spec.machines.hosts, spec.command.timeout) == ("train-8b", 4, 72000.0)
 
 
 def test_omegaconf_is_imported_for_references_alone(tmp_path: Path) -> None:
