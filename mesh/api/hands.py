@@ -21,6 +21,7 @@ from mesh.api.checking import numbered
 from mesh.api.detached import DetachedRun, Place
 from mesh.api.fetching import Fetch
 from mesh.api.inquiries import STOP_TIMEOUT_S, ask, count_gpus, told_failures
+from mesh.api.jobprogress import ProgressReader
 from mesh.api.looking import Seen, Standing, look_at, look_at_end
 from mesh.api.lookout import Lookouts
 from mesh.api.pulling import pull
@@ -59,6 +60,7 @@ class JobHands:
 
     def __init__(self) -> None:
         self._lookouts = Lookouts()
+        self._progress = ProgressReader()
 
     def prepare(self, request: Request) -> Prepared | Refused:
         return Prepared()
@@ -99,12 +101,15 @@ class JobHands:
         if (ended := _recorded(order)) is not None:
             return ended
         try:
-            seen = look_at(*_run(request, order.run, order.hosts), self._lookouts)
+            spec, cluster = _run(request, order.run, order.hosts)
+            seen = look_at(spec, cluster, self._lookouts)
         except MeshError as error:
             log.warning("run %s: %s", order.run, error)
             return None
         if seen.problem:
             log.warning("run %s: %s", order.run, seen.problem)
+        if seen.standing is Standing.RUNNING and (pattern := request.job.spec.progress):
+            return RunSeen(run=order.run, progress=self._progress.of(spec, cluster, pattern))
         return _fact(order.run, seen)
 
     def stop(self, request: Request) -> RunEnded | RunUnknown:

@@ -270,6 +270,14 @@ def test_a_job_is_a_cluster(desk: Desk) -> None:
     assert "has had no hosts yet" in desk.mesh("exec", "job:99", "true").err
 
 
+def test_the_progress_of_a_job_is_listed(desk: Desk) -> None:
+    loop = "for i in $(seq 400); do echo step $i loss 0.$i; sleep 0.1; done"
+    job = desk.submit(f"machines: local:1\nrun: {loop}\nprogress: 'step (?P<step>[0-9]+) loss (?P<loss>[^ ]+)'\n")
+    assert eventually(lambda: str(desk.show(job)["progress"]).startswith("step "), 40.0), desk.show(job)
+    assert "step " in desk.mesh("job", "list").out.decode()
+    desk.mesh("job", "stop", str(job))
+
+
 def test_jobs_by_invoke_and_by_python(desk: Desk) -> None:
     (desk.home.project / "tasks.py").write_text("from mesh.tasks import namespace\n")
     (desk.home.project / "train.yaml").write_text(SHORT)
