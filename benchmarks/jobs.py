@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mesh.core.job import Candidate, CommandSpec, JobSpec, MachinesSpec
 from mesh.jobs.events import PriorityChanged
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import Ask, Hold, Pools, demand_of, next_jobs
-from mesh.jobs.spec import Candidate, CommandSpec, JobSpec, MachinesSpec
 from mesh.jobs.store import open_store
 
 JOBS = 10_000

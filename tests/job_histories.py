@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from mesh.core.job import Candidate, CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
 from mesh.jobs import events, orders
 from mesh.jobs.children import operation_of
 from mesh.jobs.decide import decide, written
 from mesh.jobs.events import AnyEvent, Refusal
-from mesh.jobs.spec import Candidate, CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
 from mesh.jobs.values import Job, Wanted
 
 HOSTS = ("h0", "h1")

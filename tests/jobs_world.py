@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mesh.core.job import Candidate, CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
 from mesh.jobs import events
 from mesh.jobs.child import serve
 from mesh.jobs.events import Refusal
@@ -25,7 +26,6 @@ from mesh.jobs.interfaces import NoAnswer, Request
 from mesh.jobs.locking import take_lock
 from mesh.jobs.orders import Delete, Fetch, LookAtMachines, LookAtRun, Make, Start, Stop
 from mesh.jobs.place import StorePlace
-from mesh.jobs.spec import Candidate, CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
 from mesh.jobs.steward import Steward, StewardOptions
 from mesh.jobs.store import Decided, Store, open_store
 

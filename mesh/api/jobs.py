@@ -115,7 +115,6 @@ def list_jobs(words: Jobs = (), query: Query = USUAL) -> list[JobRow]:
     """
     store = JobStore()
     rows = store.rows(query.selection)
-    store.look_after(rows)
     if words:
         return chosen(rows, list(map(str, words)))
     return rows if query.every or query.state else recent(rows)
@@ -145,7 +144,6 @@ def show(job: int | str) -> JobRow:
     """Return one job. Raises UsageError if there is none, or if several are meant."""
     store = JobStore()
     (row,) = _rows(store, [job], single=True)
-    store.look_after([row])
     return row
 
 
@@ -232,7 +230,6 @@ def wait(jobs: Jobs, timeout: float | None = None) -> int:
     """
     store = JobStore()
     rows = {row.id: row for row in _rows(store, jobs)}
-    store.look_after(list(rows.values()))
     deadline = None if timeout is None else time.monotonic() + timeout
     while not all(_is_over(row) for row in rows.values()):
         if deadline is not None and time.monotonic() > deadline:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mesh.api.serving import Serving, ensure_steward, has_steward
+from mesh.api.serving import Serving, ensure_steward
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.job import JobSpec
 from mesh.jobs.coding import decode
@@ -17,6 +17,8 @@ from mesh.jobs.reading import ALL_JOBS, FINAL, Selection, json_rows, read_events
 from mesh.jobs.requests import AskRows, Record, Steward, Submit, Watch, steward_of
 from mesh.jobs.values import Row
 
+START_AGAIN_S = 10.0  # between two starts of a steward by one command
+ENDS = tuple(f'"state":"{state}"' for state in FINAL)  # in the row of a job that has ended
 ANSWERS_AGAIN_S = 0.5  # between two looks at a store that no steward serves
 
 
@@ -33,6 +35,7 @@ class JobStore:
         """Raises UsageError for a wrong MESH_STORE."""
         self.place: StorePlace = store_place(os.environ)
         self._steward: Steward = steward_of(os.environ, self.place)
+        self._start_at = 0.0  # monotonic: no steward is started before
 
     def submit(self, specs: Sequence[JobSpec]) -> tuple[list[JobRow], Serving]:
         """Write new jobs, all or none; start the steward where none runs. Raises MeshError."""
@@ -90,7 +93,6 @@ class JobStore:
                     yield self._rows([bytes(one).decode() for one in reply.rows])
             except OSError:  # no steward runs, or it has ended
                 yield self.rows(selection)
-                ensure_steward(self.place)
             time.sleep(ANSWERS_AGAIN_S)
 
     def events(self, job: int, after: int = 0) -> list[AnyEvent]:
@@ -105,16 +107,20 @@ class JobStore:
         finally:
             store.close()
 
-    def look_after(self, rows: Sequence[Row]) -> None:
-        """Start the steward if none runs and one of these jobs needs it."""
-        if not has_steward(self.place) and any(row.state not in FINAL for row in rows):
-            ensure_steward(self.place, waits=False)
-
     def _found(self, selection: Selection) -> list[str]:
         try:
             return self._asked(AskRows(selection=selection))
         except OSError:
             pass
+        texts = self._read(selection)
+        # No steward answers: one is started if a job needs it.
+        if time.monotonic() > self._start_at and not all(any(end in text for end in ENDS) for text in texts):
+            self._start_at = time.monotonic() + START_AGAIN_S
+            ensure_steward(self.place, waits=False)
+        return texts
+
+    def _read(self, selection: Selection) -> list[str]:
+        """Return rows from the store itself. Raises MeshError."""
         if not self.place.url:
             return json_rows(self.place.file, selection)
         from mesh.jobs.store import open_store

@@ -28,6 +28,7 @@ START_POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
 LOG_FILE = "serve.log"
 LOG_BYTES = 10 << 20  # beyond it the log begins anew, and the one before is kept beside it
+USER_PATH = "MESH_PYTHONPATH"  # the PYTHONPATH of the user, where this process has one of its own to find mesh
 UNIT = "mesh-serve.service"
 LOOK_S = 3.0  # between two looks at a run: a message each way over a connection that stays
 URGENT_LOOK_S = 1.0
@@ -39,11 +40,6 @@ class Serving(Struct, frozen=True, kw_only=True):
     pid: int  # 0: none runs, and none may be started
     has_started: bool = False  # by this command
     at_boot: bool = False  # systemd starts it
-
-
-def has_steward(place: StorePlace) -> bool:
-    """Return True if a steward of the store answers."""
-    return serving_pid(steward_of(os.environ, place)) > 0
 
 
 def ensure_steward(place: StorePlace, *, waits: bool = True) -> Serving:
@@ -85,7 +81,7 @@ def _spawn(place: StorePlace) -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
                 [sys.executable, "-m", __name__.partition(".")[0], "serve"],
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": here},
+                env={**os.environ, "PYTHONPATH": here, USER_PATH: os.environ.get("PYTHONPATH", "")},
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -213,7 +209,7 @@ def unit_path(environ: Mapping[str, str]) -> Path:
 def unit_text(environ: Mapping[str, str], place: StorePlace) -> str:
     """Return the systemd user unit that starts the steward at login, or at boot with lingering."""
     package = Path(__file__).resolve().parents[2]
-    variables = {"PYTHONPATH": str(package), "PATH": environ.get("PATH", "/usr/bin:/bin")}
+    variables = {"PYTHONPATH": str(package), USER_PATH: "", "PATH": environ.get("PATH", "/usr/bin:/bin")}
     variables |= {
         name: environ[name] for name in ("MESH_STORE", "XDG_STATE_HOME", "XDG_CONFIG_HOME") if name in environ
     }
@@ -223,7 +219,7 @@ def unit_text(environ: Mapping[str, str], place: StorePlace) -> str:
         f"[Unit]\nDescription=mesh serve: looks after jobs\n\n[Service]\n"
         f"ExecStart={shlex.join([sys.executable, '-m', __name__.partition('.')[0], 'serve']).replace('%', '%%')}\n"
         f"{lines}WorkingDirectory=/\nRestart=always\nRestartSec=5\nRestartPreventExitStatus=75\n"
-        f"KillMode=mixed\nStandardOutput=append:{log}\nStandardError=append:{log}\n\n"
+        f"KillMode=process\nStandardOutput=append:{log}\nStandardError=append:{log}\n\n"
         "[Install]\nWantedBy=default.target\n"
     )
 

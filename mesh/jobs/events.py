@@ -9,8 +9,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder
-from mesh.jobs.spec import JobSpec
 from mesh.jobs.values import Wanted
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from msgspec import Struct, json
 from msgspec.structs import asdict
 
+from mesh.core.job import Format, NotifySpec
 from mesh.core.notify import Moment
-from mesh.jobs.spec import Format, NotifySpec
 from mesh.jobs.values import Job, State
 
 NOTICE_TIMEOUT_S = 10.0

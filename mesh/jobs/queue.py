@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from mesh.jobs.spec import MachinesSpec
+from mesh.core.job import MachinesSpec
 from mesh.jobs.values import Job, Stage, State
 
 USAGE_HALF_LIFE_S = 7 * 86400.0

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Raw, Struct
 
 from mesh.core.errors import MeshError
+from mesh.core.job import JobSpec
 from mesh.jobs.coding import decode, encode
 from mesh.jobs.events import FromPeople
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.sockets import connect, socket_path
-from mesh.jobs.spec import JobSpec
 from mesh.jobs.values import Row
 
 ANSWER_TIMEOUT_S = 60.0

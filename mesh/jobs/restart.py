@@ -6,9 +6,9 @@ import hashlib
 
 from msgspec import Struct
 
+from mesh.core.job import UNLIMITED, RestartOn, RestartSpec
 from mesh.core.outcome import EXIT_BUSY, EXIT_LOST, EXIT_PREPARE, EXIT_TIMEOUT, Cause
 from mesh.jobs.events import RunEnded
-from mesh.jobs.spec import UNLIMITED, RestartOn, RestartSpec
 from mesh.jobs.values import Job, State
 
 STEADY_RUN_S = 600.0  # an attempt that ran this long begins a new series of back-offs

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy import delete as sql_delete
 
 from mesh.core.errors import MeshError
+from mesh.core.job import JobSpec
 from mesh.jobs import tables
 from mesh.jobs.coding import decode, decode_events, decode_job, decode_jobs, encode
 from mesh.jobs.database import Database, open_database
@@ -24,7 +25,6 @@ from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import aged
 from mesh.jobs.reading import FINAL, Selection
-from mesh.jobs.spec import JobSpec
 from mesh.jobs.values import Job, OpenOrder, State, row_of
 
 

@@ -6,8 +6,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder, Order
-from mesh.jobs.spec import JobSpec
 
 
 class State(Enum):

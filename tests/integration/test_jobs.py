@@ -67,6 +67,15 @@ def test_the_steward_belongs_to_nobody_and_is_alone(desk: Desk) -> None:
     assert desk.mesh("serve", "status").status == 125
 
 
+def test_ranks_have_the_users_own_python_path(desk: Desk) -> None:
+    desk.home.environ["PYTHONPATH"] += ":/of/the/user"
+    job = desk.submit("machines: local:1\nrun: echo $PYTHONPATH; env | grep -c MESH_PYTHONPATH\n")
+    desk.mesh("job", "wait", str(job))
+    path, left = desk.output(job).decode().splitlines()
+    assert path.startswith(f"{desk.home.environ['PYTHONPATH']}:{desk.home.path}/.mesh/")  # the agent adds its own
+    assert left == "0"
+
+
 def test_a_failure_has_the_status_of_its_rank(desk: Desk) -> None:
     job = desk.submit("machines: local:2\nrun: '[ $RANK = 0 ] || exit 7; sleep 60'\n")
     assert desk.mesh("job", "wait", str(job)).status == 7
@@ -321,6 +330,36 @@ def test_a_list_that_watches_shows_each_change(desk: Desk) -> None:
     assert watching.returncode == 130
     assert seen[-1] == "succeeded"
     assert desk.show(job)["state"] == "succeeded"
+
+
+def test_a_list_on_a_terminal_is_painted_in_place(desk: Desk) -> None:
+    job = desk.submit("machines: local:1\nrun: sleep 3\n")
+    with desk.home.terminal("job", "list", "--watch") as terminal:
+        terminal.expect(b"\x1b[H")
+        terminal.expect(b"running")
+        terminal.expect(b"train  succeeded")
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+    assert desk.show(job)["state"] == "succeeded"
+
+
+def test_the_steward_as_a_systemd_unit(desk: Desk) -> None:
+    done = desk.mesh("serve", "install")
+    assert done.status == 0, done.err
+    unit = desk.home.path / ".config/systemd/user/mesh-serve.service"
+    assert f"wrote {unit}; now run:" in done.err
+    assert done.out.decode().splitlines() == [
+        "systemctl --user daemon-reload",
+        "systemctl --user enable --now mesh-serve.service",
+        "loginctl enable-linger",
+    ]
+    text = unit.read_text()
+    assert re.search(r"^ExecStart=\S*python\S* -m mesh serve$", text, re.MULTILINE)
+    assert "Restart=always\n" in text
+    assert "KillMode=process\n" in text
+    assert "disable" in desk.mesh("serve", "uninstall").out.decode()
+    assert not unit.exists()
+    assert desk.mesh("serve", "uninstall").status == 2
 
 
 # ---- stores that cannot be used

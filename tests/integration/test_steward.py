@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.core.errors import MeshError
+from mesh.core.job import NotifySpec
 from mesh.core.notify import Moment
 from mesh.jobs import requests
 from mesh.jobs.children import Children
@@ -29,7 +30,6 @@ from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection, rows
 from mesh.jobs.requests import rows_of, serving_pid
 from mesh.jobs.sockets import connect, listen, socket_path
-from mesh.jobs.spec import NotifySpec
 from mesh.jobs.starting import ensure, may_start
 from mesh.jobs.store import open_store
 from mesh.jobs.values import Row, Wanted

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from mesh.core.job import JobSpec
 from mesh.jobs.place import StorePlace
-from mesh.jobs.spec import JobSpec
 from mesh.jobs.store import Store, open_store
 from mesh.jobs.values import Job, Stage, State
 from tests.jobs_world import PLAN, ROOT, Host, job_spec, overlaps

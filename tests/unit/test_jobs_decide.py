@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mesh.core.job import JobSpec
 from mesh.jobs.decide import decide, is_news, looks, wake_at
 from mesh.jobs.events import Intended, NotAsked
 from mesh.jobs.fold import fold, fold_all
 from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Start
 from mesh.jobs.restart import backoff
-from mesh.jobs.spec import JobSpec
 from mesh.jobs.values import Phase, Stage, State, row_of
 from tests.job_histories import EVENTS, History, job_spec, prefixes
 

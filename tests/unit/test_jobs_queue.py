@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import pytest
 
+from mesh.core.job import Candidate, MachinesSpec
 from mesh.jobs.queue import (
     STARVATION_LIMIT_S,
     USAGE_HALF_LIFE_S,
@@ -22,7 +23,6 @@ from mesh.jobs.queue import (
     hold_of,
     next_jobs,
 )
-from mesh.jobs.spec import Candidate, MachinesSpec
 from mesh.jobs.values import State
 from tests.job_histories import History, job_spec
 

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.job import ArraySpec, Format, JobSpec, NotifySpec
 from mesh.core.notify import Moment
 from mesh.jobs import database, events, place, reading
 from mesh.jobs.coding import decode, encode
@@ -27,7 +28,6 @@ from mesh.jobs.interfaces import Request
 from mesh.jobs.leases import LeaseLost
 from mesh.jobs.notices import News, Notice, notices, send
 from mesh.jobs.place import StorePlace, store_place
-from mesh.jobs.spec import ArraySpec, Format, JobSpec, NotifySpec
 from mesh.jobs.store import Store, open_store
 from mesh.jobs.values import Row, State, Wanted
 from tests.job_histories import History, job_spec
