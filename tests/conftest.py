@@ -298,5 +298,17 @@ def plain_pod(home: Home, session_plain_lab: PlainLab) -> Home:
     return home
 
 
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with uv and py-rattler, from PyPI. Without an index these tests are skipped."""
+    directory = tmp_path_factory.mktemp("tools")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), "uv", "py-rattler"]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"uv and py-rattler cannot be had: {done.stderr.splitlines()[-1]}")
+    directory.chmod(0o755)
+    return directory
+
+
 Run = Callable[..., Done]
 Environ = Mapping[str, str]

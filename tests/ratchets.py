@@ -23,6 +23,7 @@ FUNCTION_LINES = 60
 PARAMETERS = 6
 PUBLIC_PARAMETERS = 12  # of a function of mesh.api; at most PUBLIC_EXCEPTIONS functions have more
 PUBLIC_EXCEPTIONS = 3
+WIRE = ("mesh.agent", "mesh.protocol", "mesh.remote")
 MESSAGE_WORDS = 3  # a string constant of at least this many words counts as text for people
 
 # First words that forbid themselves in docstrings, comments and messages, as they hide the actor.
@@ -267,6 +268,26 @@ def anys(all_modules: Modules) -> Iterator[str]:
                 yield module.at(node)
 
 
+def _near_the_wire(all_modules: Modules) -> Modules:
+    """The modules that make, send or read messages."""
+    return {name: one for name, one in all_modules.items() if name.startswith(WIRE)}
+
+
+def anys_near_the_wire(all_modules: Modules) -> Iterator[str]:
+    yield from anys(_near_the_wire(all_modules))
+
+
+def computed_attributes(all_modules: Modules) -> Iterator[str]:
+    """Attributes found by a name that is made at run time, as a dispatch by the type of a message would."""
+    for module in _near_the_wire(all_modules).values():
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(), *_]):
+                    pass
+                case ast.Call(func=ast.Name(id="getattr")):
+                    yield module.at(node)
+
+
 COUNTERS: Mapping[str, Callable[[Modules], Iterator[str]]] = {
     "texts that begin with a word that hides the actor": hidden_actors,
     "texts in which a machine has a verb of people": peoples_verbs,
@@ -277,6 +298,8 @@ COUNTERS: Mapping[str, Callable[[Modules], Iterator[str]]] = {
     "modules in a circle": circles,
     "module names in strings": modules_in_strings,
     "Any": anys,
+    "Any in agent, protocol and remote": anys_near_the_wire,
+    "attributes by computed names in agent, protocol and remote": computed_attributes,
 }
 
 

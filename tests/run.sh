@@ -22,6 +22,15 @@ need ps procps
 need tcsh tcsh
 need fish fish
 need tmux tmux
+need rclone rclone
+need fusermount3 fuse3
+# The container engines of tests/engines.py are only unpacked. These are the libraries that they need.
+need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }
+PATH=$PATH:/sbin:/usr/sbin
+need_library libgpgme.so.11 libgpgme11
+need_library libsubid.so.4 libsubid4
+need_library libdevmapper.so.1.02.1 libdevmapper1.02.1
+need_library libseccomp.so.2 libseccomp2
 [ ${#missing[@]} = 0 ] || packages "${missing[@]}" || true
 
 extras=dev,docs

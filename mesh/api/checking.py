@@ -13,9 +13,12 @@ from mesh.api.choosing import choose_cluster, make_spec, project_here
 from mesh.app.assemble import placed
 from mesh.app.carriers import carrier_of
 from mesh.app.owner import Owners
+from mesh.config.project import Project
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster, place_ranks
 from mesh.core.errors import UsageError
+from mesh.core.module import NO_PREPARATION, Conda, Docker, Preparation
+from mesh.core.module import Python as PythonEnvironment
 from mesh.core.run import Kind, PrerunEntry, RunSpec
 from mesh.engine.question import Question
 
@@ -67,7 +70,7 @@ def check(
     wanted = Wanted(
         project=spec.project,
         env=spec.groups[0].env,
-        venv=activated(project.prerun),
+        venv=_environment(project),
         devices=found.devices if is_shared else (),
         lock=is_shared,
         paths=tuple(dict.fromkeys(paths)),
@@ -82,6 +85,7 @@ def check(
 def vetted(
     spec: RunSpec,
     cluster: Cluster,
+    preparation: Preparation = NO_PREPARATION,
     *,
     paths: Sequence[str] = (),
     programs: Sequence[str] = (),
@@ -110,10 +114,12 @@ def vetted(
         steps=carrier_of(cluster).steps,
         hints=carrier_of(cluster).hints,
     )
-    return Vetted(Supervisor(spec, placement), Checkup(placement, wanted, new_key(), Owners().is_dead), placement)
+    return Vetted(
+        Supervisor(spec, placement, preparation), Checkup(placement, wanted, new_key(), Owners().is_dead), placement
+    )
 
 
-def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
+def numbered(spec: RunSpec, cluster: Cluster, preparation: Preparation = NO_PREPARATION) -> Vetted | None:
     """Return the decider of a run that first asks hosts for their own numbers; None if their source has none."""
     if spec.kind is not Kind.RUN or not any(host.slice_index >= 0 for host in cluster.hosts):
         return None
@@ -122,7 +128,17 @@ def numbered(spec: RunSpec, cluster: Cluster) -> Vetted | None:
     from mesh.engine.supervisor import Supervisor
 
     placement = placed(spec, cluster)
-    return Vetted(Supervisor(spec, placement), Numbers(placement), placement)
+    return Vetted(Supervisor(spec, placement, preparation), Numbers(placement), placement)
+
+
+def _environment(project: Project) -> str | None:
+    """Return the virtual environment of the command; "": none; None: this client cannot name it."""
+    for _, description in project.modules.descriptions:
+        if isinstance(description, PythonEnvironment):
+            return description.path
+        if isinstance(description, Docker | Conda):
+            return None
+    return activated(project.prerun)
 
 
 def activated(prerun: Sequence[PrerunEntry]) -> str | None:

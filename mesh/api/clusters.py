@@ -56,6 +56,16 @@ def cluster_names(clusters_file: str = "") -> list[str]:
     return [LOCAL, *cluster_file(clusters_file).clusters]
 
 
+def host_names(cluster: str = "", clusters_file: str = "") -> list[str]:
+    """Return the hosts of a cluster, or of all (""), as cluster.yaml lists them. Raises UsageError.
+
+    No source is asked for hosts that the file does not list.
+    """
+    found = cluster_file(clusters_file).clusters
+    chosen = [one for name, one in found.items() if cluster in ("", name)]
+    return list(dict.fromkeys(host.name for one in chosen for host in one.hosts))
+
+
 def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list[str]:
     """Return the command line of a shell on the first host of a selector: ``pod:3``, ``pod``. Raises UsageError.
 

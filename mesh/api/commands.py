@@ -14,10 +14,11 @@ from mesh.api.choosing import (
     make_spec,
     project_here,
 )
-from mesh.api.running import Listener, OnEvent, run_on
+from mesh.api.running import Beside, Listener, OnEvent, run_on
 from mesh.api.streaming import EventStream as EventStream
-from mesh.app.assemble import Parts, launch, placed
+from mesh.app.assemble import Parts, launch, new_run_id, placed
 from mesh.app.carriers import carrier_of
+from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
 from mesh.app.secrets import secrets_of
 from mesh.config.project import FILE, check_workspace
@@ -78,8 +79,31 @@ def run(
         typed=typed,
     )
     listener = Listener(on_event) if on_event else None
-    notify = project_here().notify
-    return run_on(found, spec, showing, check_first=options.check, listener=listener, notify=notify)
+    return _run(found, spec, showing, options, listener)
+
+
+def _run(
+    cluster: Cluster,
+    spec: RunSpec,
+    showing: Showing,
+    options: Options,
+    listener: Listener | None,
+    *,
+    is_run: bool = True,
+) -> RunResult:
+    """Run it. is_run: with the modules and notifications of the project"""
+    if not is_run:
+        return run_on(cluster, spec, showing, check_first=options.check, listener=listener)
+    project = project_here()
+    spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
+    return run_on(
+        cluster,
+        spec,
+        showing,
+        check_first=options.check,
+        listener=listener,
+        beside=Beside(notify=project.notify, preparation=preparation),
+    )
 
 
 def _run_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
@@ -123,7 +147,7 @@ def exec(  # noqa: A001  (the command's name)
         typed=typed,
     )
     listener = Listener(on_event) if on_event else None
-    return run_on(found, spec, showing, check_first=options.check, listener=listener)
+    return _run(found, spec, showing, options, listener, is_run=False)
 
 
 def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_file: str) -> tuple[Cluster, RunSpec]:
@@ -161,10 +185,9 @@ def stream(
     """
     found, spec = (_run_spec if sync else _exec_spec)(command, cluster, options, clusters_file)
     showing = Showing(output=output, quiet=quiet)
-    notify = project_here().notify if sync else ()
 
     def start(listener: Listener) -> RunResult:
-        return run_on(found, spec, showing, check_first=options.check, listener=listener, notify=notify)
+        return _run(found, spec, showing, options, listener, is_run=sync)
 
     return EventStream(start)
 
@@ -237,15 +260,19 @@ def setup(
     cluster: str,
     options: Options = DEFAULTS,
     force: bool = False,
+    undo: bool = False,
     clusters_file: str = "",
     json: bool = False,
     quiet: bool = False,
     look: Look = PLAIN,
 ) -> RunResult:
-    """Run the ``commands:`` of mesh.yaml on every host; a host stops at its first command that fails.
+    """Run the ``commands:`` of mesh.yaml on every host, then set up its modules on hosts that lack them.
 
-    force: also those that ``unless`` would skip
-    Rank i of the result is host i; what it printed is in logs/setup-HOST.log. Raises UsageError.
+    A host stops at its first command that fails; modules are set up once all commands have succeeded.
+    force: also commands that ``unless`` would skip, and modules that are in place
+    undo: run no command, and undo what modules have set up, the last one first
+    Rank i of the result is host i; what it printed is in logs/setup-HOST.log and logs/MODULE-HOST.log.
+    Raises UsageError.
     """
     if options.nproc != 1 or options.launcher or options.stdin != "none":
         hint = "leave out nproc, launcher and stdin"
@@ -254,18 +281,21 @@ def setup(
     if not project.named:
         hint = "`mesh init` writes one; its `commands:` are what a setup runs"
         raise UsageError(f"{project.workspace / FILE}: there is no such file, here or above", hint=hint)
-    spec = make_spec(project, options, ())
-    spec = replace(
-        spec,
-        kind=Kind.SETUP,
-        commands=project.commands,
-        force=force,
-        rules=replace(spec.rules, keep_going=True),
-        sync=False,
-        lock=carrier_of(found).locks,
-        prerun=(),
+    showing, modules = Showing(json=json, quiet=quiet, look=look), project.modules.descriptions
+    spec = replace(make_spec(project, options, ()), lock=carrier_of(found).locks, prerun=(), force=force)
+    if undo and not modules:
+        raise UsageError(f"{project.path}: names no modules, so that there is nothing to undo")
+    if not undo and (project.commands or not modules):
+        rules = replace(spec.rules, keep_going=True)
+        result = run_on(
+            found, replace(spec, kind=Kind.SETUP, commands=project.commands, rules=rules, sync=False), showing
+        )
+        if result.exit_code or not modules:
+            return result
+    spec, preparation = preparation_of(
+        replace(spec, run=new_run_id(), kind=Kind.MODULES, sync=not undo), found, modules, undo=undo
     )
-    return run_on(found, spec, Showing(json=json, quiet=quiet, look=look))
+    return run_on(found, spec, showing, beside=Beside(preparation=preparation))
 
 
 def plan(

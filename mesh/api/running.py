@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.checking import numbered, vetted
@@ -13,6 +14,7 @@ from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
 from mesh.core.events import Event, Stream
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.notify import Notification
 from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
@@ -59,6 +61,13 @@ class Listener:
     def close(self) -> None: ...
 
 
+class Beside(Struct, frozen=True, kw_only=True):
+    """Parts of a project that stand beside the spec of a run."""
+
+    notify: tuple[Notification, ...] = ()  # sent at the end
+    preparation: Preparation = NO_PREPARATION  # of the hosts, by modules
+
+
 def run_on(
     cluster: Cluster,
     spec: RunSpec,
@@ -66,21 +75,22 @@ def run_on(
     *,
     check_first: bool = False,
     listener: Listener | None = None,
-    notify: tuple[Notification, ...] = (),
+    beside: Beside = Beside(),  # noqa: B008
 ) -> RunResult:
     """Run it to its end, in a run directory.
 
     check_first: see before if every host is fit for it
-    notify: sent at the end
+    beside: what the project has beside the run itself
     listener: gets all events; an error of its function is raised once the run has ended
     """
     if any(group.nproc == AUTO for group in spec.groups):
         from mesh.api.inquiries import count_gpus
 
         spec = spec.with_nproc(count_gpus(cluster, quiet=showing.quiet))
-    decider = vetted(spec, cluster) if check_first else numbered(spec, cluster)
+    preparation = beside.preparation
+    decider = vetted(spec, cluster, preparation) if check_first else numbered(spec, cluster, preparation)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
-    parts = replace(parts, notify=notify)
+    parts = replace(parts, notify=beside.notify, preparation=preparation)
     if listener is not None:
         parts = replace(parts, sinks=(listener,), started=listener.attach)
     outcome, placement, store = launch(parts)

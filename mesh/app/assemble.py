@@ -19,6 +19,7 @@ from mesh.app.screen import Conclusion, Screen, Showing, Summary
 from mesh.app.secrets import secrets_of, unknown, unmasked_notice
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import UsageError
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.notify import Notification
 from mesh.core.outcome import Outcome
 from mesh.core.paths import runs_directory
@@ -62,6 +63,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     showing: Showing
     sinks: tuple[Sink, ...] = ()  # beside the screen and the run directory
     decider: Decider | None = None  # None: the Supervisor of a run
+    preparation: Preparation = NO_PREPARATION  # of the hosts, by modules
     attaching: Attaching | None = None  # the run goes on by itself, and is not started
     landing: Callable[[int], Destination] | None = None  # for files that are pulled from the host of a rank
     summary: Summary | None = None  # the last lines, where the run is not kept
@@ -133,7 +135,8 @@ def assemble(parts: Parts, files: contextlib.ExitStack) -> Assembled:
         placement=placement,
         backend=kept or carrier.open(cluster, means),
         local=_local(parts, screen, passwords, files, store),
-        decider=parts.decider or Supervisor(spec, placement),
+        decider=parts.decider or Supervisor(spec, placement, parts.preparation),
+        preparation=parts.preparation,
     )
     sinks = [*([store] if store else ()), *shown, *parts.sinks]
     return Assembled(parts, Launcher(run, sinks), screen, store, passwords, kept)

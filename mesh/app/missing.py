@@ -12,8 +12,21 @@ from mesh.core.errors import MeshError
 from mesh.core.events import PrepareFailed
 from mesh.core.outcome import Outcome
 from mesh.core.run import Kind, RunSpec
+from mesh.core.typed import Typed
 from mesh.verdict.facts import FILE_MISSING, missing_path
 from mesh.verdict.verdict import Failure, Verdict
+
+
+def naming(verdict: Verdict | None, typed: Typed | None) -> Verdict | None:
+    """Return the verdict with advice that names the cluster as it was typed."""
+    if verdict is None or typed is None:
+        return verdict
+    found = {}
+    for name, failure in (("first", verdict.first), ("root", verdict.root)):
+        if isinstance(failure, Failure) and failure.fact:
+            fact = replace(failure.fact, advice=typed.filled(failure.fact.advice))
+            found[name] = replace(failure, fact=fact)
+    return replace(verdict, **found)
 
 
 def advised(verdict: Verdict | None, spec: RunSpec) -> Verdict | None:
@@ -30,13 +43,19 @@ def advised(verdict: Verdict | None, spec: RunSpec) -> Verdict | None:
 
 def in_mesh_yaml(outcome: Outcome, spec: RunSpec) -> Outcome:
     """Return the outcome with the entries of prerun that failed named by their place in mesh.yaml."""
-    places = {f" in {entry.run!r}": f"prerun[{number}] of mesh.yaml" for number, entry in enumerate(spec.prerun)}
+    entries = [entry for entry in spec.prerun if not entry.module]
+    places = {f" in {entry.run!r}": f"prerun[{number}] of mesh.yaml" for number, entry in enumerate(entries)}
+    modules = {f" in {entry.run!r}": entry.module for entry in spec.prerun if entry.module}
 
     def named(failure: PrepareFailed) -> PrepareFailed:
+        if failure.step != "prerun":
+            return failure
+        for end, module in modules.items():
+            if failure.message.endswith(end):
+                reason = failure.message.removesuffix(end)
+                return replace(failure, message=f"{module}: the environment could not be entered ({reason})")
         place = next((place for end, place in places.items() if failure.message.endswith(end)), "")
-        return (
-            replace(failure, message=f"{place}: {failure.message}") if place and failure.step == "prerun" else failure
-        )
+        return replace(failure, message=f"{place}: {failure.message}") if place else failure
 
     return replace(outcome, failures=tuple(map(named, outcome.failures)))
 

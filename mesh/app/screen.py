@@ -169,22 +169,23 @@ class Screen:
             terminal.say(text, is_good=not outcome.unclean)
 
     def _lines(self, ended: Conclusion) -> Sequence[str]:
-        from mesh.screen.summary import run_summary, setup_summary, sync_summary
+        from mesh.screen.summary import modules_summary, run_summary, setup_summary, sync_summary, with_cluster
 
-        outcome, placement, store = ended.outcome, self._placement, ended.store
+        placement, store, typed = self._placement, ended.store, self._showing.typed
+        outcome = with_cluster(ended.outcome, typed)
         if self._spec.kind is Kind.SYNC:
-            return sync_summary(outcome, placement, self._showing.typed)
+            return sync_summary(outcome, placement, typed)
         # After a failure of what goes on there was no run to attach to, which is an error.
         if store is None or (outcome.goes_on and outcome.failures):
             return []
+        if self._spec.kind is Kind.MODULES:
+            return modules_summary(outcome, placement, self._spec, store.logs)
         if self._spec.kind is Kind.SETUP:
             return setup_summary(outcome, placement, self._cluster.name, store.set_up, store.logs)
-        from mesh.app.missing import advised, in_mesh_yaml
+        from mesh.app.missing import advised, in_mesh_yaml, naming
 
-        logs, verdict = ended.logs or store.logs, advised(ended.verdict, self._spec)
-        return run_summary(
-            in_mesh_yaml(outcome, self._spec), placement, verdict, store.prepared, logs, self._showing.typed
-        )
+        logs, verdict = ended.logs or store.logs, naming(advised(ended.verdict, self._spec), typed)
+        return run_summary(in_mesh_yaml(outcome, self._spec), placement, verdict, store.prepared, logs, typed)
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -215,6 +216,7 @@ def _terminal(spec: RunSpec, placement: Placement, showing: Showing) -> Terminal
         stacks=spec.stacks_on_timeout or spec.rules.hang_watch > 0,
         host_grace=spec.rules.host_grace,
         title=spec.told,
+        undo=spec.undo,
         typed=showing.typed,
     )
     return TerminalSink(placement, style_of(replace(showing, output=mode), spec, is_cut=True), streams, about)

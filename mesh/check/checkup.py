@@ -47,6 +47,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
             for name, looks in (
                 ("lock", self.lock),
                 ("users", self.lock),
+                ("modules", False),  # only hosts where some have left a mount
                 ("worker", False),  # only hosts of a TPU
                 ("versions", self.venv is not None),
                 ("path", self.paths),
@@ -143,6 +144,8 @@ def host(facts: Facts, clock: float, wanted: Wanted, is_dead: Callable[[Owner], 
         _devices(facts.devices),
         _logout(facts.ends_with, facts.user),
     ]
+    if facts.modules:
+        found.append(ok("modules", "; ".join(facts.modules)))
     if wanted.lock:
         found += [_lock(facts.lock, is_dead), _users(facts, clock)]
     return found + [_program(name, told, wanted.program_hint) for name, told in facts.programs.items()]

@@ -99,14 +99,16 @@ def _show_detached(result: api.RunResult) -> None:
     examples=(
         ("mesh setup pod", "the `commands:` of mesh.yaml, on every host"),
         ("mesh setup --force pod:3", "one host, and what `unless` would skip too"),
+        ("mesh setup --undo pod", "remove keys, mounts and environments that modules have set up"),
     ),
 )
 def setup(given: Given) -> int:
-    """Run the `commands:` of mesh.yaml on every host."""
+    """Run the `commands:` of mesh.yaml on every host, then its modules."""
     result = api.setup(
         cluster=given[o.CLUSTER],
         options=given.options(),
         force=given[o.FORCE],
+        undo=given[o.UNDO],
         clusters_file=given[o.CLUSTERS],
         json=given[o.JSON],
         look=given.look(),

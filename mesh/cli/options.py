@@ -252,7 +252,8 @@ LIST = switch("list", ("push",), FILES, "list what would be sent, biggest first;
 EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether PATH is sent")
 WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
-FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip")
+FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
+UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and run no command")
 
 WAIT = Option(
     "wait",

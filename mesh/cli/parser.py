@@ -15,9 +15,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from mesh.cli.command import COMMANDS, Command, Takes
 from mesh.cli.option import OTHER, AnyOption
-from mesh.cli.options import LAUNCHER, Given, options_of
+from mesh.cli.options import CLUSTER, LAUNCHER, Given, options_of
 from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
@@ -108,6 +110,7 @@ def _given(command: Command, options: list[str], words: list[str], typed: Typed)
             continue
         found = values[option.name]
         read[option.name] = functools.reduce(option.joined, found) if option.joined else found
+    typed = replace(typed, cluster=as_utf8(str(read.get(CLUSTER.name, ""))))
     return Given(command.name, read, [as_utf8(word) for word in words], typed)
 
 

@@ -10,7 +10,7 @@ from mesh import __version__
 # Each makes its functions commands; the help lists them in this order.
 from mesh.cli import execution, inspection, jobs, others, runs, serve, shells  # noqa: F401
 from mesh.cli.command import COMMANDS, FAMILIES, Command, first_words, verbs_of
-from mesh.cli.completion import ASK, candidates
+from mesh.cli.completion import ASK, DESCRIBE, candidates, lines
 from mesh.cli.options import CLUSTER, RUN, WAIT, Given
 from mesh.cli.parser import HELP, HelpWanted, Parser, parse, width
 from mesh.cli.speech import complain, show, use_color, without_value
@@ -48,6 +48,9 @@ def status(arguments: Sequence[str]) -> int:
     if name == ASK:
         show(candidates(rest))
         return 0
+    if name == DESCRIBE:
+        show(lines(rest))
+        return 0
     if name in FAMILIES:
         if not rest or rest[0] in HELP:
             show(family_overview(name))
@@ -78,6 +81,10 @@ def carry_out(command: Command, given: Given) -> int:
     except AmbiguousRun as error:
         if given.typed and (command_line := given.typed.with_word(given[RUN] or given[CLUSTER], error.newest)):
             error.hint = command_line
+        raise
+    except MeshError as error:
+        if given.typed:
+            error.hint = given.typed.filled(error.hint)
         raise
 
 

@@ -18,6 +18,7 @@ COMMAND_WIDTH = 60  # characters of a command
 HEALTHY_ROWS = 8  # healthy hosts that a long table shows
 RUN_COLUMNS = ("run", "cluster", "owner", "age", "hosts", "ranks", "state", "devices", "command")
 RUN_DROPPED = ("devices", "owner", "ranks", "hosts", "cluster", "age")  # in a narrow terminal, the first one first
+MODULES = "modules"  # the finding about what modules have left on hosts; no column of its own
 CELL_WIDTH = 16  # characters of a cell; longer texts stand below the table
 
 
@@ -36,7 +37,8 @@ def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = N
     A column where there is nothing to see is only named.
     width: of a row, 0: unlimited; where that is too little, columns stand below each other; paint: None: no colours
     """
-    names = list(dict.fromkeys(finding.name for report in reports for finding in report.findings))
+    findings = [finding for report in reports for finding in report.findings if finding.name != MODULES]
+    names = list(dict.fromkeys(finding.name for finding in findings))
     cells = {report.host: {name: _cell(report, name) for name in names} for report in reports}
     hidden = any(cell == SHORT["unknown"] for row in cells.values() for cell in row.values())
     looked_at = [name for name in names if any(row[name] != SHORT["unknown"] for row in cells.values())]
@@ -52,10 +54,24 @@ def table(reports: Sequence[HostReport], width: int = 0, paint: Paint | None = N
     if dull:
         where = " elsewhere" if hidden else " everywhere" if len(reports) > 1 else ""
         yield f"ok{where}: {', '.join(dull)}"
+    yield from _set_up(reports)
     from mesh.core.findings import explain
 
     for lines in explain({report.host: report.findings for report in reports}):
         yield from ("", *lines)
+
+
+def _set_up(reports: Sequence[HostReport]) -> Iterator[str]:
+    """Yield a line for each thing that modules have left on hosts on purpose."""
+    from mesh.core.ranks import few
+
+    hosts: dict[str, list[str]] = {}
+    for report in reports:
+        for finding in report.findings:
+            if finding.name == MODULES:
+                hosts.setdefault(finding.told, []).append(report.host)
+    for told, names in hosts.items():
+        yield f"set up by modules on {few(names)}: {told} (`mesh setup --undo` removes it)"
 
 
 def _parts(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
@@ -74,9 +90,9 @@ def _parts(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]
 
 
 def _painted(cell: str, paint: Paint) -> str:
-    if cell == SHORT["failed"]:
+    if cell.startswith(SHORT["failed"]):
         return paint.bad(cell)
-    if cell == SHORT["warning"]:
+    if cell.startswith(SHORT["warning"]):
         return paint.warning(cell)
     return paint.good(cell) if cell == SHORT["ok"] else cell
 
@@ -224,8 +240,10 @@ def age(seconds: float) -> str:
 
 
 def _cell(report: HostReport, name: str) -> str:
-    """Return the text of a cell: the worst verdict of a column."""
+    """Return the text of a cell: the worst verdict of a column, and what was found if that is short."""
     found = [finding for finding in report.findings if finding.name == name]
     worst = next((v for v in ("failed", "warning", "unknown") if any(one.verdict.value == v for one in found)), "ok")
-    told = found[0].told if len(found) == 1 and worst == "ok" else ""
-    return told if 0 < len(told) <= CELL_WIDTH else SHORT[worst]
+    told = found[0].told if len(found) == 1 and worst != "unknown" else ""
+    if not 0 < len(told) <= CELL_WIDTH:
+        return SHORT[worst]
+    return told if worst == "ok" else f"{SHORT[worst]}: {told}"

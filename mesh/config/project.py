@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config import yamlfile
+from mesh.config.modules import SECTIONS, Modules, is_environment, read_modules
 from mesh.config.notify import read_notify
 from mesh.config.yamlfile import Problems
 from mesh.core.errors import UsageError
@@ -23,7 +24,8 @@ FILE = "mesh.yaml"
 _TIMES = ("grace", "hang_watch")
 KEYS = (
     *("commands", "ignore", "include_git", "prerun", "env", "pass", "secret"),
-    *("workspace", "default", *_TIMES, "spool", "logs", "notify"),
+    *("workspace", "default", *_TIMES, "spool", "logs", "notify", "modules"),
+    *SECTIONS,
 )
 COMMAND_KEYS = ("run", "unless", "sudo")
 ENTRY_KEYS = ("run", "inputs")
@@ -61,6 +63,13 @@ prerun:
 # Variables for every rank; they win over those that mesh sets.
 env:
   # JAX_PLATFORMS: cpu
+
+# The environment of the command: uv, venv, conda or docker (docs/environments.md). With `env:` as above, write its
+# section instead, as `uv: {}` or `docker: {image: IMAGE}`.
+# env: uv
+
+# What prepares the hosts before that: keys between them, buckets.
+# modules: [ssh, gcsfuse]
 
 # Variables of yours to hand on, by pattern.
 pass:
@@ -107,6 +116,7 @@ class Project(Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()  # patterns of local variables to hand on
     secret: tuple[str, ...] = ()  # the same, and the values are masked
     notify: tuple[Notification, ...] = ()  # at the end of a run
+    modules: Modules = Modules()  # of hosts, and the environment of the command
     grace: float = DEFAULT_GRACE  # seconds
     hang_watch: float | None = None  # seconds; None: not in the file
     spool: int = DEFAULT_SPOOL  # bytes
@@ -140,18 +150,21 @@ def _read(path: Path) -> Project:
         key: yamlfile.texts(keys[key][1], key, problems, "a list") if key in keys else ()
         for key in ("ignore", "pass", "secret")
     }
+    workspace = _workspace(path, keys, problems)
+    modules = read_modules(keys, workspace, problems)
     project = Project(
-        workspace=_workspace(path, keys, problems),
+        workspace=workspace,
         named=True,
         commands=_commands(keys, problems),
-        ignore=lists["ignore"],
-        ignore_places=_places(path, keys, problems),
+        ignore=(*lists["ignore"], *modules.unsent),
+        ignore_places=(*_places(path, keys, problems), *(str(path) for _ in modules.unsent)),
         include_git="include_git" in keys and yamlfile.flag(keys["include_git"][1], "include_git", problems),
         prerun=_prerun(keys, problems),
         env=_env(keys, problems),
         passed=lists["pass"],
         secret=lists["secret"],
         notify=read_notify(keys["notify"][1], problems) if "notify" in keys else (),
+        modules=modules,
         grace=_time(keys, "grace", DEFAULT_GRACE, problems) or 0.0,
         hang_watch=_time(keys, "hang_watch", None, problems),
         spool=_size(keys, "spool", DEFAULT_SPOOL, problems),
@@ -282,7 +295,7 @@ def _workspace(path: Path, keys: Mapping[str, tuple[Node, Node]], problems: Prob
 
 
 def _env(keys: Mapping[str, tuple[Node, Node]], problems: Problems) -> dict[str, str]:
-    if "env" not in keys or yamlfile.found(keys["env"][1]) == "nothing":
+    if "env" not in keys or yamlfile.found(keys["env"][1]) == "nothing" or is_environment(keys["env"][1]):
         return {}
     env = {}
     for name, (key, value) in yamlfile.mapping(keys["env"][1], "env", problems, "variables, NAME: VALUE").items():

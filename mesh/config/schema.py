@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, notify, project, readers, tpu, ways
+from mesh.config import clusters, modules, notify, project, readers, tpu, ways
 from mesh.config.hosts import USER
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
 
@@ -78,6 +78,37 @@ NOTIFY_SHAPES: Mapping[str, Schema] = {
 }
 
 
+def section_shapes() -> dict[str, Schema]:
+    """Return the shape of the section of each module."""
+    shapes: dict[str, Schema] = {
+        **dict.fromkeys((*modules.DOCKER_KEYS, *modules.PYTHON_KEYS, *modules.CONDA_KEYS, *modules.MOUNT_KEYS), SCALAR),
+        **dict.fromkeys((*modules.SSH_KEYS, *modules.IDENTITY_KEYS), SCALAR),
+        **dict.fromkeys(("mounts", "mount_dirs", "env_vars", "flags"), texts()),
+        **dict.fromkeys(("manage", "accept_tos"), FLAG),
+        "engine": {"enum": list(modules.ENGINES)},
+    }
+    cache = {key: FLAG if key in modules.CACHE_FLAGS else SCALAR for key in modules.CACHE_KEYS}
+    shapes["cache"] = keyed(modules.CACHE_KEYS, cache)
+    shapes["extra_mounts"] = items(keyed(modules.MOUNT_KEYS, shapes))
+    shapes["identities"] = items(keyed(modules.IDENTITY_KEYS, shapes, ["private_key"]))
+    python = keyed(modules.PYTHON_KEYS, shapes)
+    return {
+        "ssh": about("keys by which the hosts reach each other", any_of(keyed(modules.SSH_KEYS, shapes), NOTHING)),
+        "gcsfuse": about("buckets that are mounted on every host", keyed(modules.GCSFUSE_KEYS, shapes)),
+        "uv": about("the environment of the command, by uv", any_of(python, NOTHING)),
+        "venv": about("the environment of the command, by venv and pip", any_of(python, NOTHING)),
+        "conda": about("the environment of the command, by conda", keyed(modules.CONDA_KEYS, shapes)),
+        "docker": about("the image of the command", keyed(modules.DOCKER_KEYS, {**shapes, "env": texts()}, ["image"])),
+    }
+
+
+def environment_schema() -> Schema:
+    """Return the shape of ``env:`` where it names an environment."""
+    sections: dict[str, Schema] = {name: {"type": "object"} for name in modules.ENVIRONMENTS}
+    alone: Schema = {**keyed(modules.ENVIRONMENTS, sections), "minProperties": 1, "maxProperties": 1}
+    return any_of({"enum": list(modules.ENVIRONMENTS)}, alone)
+
+
 def project_shapes() -> dict[str, Schema]:
     """Return the shape of each key of mesh.yaml."""
     command = any_of(TEXT, keyed(project.COMMAND_KEYS, COMMAND_SHAPES, ["run"]))
@@ -95,7 +126,12 @@ def project_shapes() -> dict[str, Schema]:
         "ignore": about("files that are not sent, by git's rules", texts()),
         "include_git": about("send .git as well", FLAG),
         "prerun": about("before each run, in one bash session per host", any_of(items(entry), NOTHING)),
-        "env": about("variables for every rank", any_of(variables, NOTHING)),
+        "env": about(
+            "variables for every rank, or its environment: uv, venv, conda, docker",
+            any_of(variables, environment_schema(), NOTHING),
+        ),
+        "modules": about("what prepares hosts, in order", any_of(items({"enum": list(modules.SECTIONS)}), NOTHING)),
+        **section_shapes(),
         "pass": about("patterns of your variables that ranks get", texts()),
         "secret": about("patterns of your variables that ranks get, with masked values", texts()),
         "notify": about("at the end of a run", any_of(notification, items(notification), NOTHING)),

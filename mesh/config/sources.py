@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from yaml.nodes import MappingNode, Node, SequenceNode
 
 from mesh.config import clusters, yamlfile
 from mesh.config.clusters import ClusterFile, find_cluster
+from mesh.config.modules import SECTIONS
 from mesh.config.places import clusters_place
 from mesh.config.project import FILE, Project
 from mesh.config.settings import (
@@ -46,6 +49,15 @@ def file_setting(flag: str, environ: Mapping[str, str]) -> Setting:
     return Setting(name="clusters", value=str(path), place=place or DEFAULT)
 
 
+def _section(project: Project, name: str) -> str:
+    """Return the keys of a module's section in one line; "" where there is none."""
+    described = dict(project.modules.descriptions).get(name)
+    if described is None:
+        return ""
+    values = {key: value for key, value in to_builtins(described).items() if value}
+    return json.dumps(values)[1:-1] or "by default"
+
+
 Shown: TypeAlias = Callable[[Project], str]
 # Keys with rows of their own are not here: env, default, grace and hang_watch.
 PROJECT_VALUES: Mapping[str, Shown] = {
@@ -58,6 +70,8 @@ PROJECT_VALUES: Mapping[str, Shown] = {
     "workspace": lambda project: str(project.workspace),
     "spool": lambda project: _bytes(project.spool),
     "logs": lambda project: _bytes(project.logs),
+    "modules": lambda project: ", ".join(name for name, _ in project.modules.descriptions),
+    **{name: partial(_section, name=name) for name in SECTIONS},
     "notify": lambda project: _joined(map(_notification, project.notify)),
 }
 

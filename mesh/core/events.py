@@ -23,12 +23,13 @@ OOM_NEAR = "the kernel has killed a process there for lack of memory"
 
 
 class Stream(Enum):
-    """The source of bytes: a rank's two outputs, the steps before the ranks start, or a host's setup."""
+    """The source of bytes: a rank's two outputs, prerun, a host's setup, or the steps of its modules."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
     PRERUN = "prerun"
     SETUP = "setup"
+    MODULE = "module"
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -152,8 +153,8 @@ class Ready(HostEvent, frozen=True, kw_only=True):
 class PrepareFailed(HostEvent, frozen=True, kw_only=True):
     """The host cannot take part; no rank will start on any host."""
 
-    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "prerun", "command", "start" or
-    # "agent".
+    # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "module", "prerun", "command",
+    # "start" or "agent".
     step: str
     message: str
     hint: str = ""

@@ -37,7 +37,7 @@ Findings = Mapping[int, list[Finding]]  # by node
 # In their order in output; the last two only if they are asked for.
 NAMES = (
     *("reachable", "host key", "login", "python3", "bash", "home", "disk", "memory", "clock", "name", "lock", "users"),
-    *("worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
+    *("modules", "worker", "devices", "logout", "versions", "network", "master port", "path", "program"),
 )
 
 

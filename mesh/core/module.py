@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from mesh.core.cluster import Host
 from mesh.core.errors import MeshError
+from mesh.core.events import HostEvent
 
 DEFAULT_STEP_TIMEOUT_S = 1800.0
 FACT_BYTES = 65536  # the most that one step reports
@@ -20,7 +21,9 @@ class Docker(Struct, frozen=True, kw_only=True):
     """An image whose containers run the command: ``docker:`` in mesh.yaml."""
 
     image: str
-    mounts: tuple[str, ...] = ()  # A or A:B or A:B:OPTIONS; ``~`` is the host's home, relative paths are in the workspace
+    mounts: tuple[
+        str, ...
+    ] = ()  # A or A:B or A:B:OPTIONS; ``~`` is the host's home, relative paths are in the workspace
     env: tuple[str, ...] = ()  # NAME=VALUE, or NAME for one that the ranks have
     workdir: str = ""  # in the container; "": the workspace, at its path on the host
     flags: tuple[str, ...] = ()  # more words for ``docker run``
@@ -95,8 +98,9 @@ class HostFile(Struct, frozen=True, kw_only=True):
 class Step(Struct, frozen=True, kw_only=True):
     """An action of a module on one host. Texts are for bash, with every value quoted.
 
-    Each text runs in the workspace, with the variables of the host's first rank but MESH_RUN_ID, with MESH_SETUP=1, and with
-    MESH_MODULES: a directory of the host for marks of modules. Processes that a step leaves stay after the run.
+    Each text runs in the workspace, with the variables of the host's first rank. MESH_RUN_ID is not among them, and
+    MESH_SETUP is 1. MESH_MODULES is a directory of the host for marks of modules. MESH_FORCE is 1 where a step in
+    place is applied again, else empty. Processes that a step leaves stay after the run.
     What ``check`` writes to descriptor 3 is the fact that the step reports: see ``Module.join``.
     """
 
@@ -106,7 +110,7 @@ class Step(Struct, frozen=True, kw_only=True):
     undo: str = ""  # removes what apply made and nothing else; "": there is nothing to undo
     sudo: bool = False  # apply and undo run as root; check never does
     timeout: float = DEFAULT_STEP_TIMEOUT_S  # seconds, of each of the three texts
-    files: tuple[HostFile, ...] = ()  # there before apply and undo run
+    files: tuple[HostFile, ...] = ()  # there before apply runs
 
 
 class Module(Protocol):
@@ -139,3 +143,41 @@ class Environment(Module, Protocol):
 
         words: the command for execve; env: names of the variables that mesh and the user set; run: the run's id
         """
+
+
+class Preparation(Struct, frozen=True, kw_only=True):
+    """All modules of a run, and what is to be done with them."""
+
+    modules: tuple[Module, ...] = ()  # in order; the environment is one of them
+    environment: Environment | None = None  # None: the command runs as it is
+    undo: bool = False  # undo the steps of all modules, the last one first
+
+    def steps(self, hosts: Sequence[Host], node: int) -> tuple[Step, ...]:
+        """Return the steps of a host in the order in which they are carried out."""
+        steps = [step for module in self.modules for step in module.steps(hosts, node)]
+        return tuple(reversed(steps) if self.undo else steps)
+
+    def wrapped(self, words: Sequence[str], env: Sequence[str] = (), run: str = "") -> tuple[str, ...]:
+        """Return a command inside the environment. env, run: as in Environment.wrap"""
+        return tuple(self.environment.wrap(words, env, run) if self.environment and words else words)
+
+
+NO_PREPARATION = Preparation()
+
+
+# ---- events
+
+
+class ModuleStep(HostEvent, frozen=True, kw_only=True, tag="module"):
+    """The host carries out a step of a module."""
+
+    module: str
+    step: int  # index in the steps that the host was sent together
+    state: str  # "check", or "apply" once it is not in place; "apply" also where it is undone
+
+
+class Applied(HostEvent, frozen=True, kw_only=True):
+    """The host has carried out all steps of modules that it was sent."""
+
+    facts: tuple[str, ...]  # the report of each step
+    applied: tuple[int, ...]  # the steps that were not in place

@@ -54,6 +54,7 @@ class Kind(Enum):
     SETUP = "setup"
     SYNC = "sync"  # of the workspace, and nothing else
     PULL = "pull"  # files from the hosts
+    MODULES = "modules"  # modules alone, set up or undone
 
 
 class SetupCommand(Struct, frozen=True, kw_only=True):
@@ -65,12 +66,13 @@ class SetupCommand(Struct, frozen=True, kw_only=True):
 
 
 class PrerunEntry(Struct, frozen=True, kw_only=True):
-    """An entry of ``prerun:`` in mesh.yaml."""
+    """An entry of ``prerun:`` in mesh.yaml, or the text that enters the environment of a module."""
 
     run: str  # shell text
     # Paths and patterns, relative to the workspace: the entry is skipped where it last succeeded with the same text and
     # the same contents of these; (): it always runs.
     inputs: tuple[str, ...] = ()
+    module: str = ""  # whose environment it enters; its text may hold values of variables, and is never written down
 
     @property
     def told(self) -> str:
@@ -79,7 +81,7 @@ class PrerunEntry(Struct, frozen=True, kw_only=True):
         >>> PrerunEntry(run="uv venv &&\\n  uv sync").told
         '"uv venv && uv sync"'
         """
-        line = " ".join(self.run.split())
+        line = self.module or " ".join(self.run.split())
         return f'"{line}"' if len(line) <= ENTRY_CHARACTERS else f'"{line[: ENTRY_CHARACTERS - 3]}..."'
 
 
@@ -140,7 +142,9 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
-    force: bool = False  # run also what ``unless`` or ``inputs`` would skip
+    force: bool = False  # run also what ``unless`` or ``inputs`` would skip, and apply modules that are in place
+    modules: tuple[str, ...] = ()  # names of those that prepare the hosts
+    undo: bool = False  # they are undone
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
     as_is: bool = False  # the workspace is a snapshot: all of it is sent, and no ignore file is read
@@ -197,7 +201,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     @property
     def is_announced(self) -> bool:
         """True if hosts announce the run to their other Unix users."""
-        return self.kind in (Kind.RUN, Kind.SETUP) and (self.lock or self.share)
+        return self.kind in (Kind.RUN, Kind.SETUP, Kind.MODULES) and (self.lock or self.share)
 
     def with_nproc(self, nproc: int) -> RunSpec:
         """Return the spec with another number of processes on each host of every group."""
@@ -219,6 +223,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         """Return the spec as JSON has it, without the values of variables, which may be secrets."""
         written: dict[str, object] = to_builtins(self, enc_hook=str)
         written["groups"] = [{**to_builtins(group), "env": sorted(group.env)} for group in self.groups]
+        written["prerun"] = [{**to_builtins(entry), "run": "" if entry.module else entry.run} for entry in self.prerun]
         written["wait"] = None if math.isinf(self.wait) else self.wait  # JSON has no infinity
         return written
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 EXCLUDE = "--exclude"
+PLACEHOLDER = "CLUSTER"  # in advice, for the cluster of the command that failed
 # Words that only a shell understands.
 SHELL_BUILTINS = ("alias", "cd", "eval", "exec", "export", "for", "if", "set", "source", "ulimit", "unset", "while")
 SHELL_OPERATORS = ("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>", "&>")
@@ -29,6 +30,7 @@ class Typed(Struct, frozen=True, kw_only=True):
     before: tuple[str, ...]  # the program, the name of the task, its options and the cluster
     command: tuple[str, ...]  # the words of the user's command
     task: int = 1  # the index in ``before`` of the task's name
+    cluster: str = ""  # as it was typed; "": it was not
 
     def without(self, hosts: Sequence[str]) -> str:
         """Return the same command line for all but these hosts, quoted for a shell.
@@ -67,6 +69,14 @@ class Typed(Struct, frozen=True, kw_only=True):
         """
         begin = self.task + 1
         return shlex.join([*self.before[:begin], flag, *self.before[begin:], *self.command])
+
+    def filled(self, advice: str) -> str:
+        """Return advice with the cluster in the place of the word CLUSTER.
+
+        >>> Typed(before=("mesh", "run", "a b"), command=("true",), cluster="a b").filled("mesh ps CLUSTER")
+        "mesh ps 'a b'"
+        """
+        return advice.replace(PLACEHOLDER, shlex.quote(self.cluster)) if self.cluster else advice
 
     def with_program(self, program: str) -> str:
         """Return the same command line with another program as the first word of the command."""

@@ -69,6 +69,8 @@ class Dispatcher:
                 session.beat()  # how far it is decides how the workspace is packed
                 locked = self._facts.locked[node]
                 self._courier.begin(node, session, locked.tree, is_bare=locked.is_bare)
+            case orders.Apply(node=node, steps=steps, undo=undo):
+                session.apply(self._finds(node), steps, undo=undo, force=spec.force)
             case orders.Prepare(node=node):
                 session.prepare(prepare_request(self._run, node, self._finds(node)), library_of(self._run))
             case orders.Start(node=node) if spec.commands:
@@ -102,9 +104,11 @@ class Dispatcher:
     def _start(self, node: int, session: Session) -> None:
         spec, facts = self._run.spec, self._facts
         env = {**self._environment(node), **facts.interfaces[node]}
-        command = host_command(spec, self._run.placement, node, env)
+        ranks = self.ranks(node)
+        names = sorted(set(env).union(*(rank.env for rank in ranks)))
+        command = self._run.preparation.wrapped(host_command(spec, self._run.placement, node, env), names, spec.run)
         finds = self._finds(node) if facts.connected[node].is_preparing else None
-        session.start(command, self.ranks(node), finds=finds, detach=spec.detach)
+        session.start(command, ranks, finds=finds, detach=spec.detach)
 
     def _introduce(self, session: Session, port: int) -> None:
         self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)

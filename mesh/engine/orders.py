@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mesh.core.events import EndOrdered, Event
+from mesh.core.module import Step
 from mesh.protocol.questions import Question
 
 
@@ -36,6 +37,13 @@ class Unlock(HostOrder, frozen=True, kw_only=True):
 
 class Sync(HostOrder, frozen=True, kw_only=True):
     """Send the workspace."""
+
+
+class Apply(HostOrder, frozen=True, kw_only=True):
+    """Carry out steps of modules, or undo them."""
+
+    steps: tuple[Step, ...]
+    undo: bool = False
 
 
 class Prepare(HostOrder, frozen=True, kw_only=True):

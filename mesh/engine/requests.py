@@ -46,14 +46,14 @@ def begin_request(run: Run, node: int) -> Begin:
 
 def prepare_request(run: Run, node: int, finds: Finds) -> Prepare:
     """Return the request to prepare a host. finds: the environment of prerun, which is the first rank's"""
-    spec = run.spec
+    spec, program = run.spec, host_program(run.spec, run.placement, node)
     return Prepare(
         finds=finds,
         prerun=[PrerunEntry(run=entry.run, inputs=entry.inputs) for entry in spec.prerun],
         force=spec.force,
         claim=spec.claim,
         evict=spec.evict,
-        program=host_program(spec, run.placement, node),
+        program=run.preparation.wrapped([program])[0] if program else "",
     )
 
 

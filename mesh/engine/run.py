@@ -11,6 +11,7 @@ from mesh.core.cluster import Cluster, Placement
 from mesh.core.events import Event, Stream
 from mesh.core.interfaces import Backend
 from mesh.core.masking import Secrets
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.outcome import Outcome
 from mesh.core.pull import Destination
 from mesh.core.run import RunSpec
@@ -70,3 +71,4 @@ class Run(Struct, frozen=True, kw_only=True):
     backend: Backend
     local: Local
     decider: Decider
+    preparation: Preparation = NO_PREPARATION

@@ -20,6 +20,7 @@ from .kinds import (
     SPAN,
     STATUS,
     TEXT,
+    TEXTS,
     TIME,
     TRUTH,
     Wrong,
@@ -43,9 +44,9 @@ ANSWER_BYTES = 16 << 20  # of the header of ``answer``: stacks, or all detached 
 LACKS_BYTES = 16 << 20  # of what a host lacks, beyond what the workspace explains
 NOTICE_S_MAX = 1e6
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")  # variables that name a network interface
-STEPS = ("lock", "home", "port", "sync", "interface", "devices", "prerun", "start", "agent", "pull")
+STEPS = ("lock", "home", "port", "sync", "interface", "devices", "module", "prerun", "start", "agent", "pull")
 STREAMS = ("stdout", "stderr")  # of a rank
-STREAM = word(*STREAMS, "prerun", "setup")
+STREAM = word(*STREAMS, "prerun", "setup", "module")
 LOGIN_END = word("", "login", "logins")  # the end of which ends the processes of a detached run there
 
 
@@ -243,9 +244,28 @@ class Ended(End, name="ended"):
 
 
 class Step(AgentMessage, name="step"):
-    """Reports that a command of a setup begins."""
+    """Reports that a command of a setup, or a step of a module, begins."""
 
     number: int = field(RANK)
+
+
+class Applying(AgentMessage, name="applying"):
+    """Reports that a step of a module is applied, or undone, and not just checked."""
+
+    step: int = field(RANK)
+
+
+class WantsFiles(AgentMessage, name="wants-files"):
+    """Asks for the files of the step that is to be applied."""
+
+    step: int = field(RANK)
+
+
+class Applied(AgentMessage, name="applied"):
+    """Reports that all steps of modules are done."""
+
+    facts: Sequence[str] = field(TEXTS)  # the report of each step
+    applied: Sequence[int] = field(listed(RANK))  # the steps that were not just checked
 
 
 class WantsPassword(AgentMessage, name="wants-password"):
@@ -340,6 +360,6 @@ class Answer(AgentMessage, name="answer"):
 
 ANSWERS: Table[AgentMessage] = Table(
     *(Hello, Locked, Busy, Lacks, OtherTree, Serving, Unfetched, Synced, Decided, Ready, Failed, Started, Output),
-    *(LeftOut, Taken, Exited, Ended, Step, WantsPassword, AsksPassword, Notice, Stopped, Clear, Gone, Beat),
-    *(NoSocket, Attached, NoAgent, Detached, StaysAttached, Introduced, Piece, Answer),
+    *(LeftOut, Taken, Exited, Ended, Step, Applying, WantsFiles, Applied, WantsPassword, AsksPassword, Notice),
+    *(Stopped, Clear, Gone, Beat, NoSocket, Attached, NoAgent, Detached, StaysAttached, Introduced, Piece, Answer),
 )

@@ -371,3 +371,4 @@ class Facts(Record):
     worker: Worker | None = field(nullable(record(Worker)))
     paths: Mapping[str, Failure | PathAbsent | PathPresent] = field(mapping(A_PATH))
     programs: Mapping[str, Failure | ProgramPlace] = field(mapping(PROGRAM))
+    modules: Sequence[str] = field(LINES, default=())  # that stay after runs: mounts

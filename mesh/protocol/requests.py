@@ -80,6 +80,25 @@ class SetupCommand(Record):
     sudo: bool = field(TRUTH)  # it may ask for a password
 
 
+class HostFile(Record):
+    """A file that a step finds on the host. Its bytes come in ``step-file`` once the agent asks for them."""
+
+    path: str = field(TEXT)  # absolute, or with a leading ``~/``
+    mode: int = field(integer(0, 0o7777))
+
+
+class Step(Record):
+    """A step of a module: shell texts that check, apply and undo."""
+
+    module: str = field(NAME)
+    check: str = field(TEXT)  # exit status 0: nothing is to be done; "": apply always
+    apply: str = field(TEXT)
+    undo: str = field(TEXT)  # "": there is nothing to undo
+    sudo: bool = field(TRUTH)  # apply and undo as root; they may ask for a password
+    timeout: float = field(SECONDS)  # of each text
+    files: Sequence[HostFile] = field(listed(record(HostFile)))
+
+
 class Loss(Record):
     """The lost host, where that ends a run."""
 
@@ -136,6 +155,23 @@ class Fetch(Request, name="fetch"):
 
 class Settled(Request, name="settled"):
     """Has the host drop its pack, because no other host needs it any more."""
+
+
+class Apply(Request, name="apply"):
+    """Has the host carry out steps of modules, which end before prerun begins."""
+
+    finds: Finds = field(record(Finds))
+    steps: Sequence[Step] = field(listed(record(Step)))
+    undo: bool = field(TRUTH)  # undo all steps
+    force: bool = field(TRUTH)  # apply also steps whose check succeeds
+
+
+class StepFile(Request, name="step-file", data_bytes=PIECE_BYTES):
+    """Carries a piece of a file for the step that is to be applied."""
+
+    step: int = field(RANK)
+    file: int = field(RANK)  # index in the files of the step
+    last: bool = field(TRUTH)  # the last piece of this file
 
 
 class Prepare(Request, name="prepare", data_bytes=PIECE_BYTES):
@@ -242,6 +278,6 @@ class Over(Request, name="over"):
 
 # All but questions, which few agents are asked.
 COMMON: Table[Request] = Table(
-    *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Prepare, Start, Setup, Detach, Introduce, Password),
-    *(Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
+    *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Apply, StepFile, Prepare, Start, Setup, Detach),
+    *(Introduce, Password, Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
 )

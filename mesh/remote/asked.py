@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Container, Mapping, Sequence
 
 from mesh.core.events import Stream
+from mesh.core.module import Step
 from mesh.core.run import SetupCommand
 from mesh.core.text import one_line
 from mesh.protocol import answers
@@ -14,8 +15,8 @@ from mesh.protocol.first import Begin
 from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import Message
 from mesh.protocol.questions import Pull, Question
-from mesh.protocol.requests import Introduce, Lock, Prepare
-from mesh.remote.sudo import SetupSteps
+from mesh.protocol.requests import Apply, Introduce, Lock, Prepare
+from mesh.remote.sudo import SudoSteps
 
 RANK_STREAMS = (Stream.STDOUT, Stream.STDERR)
 
@@ -37,7 +38,9 @@ class Asked:
         self._ranks: Container[int] = ()  # of this host
         self._running: set[int] = set()  # ranks whose end was not received
         self._commands: Sequence[SetupCommand] = ()
-        self._steps = SetupSteps()
+        self._steps = SudoSteps()
+        self._modules: Sequence[Step] = ()  # steps of modules that the host was sent last
+        self._applying = -1  # the step that is applied now, whose files may be asked for; -1: none
         self._streams: Mapping[str, Stream] = {}  # of the ranks
         self._given: Counter[int] = Counter()  # bytes of stdin that a rank has not taken
         self._questions: deque[tuple[Question[object], bool]] = deque()  # and whether they came with bytes
@@ -74,10 +77,17 @@ class Asked:
         self._ranks, self._running = frozenset(ranks), set(ranks)
         self._streams = {stream.value: stream for stream in RANK_STREAMS}
 
+    def apply(self, steps: Sequence[Step]) -> None:
+        """Note steps of modules, which the host carries out now."""
+        self._modules = steps
+        self._steps = SudoSteps(tuple(step.sudo for step in steps))
+        self._applying = -1
+        self.note(Apply)
+
     def setup(self, rank: int, commands: Sequence[SetupCommand]) -> None:
         self._ranks, self._running, self._commands = frozenset((rank,)), {rank}, commands
         self._streams = {Stream.SETUP.value: Stream.SETUP}
-        self._steps = SetupSteps(commands)
+        self._steps = SudoSteps(tuple(command.sudo for command in commands))
 
     def may_have_password(self, step: int) -> bool:
         """Return True if the command of a setup that asked for the password still waits for it; for one answer."""
@@ -108,8 +118,12 @@ class Asked:
 
     @property
     def step(self) -> int:
-        """Return the number of the setup's command that runs; -1: none has begun."""
+        """Return the number of the setup's command, or the module's step, that runs; -1: none has begun."""
         return self._steps.step
+
+    def module(self, number: int) -> str:
+        """Return the module of a step; "" where a setup runs commands."""
+        return self._modules[number].module if self._waiting[Apply] else ""
 
     def stream(self, message: answers.Output | answers.LeftOut, first_rank: int) -> tuple[int, Stream]:
         """Return the rank and the stream of output. Raises FrameError.
@@ -120,6 +134,10 @@ class Asked:
             if not self._entries:
                 raise FrameError(f"{message.NAME}: stream: there is no prerun")
             return first_rank, Stream.PRERUN
+        if message.stream == Stream.MODULE.value:
+            if not self._modules:
+                raise FrameError(f"{message.NAME}: stream: there is no module")
+            return first_rank, Stream.MODULE
         if message.stream not in self._streams:
             raise FrameError(f"{message.NAME}: stream: unexpected {message.stream!r}")
         self._check_rank(message, message.rank)
@@ -176,6 +194,18 @@ class Asked:
                     self._given[rank] -= count
             case answers.Step(number=number):
                 self._steps.begin(number)
+            case answers.Applying(step=step):
+                self._check_step(message, step)
+                self._applying = step
+            case answers.WantsFiles(step=step):
+                if step != self._applying or not self._modules[step].files:
+                    raise FrameError(f"wants-files: step: unexpected {step}")
+                self._applying = -1  # it gets them once
+            case answers.Applied(facts=facts, applied=applied):
+                self._answered(message, Apply)
+                self._steps.end()
+                if len(facts) != len(self._modules) or any(step >= len(facts) for step in applied):
+                    raise FrameError(f"applied: facts: expected {len(self._modules)}, found {len(facts)}")
             case answers.WantsPassword():
                 self._steps.expect_question()
             case answers.AsksPassword():
@@ -193,6 +223,10 @@ class Asked:
                 raise FrameError(f"exited: rank: {message.rank} had ended before")
             self._running.discard(message.rank)
             self._steps.end()
+
+    def _check_step(self, message: Message, step: int) -> None:
+        if not self._waiting[Apply] or step != self._steps.step:
+            raise FrameError(f"{message.NAME}: step: unexpected {step}")
 
     def _check_rank(self, message: Message, rank: int) -> None:
         if rank not in self._ranks:

@@ -9,6 +9,7 @@ from msgspec import convert
 
 from mesh.core import events
 from mesh.core.events import HostEvent
+from mesh.core.module import Applied
 from mesh.protocol import answers
 from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import Message
@@ -72,6 +73,8 @@ def _once_a_run(message: Message, now: float, node: int, offset: float) -> HostE
             return events.Busy(time=now, node=node, owner=line, is_brief=owner.watch, is_other_user=owner.other_user)
         case answers.Decided(entry=entry, why=why, missing=missing):
             return events.PrerunDecided(time=now, node=node, entry=entry, why=why, missing=tuple(missing))
+        case answers.Applied(facts=facts, applied=applied):
+            return Applied(time=now, node=node, facts=tuple(facts), applied=tuple(applied))
         case answers.Ready(interfaces=interfaces, status=status, nearest=nearest):
             return events.Ready(time=now, node=node, interfaces=interfaces, status=status, nearest=nearest)
         case answers.Failed(signal=number):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mesh.core.events import EndOrdered
 from mesh.core.interfaces import Channel
+from mesh.core.module import Step
 from mesh.core.run import SetupCommand
 from mesh.protocol import requests
 from mesh.protocol.answers import LACKS_BYTES, Lacks
@@ -29,6 +30,8 @@ class Requests:
         self._data_bytes = dict(sizes)
         self._may_come_back = False  # the agent listens for another channel
         self.round_trip = float("inf")  # seconds, of the fastest beat
+        self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
+        self._steps: Sequence[Step] = ()  # of modules, which the host carries out
 
     @property
     def sent(self) -> int:
@@ -117,6 +120,35 @@ class Requests:
         """Prepare the host. library: the source of the module ``meshrun`` for programs there; b"": none"""
         self._asked.prepare(len(prepare.prerun))
         self._sender.send(encode(prepare, library))
+
+    def apply(self, finds: Finds, steps: Sequence[Step], *, undo: bool, force: bool) -> None:
+        """Have the host carry out steps of modules; it answers with Applied.
+
+        undo: undo them all; force: apply also those whose check succeeds
+        """
+        self._steps = steps
+        self._asked.apply(steps)
+        listed = [
+            requests.Step(
+                module=step.module,
+                check=step.check,
+                apply=step.apply,
+                undo=step.undo,
+                sudo=step.sudo,
+                timeout=step.timeout,
+                files=[requests.HostFile(path=file.path, mode=file.mode) for file in step.files],
+            )
+            for step in steps
+        ]
+        self._sender.send(encode(requests.Apply(finds=finds, steps=listed, undo=undo, force=force)))
+
+    def send_files(self, number: int) -> None:
+        """Send the files of a step that is to be applied."""
+        for index, file in enumerate(self._steps[number].files):
+            message = requests.StepFile(step=number, file=index, last=False)
+            frames = pieces(message, file.data) or [(message, b"")]
+            frames[-1] = message.replaced(last=True), frames[-1][1]
+            self._sender.send_pieces(self.attempt, self.round_trip, frames)
 
     def start(
         self, argv: Sequence[str], ranks: Sequence[RankStart], *, finds: Finds | None = None, detach: bool = False
@@ -213,3 +245,10 @@ class Requests:
     def _send(self, message: Message) -> None:
         """Send a message that may get lost with the channel."""
         self._sender.send(encode(message))
+
+    def _set_clock(self, now: float, *, sent: float, there: float) -> None:
+        """Take the other clock from the beat with the shortest round trip."""
+        round_trip = now - sent
+        if 0 <= round_trip < self.round_trip:
+            self.round_trip = round_trip
+            self._offset = there - (sent + round_trip / 2)

@@ -23,6 +23,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.interfaces import Channel, NoAgent
+from mesh.core.module import ModuleStep
 from mesh.core.text import one_line
 from mesh.protocol import answers
 from mesh.protocol.answers import ANSWERS, Lacks, Owner
@@ -91,7 +92,6 @@ class Session(Requests):
         self._first_rank = first_rank
         self._streams: dict[tuple[object, object], tuple[int, Stream]] = {}  # of which there was output, as it is named
         self._is_greeted = False  # a message has come from a program of our version
-        self._offset = 0.0  # the host's clock minus ours, in seconds; from the fastest beat
         self._cgroup = ""  # where the run's processes are there, in case that its agent is killed
         self._over = False  # the last event was posted, or is about to be
         self._why = ""  # the last channel ended
@@ -203,8 +203,7 @@ class Session(Requests):
                     if not greeted:
                         continue
                 # Before memory is taken for what comes.
-                is_long = self._asked.awaits_answer
-                decoder.header_bytes = ANSWER_BYTES if is_long else HEADER_BYTES
+                decoder.header_bytes = ANSWER_BYTES if self._asked.awaits_answer else HEADER_BYTES
                 frames = decoder.feed(chunk)
                 for (header, data), end in zip(frames, decoder.ends, strict=True):
                     self.place = begin + end
@@ -309,8 +308,10 @@ class Session(Requests):
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
             case answers.Taken(rank=rank, bytes=count):
                 self._callbacks.taken(rank, count)
-            case answers.Step():
-                pass  # _asked has noted the commands that it allows
+            case answers.Step() | answers.Applying():
+                yield from self._module_step(message)
+            case answers.WantsFiles(step=number):
+                self.send_files(number)
             case answers.AsksPassword():
                 yield AsksPassword(time=time.time(), node=self.node, step=self._asked.step)
             case answers.Attached(orders=orders):
@@ -333,6 +334,12 @@ class Session(Requests):
     def _event_of(self, message: Message, data: bytes) -> Event:
         limit = self._data_bytes.get(Lacks.NAME, 0)
         return event_of(message, data, node=self.node, sent=self.sent, lacks_bytes=limit, offset=self._offset)
+
+    def _module_step(self, message: answers.Step | answers.Applying) -> Iterator[ModuleStep]:
+        """Yield the event of a module's step; a command of a setup has none."""
+        number, state = (message.number, "check") if isinstance(message, answers.Step) else (message.step, "apply")
+        if module := self._asked.module(number):
+            yield ModuleStep(time=time.time(), node=self.node, module=module, step=number, state=state)
 
     def _connected(self, hello: answers.Hello) -> Connected:
         now = time.time()
@@ -391,10 +398,3 @@ class Session(Requests):
         self._why_hung_up = ""
         self._sender.attach(confirmed)
         self.acknowledge(self.place, now=True)
-
-    def _set_clock(self, now: float, *, sent: float, there: float) -> None:
-        """Take the other clock from the beat with the shortest round trip."""
-        round_trip = now - sent
-        if 0 <= round_trip < self.round_trip:
-            self.round_trip = round_trip
-            self._offset = there - (sent + round_trip / 2)

@@ -28,6 +28,7 @@ from mesh.core.events import (
     Stream,
 )
 from mesh.core.masking import after
+from mesh.core.module import ModuleStep
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over
@@ -45,6 +46,7 @@ from mesh.rundir.layout import (
     rank_and_stream,
 )
 from mesh.rundir.logfile import Gap, LogFile, Shelf
+from mesh.rundir.modulelogs import ModuleLogs
 from mesh.rundir.records import UNFETCHED
 from mesh.rundir.resuming import Left
 from mesh.verdict.verdict import Verdict, make_verdict
@@ -88,6 +90,7 @@ class StoreSink:
         self._index_shares = max(1, count // 4)
         self._shelf = Shelf(spec.rules.logs, count + self._index_shares, self._failed)
         self._logs: dict[int, LogFile] = {}  # by their number
+        self._modules = ModuleLogs(self.logs, placement, self._shelf)
         self._changed: dict[int, LogFile] = {}  # those with output that waits
         self._waiting, self._flush_at = 0, 0.0
         self._index = LogFile(self.logs / INDEX, self._shelf, weight=self._index_shares, unit=RECORD.size)
@@ -126,8 +129,13 @@ class StoreSink:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Output):
-            self._output(event)
+            if event.stream is Stream.MODULE:
+                self._modules.add(event.node, event.data)
+            else:
+                self._output(event)
             return
+        if isinstance(event, ModuleStep):
+            self._modules.begin(event)
         if isinstance(event, PrerunDecided):
             self._log_prerun(event, f"==> {self._prerun[event.entry].told} {event.told()}\n")
         if isinstance(event, Lost | PrepareFailed) and event.killed_by and self._prerun and not self._started:
@@ -164,6 +172,7 @@ class StoreSink:
                 self._log(started.rank, stream)
         for log in self._logs.values():
             log.make()
+        self._modules.close()
         self._flush()
         for number, log in self._logs.items():
             log.finish()
@@ -287,6 +296,7 @@ class StoreSink:
     def _flush(self) -> None:
         """Write what waits: masks before their logs, and the index last, so that it lists only what is there."""
         self._masks.flush()
+        self._modules.flush()
         for log in self._changed.values():
             log.flush()
         self._end_record()

@@ -12,6 +12,8 @@ from mesh.core.events import Event, Exited, Finished, Gone, Lost, Output, Stream
 from mesh.core.lines import LineCutter, Lines
 from mesh.screen.descriptor import Descriptor, standard
 
+HOST_STREAMS = (Stream.PRERUN, Stream.MODULE)  # which go on when a rank ends
+
 
 class JsonSink:
     """Writes events as they come. A line of any length is written in bounded memory."""
@@ -47,7 +49,7 @@ class JsonSink:
 
     def _end_lines(self, node: int | None = None, rank: int | None = None) -> None:
         for (of_rank, stream), event in self._last.items():
-            if node in (None, event.node) and rank in (None, of_rank) and (rank is None or stream is not Stream.PRERUN):
+            if node in (None, event.node) and rank in (None, of_rank) and (rank is None or stream not in HOST_STREAMS):
                 self._write_lines(self._cutters[of_rank, stream].end(), event)
 
     def _write_lines(self, lines: Lines | None, event: Output) -> None:
@@ -56,6 +58,8 @@ class JsonSink:
         fields: dict[str, Any] = encoding.rank("line", event, self._placement)
         if event.stream is Stream.PRERUN:
             fields["event"] = "prerun"
+        elif event.stream is Stream.MODULE:
+            fields["event"] = "module_output"
         # A setup has one stream for both of its outputs.
         fields["stream"] = "stdout" if event.stream is Stream.SETUP else event.stream.value
         opening = json.dumps(fields)[:-1] + ', "text": "'

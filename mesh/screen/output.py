@@ -68,6 +68,8 @@ class RankOutput:
 
     def handle(self, event: Output, now: float) -> None:
         """Show all that can be shown now; now: seconds on the clock that tick() gets as well."""
+        if event.stream is Stream.MODULE:
+            return  # it is in the logs of modules
         if event.stream is Stream.PRERUN:
             if event.node == 0:  # the other hosts do the same, and their output is in the logs
                 self._lines(replace(event, data=_SCRIPT.sub(b"bash: ", event.data)))

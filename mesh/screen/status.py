@@ -57,7 +57,7 @@ class Status:
     def handle(self, event: Event, now: float) -> None:
         """Note an event."""
         match event:
-            case Output(rank=number, stream=stream, data=data) if stream is not Stream.PRERUN:
+            case Output(rank=number, stream=stream, data=data) if stream not in (Stream.PRERUN, Stream.MODULE):
                 rank = self._ranks[number]
                 rank.spoke = self._heard = now
                 rank.tail = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (rank.tail + data)[-TAIL_BYTES:]

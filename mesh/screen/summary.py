@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from mesh.core.amounts import told_bytes
 from mesh.core.cluster import Placement
 from mesh.core.events import CONNECTING, Lost, NoCommand, PrepareFailed
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause, Outcome
 from mesh.core.pull import NotPulled, Pulled
 from mesh.core.ranks import counted, few, told_ranks
+from mesh.core.run import RunSpec
 from mesh.core.typed import SHELL_BUILTINS, Typed
 from mesh.verdict.verdict import LAST_LINES, Failure, Tail, Verdict, agents_killed_together
 
@@ -85,6 +88,17 @@ def setup_summary(outcome: Outcome, placement: Placement, cluster: str, tail: Ta
         lines += [f"{placement.hosts[lost.node].name}: lost: {lost.reason}" for lost in outcome.lost]
     else:
         lines = _ending(outcome, placement, tail, what="setup")
+    return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
+
+
+def modules_summary(outcome: Outcome, placement: Placement, spec: RunSpec, logs: Path) -> list[str]:
+    """Return the lines for people after modules were set up or undone."""
+    if outcome.cause is Cause.OUTPUT_CLOSED:
+        return []
+    state, hosts = "undone" if spec.undo else "in place", counted(len(placement.hosts), "host")
+    lines = [f"{state} on {hosts}: {', '.join(spec.modules)}"]
+    if outcome.cause is not Cause.COMPLETED:
+        lines = _ending(outcome, placement, lambda node: [], what="setup")
     return [*_fitted(lines, outcome, placement), f"logs: {logs}"]
 
 
@@ -192,7 +206,7 @@ def _ending(
         case Cause.RANK:
             return _no_command(outcome, placement, typed)
         case _:
-            return _failures(outcome, placement, prepared, what)
+            return _failures(outcome, placement, prepared, what, typed)
 
 
 def _why(verdict: Verdict, placement: Placement, outcome: Outcome) -> list[str]:
@@ -244,12 +258,14 @@ def _others(verdict: Verdict) -> list[str]:
     return ["after it: " + "; ".join(parts)] if parts else []
 
 
-def _failures(outcome: Outcome, placement: Placement, prepared: Tail, what: str) -> list[str]:
+def _failures(
+    outcome: Outcome, placement: Placement, prepared: Tail, what: str, typed: Typed | None = None
+) -> list[str]:
     """List the failures that kept the command from being started."""
     begin = f"the {what} could not be started everywhere" if outcome.started else f"the {what} was not started"
     if what == "sync":
         begin = "not every host has the workspace"
-    return [begin, *_grouped(outcome, placement, prepared)]
+    return [begin, *_grouped(outcome, placement, prepared, typed)]
 
 
 def _skipped(outcome: Outcome, placement: Placement) -> list[str]:
@@ -286,10 +302,21 @@ def _no_command(outcome: Outcome, placement: Placement, typed: Typed | None) -> 
     if not names:
         from mesh.verdict.facts import advice_on
 
-        return [first, f"try: {advice_on(outcome.exit_code)}"]
+        return [first, _filled(f"try: {advice_on(outcome.exit_code)}", typed)]
     ((nearest, _),) = names.most_common(1)
     line = f": {typed.with_program(nearest)}" if typed and is_typed else ""
     return [first, f"the nearest name there is {shlex.quote(nearest)}{line}"]
+
+
+def with_cluster(outcome: Outcome, typed: Typed | None) -> Outcome:
+    """Return the outcome with hints that name the cluster as it was typed."""
+    if typed is None:
+        return outcome
+    return replace(outcome, failures=tuple(replace(one, hint=typed.filled(one.hint)) for one in outcome.failures))
+
+
+def _filled(advice: str, typed: Typed | None) -> str:
+    return typed.filled(advice) if typed else advice
 
 
 def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
@@ -305,7 +332,7 @@ def _of_all(placement: Placement, nodes: Sequence[int]) -> str:
     return f"{len(nodes)} of {count} hosts ({few([placement.hosts[node].name for node in nodes])})"
 
 
-def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str]:
+def _grouped(outcome: Outcome, placement: Placement, prepared: Tail, typed: Typed | None = None) -> list[str]:
     """List failures; equal ones of several hosts are one line."""
     groups: dict[tuple[str, str, str], list[PrepareFailed]] = {}
     for failure in outcome.failures:
@@ -319,13 +346,13 @@ def _grouped(outcome: Outcome, placement: Placement, prepared: Tail) -> list[str
         lines += (text if step == "workspace" else f"{who}: {text}").split("\n")
         if step == "prerun":
             said = [_SCRIPT.sub("bash: ", line) for line in prepared(failures[0].node)[-LAST_LINES:]]
-            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in [*said, *_instead(said)]]
+            lines += [f"{INDENT}{line[:QUOTED_CHARACTERS]}" for line in [*said, *_instead(said, typed)]]
         if hint:
             lines += [f"{INDENT}{line}" for line in hint.split("\n")]
     return lines
 
 
-def _instead(said: Sequence[str]) -> Iterator[str]:
+def _instead(said: Sequence[str], typed: Typed | None = None) -> Iterator[str]:
     """Return what to do about a command that the last lines of prerun name as not found.
 
     >>> list(_instead(["bash: sourc: command not found"]))
@@ -340,7 +367,7 @@ def _instead(said: Sequence[str]) -> Iterator[str]:
     if near and near[0] != found.group(1):
         yield f"did you mean {near[0]}?"
     else:
-        yield f"`commands:` in mesh.yaml may install {found.group(1)}: mesh setup CLUSTER"
+        yield _filled(f"`commands:` in mesh.yaml may install {found.group(1)}: mesh setup CLUSTER", typed)
 
 
 def _limited(lines: list[str], most: int) -> list[str]:

@@ -42,6 +42,7 @@ from mesh.screen.descriptor import Descriptor, standard
 from mesh.screen.enter import EnterKey
 from mesh.screen.github import Groups, Literal, error, is_job
 from mesh.screen.live import LiveLines
+from mesh.screen.modules import ModuleLines
 from mesh.screen.notices import Notices
 from mesh.screen.output import RankOutput, Style
 from mesh.screen.progress import Progress
@@ -79,6 +80,7 @@ class About(Struct, frozen=True, kw_only=True):
     stacks: bool = False  # show the stacks that are taken before the end, or while nothing is printed
     host_grace: float = 0.0  # seconds that a host may be silent before it is lost; 0: unknown
     title: str = ""  # the command, for the log of a GitHub job; "": it is no run
+    undo: bool = False  # modules are undone
     typed: Typed | None = None  # the command line of the run, from which lines to paste are made
 
 
@@ -114,6 +116,7 @@ class TerminalSink:
         self._later: collections.deque[tuple[float, Callable[[], None]]] = collections.deque()
         self._began = self._drawn_at = self._said_at = self._looked_at = self._clock()
         self._progress = Progress(placement, self._began) if follows else None
+        self._modules = ModuleLines(placement, about.undo)
         facts = Facts(noun=about.noun, run=about.run, host_grace=about.host_grace)
         self._status = Status(placement, facts, self._paint) if follows else None
         self._steps: Steps | None = None
@@ -145,6 +148,8 @@ class TerminalSink:
         if self._progress and self._progress.handle(event, now):
             self._tell_state(now)
         for line in self._stacks.take(event) if self._stacks else ():
+            self._say(line)
+        for line in self._modules.handle(event, now):
             self._say(line)
         if self._steps and (text := self._steps.handle(event, now)):
             self._say(text)
@@ -314,7 +319,7 @@ class TerminalSink:
         """Show progress and status: in place on a terminal, elsewhere as a line now and then."""
         if self._progress is None or self._status is None:
             return
-        progress = clean(self._progress.line(now))
+        progress = clean(self._modules.line() or self._progress.line(now))
         # The reader of our stdout may write to the same terminal.
         in_place = self._has_status_line
         if self._live.is_possible and (now >= self._drawn_at + REDRAW_S or not progress):

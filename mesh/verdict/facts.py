@@ -111,7 +111,10 @@ _OTHERS = [
         (r"MemoryError\b|std::bad_alloc|[Cc]annot allocate memory|\[Errno 12\]", _OUT_OF_MEMORY),
         (
             r"No space left on device|Disk quota exceeded",
-            _fact("disk full on the host", "mesh exec CLUSTER df -h shows which one; mesh clean finds what mesh keeps"),
+            _fact(
+                "disk full on the host",
+                "mesh exec CLUSTER df -h shows which one; mesh clean CLUSTER finds what mesh keeps",
+            ),
         ),
         # libtpu; the CUDA driver; EBUSY
         (

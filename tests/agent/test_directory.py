@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from mesh.agent import install, version
+from mesh.agent.version import PLACES
+from mesh.backends.command import CommandChannel
 from mesh.core.events import Output, Ready
 from mesh.remote import blob
 from tests.lab import eventually
 
-from .conftest import Open, Run
+from .conftest import PYTHONS, Open, Run
 from .test_ending import is_running
 
+BYTES_OF_A_RUN_MAX = 10_000  # sent to a host that has this version of the agent
 MINE = Path(f"/tmp/mesh-{os.geteuid()}")
 
 
@@ -39,9 +43,11 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.rmtree(own(), ignore_errors=True)
 
 
+@pytest.mark.parametrize("variable", ["", "1"])
 def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
-    fresh: None, opener: Open, any_python: str
+    fresh: None, opener: Open, any_python: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", variable)
     for _ in range(2):
         run = opener(any_python)
         assert isinstance(run.prepare(), Ready)
@@ -50,6 +56,31 @@ def test_the_first_run_unpacks_it_and_the_next_one_imports_compiled_modules(
     assert version.size_of(str(own())) == sum(map(len, blob._sources().values()))
     assert list(own().rglob("*.pyc"))
     assert not list(MINE.glob(install.DRAFT_PREFIX + "*"))
+
+
+def test_a_host_that_has_this_version_gets_at_most_10_kb_in_a_whole_run(
+    fresh: None, opener: Open, any_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    send = CommandChannel.send
+
+    def counted(channel: CommandChannel, data: bytes) -> None:
+        sent.append(len(data))
+        send(channel, data)
+
+    monkeypatch.setattr(CommandChannel, "send", counted)
+    bytes_of_runs = []
+    for _ in range(2):
+        sent.clear()
+        run = opener(any_python)
+        assert isinstance(run.prepare(), Ready)
+        run.start("true")
+        assert run.result().code == 0
+        bytes_of_runs.append(len(shlex.join(blob.start_command(any_python))) + sum(sent))
+    first, second = bytes_of_runs
+    assert first > len(blob.blob())
+    print("bytes of a run", second)
+    assert second <= BYTES_OF_A_RUN_MAX
 
 
 def test_a_damaged_directory_is_replaced(fresh: None, opener: Open, any_python: str) -> None:
@@ -134,10 +165,12 @@ def test_only_a_private_directory_of_this_user_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_the_agent_runs_from_memory_where_no_directory_can_be_made(tmp_path: Path, any_python: str) -> None:
-    """In a mount namespace whose places for temporary files are read-only."""
-    script = 'for place in /tmp /dev/shm /var/tmp; do mount -t tmpfs -o ro none $place || exit 9; done; exec "$@"'
-    command = ["unshare", "-m", "sh", "-c", script, "sh", *blob.start_command(any_python)]
+@pytest.mark.parametrize("disk", ["ro", "size=64k"], ids=["read-only", "full"])
+def test_the_agent_runs_from_memory_where_no_directory_can_be_made(disk: str, any_python: str) -> None:
+    """In a mount namespace whose places for temporary files are read-only, or have no room."""
+    script = f'for place in {" ".join(PLACES)}; do mount -t tmpfs -o {disk} none $place || exit 9; done; exec "$@"'
+    elsewhere = [python for python in PYTHONS.values() if not python.startswith(PLACES)]
+    command = ["unshare", "-m", "sh", "-c", script, "sh", *blob.start_command((elsewhere or [any_python])[0])]
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert agent.stdin is not None
     assert agent.stdout is not None

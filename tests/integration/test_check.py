@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from mesh.agent.ask.checks import find
+from mesh.backends.ssh.command_line import key_file
 from mesh.check.checkup import Wanted, failed_host, host
+from mesh.core.cluster import Host
 from mesh.core.events import OtherRun, PrepareFailed
 from mesh.core.findings import NAMES, Finding, Verdict
 from mesh.remote.owners import other_line
@@ -55,10 +57,15 @@ def finding(name: str, /, clock: float = 0.0, **changes: object) -> Finding:
     return found
 
 
+def test_what_modules_have_left_is_named() -> None:
+    told = finding("modules", modules=["bucket b at /x", "bucket c at /y"])
+    assert (told.verdict, told.told) == (Verdict.OK, "bucket b at /x; bucket c at /y")
+
+
 def test_a_good_host() -> None:
     findings = judged(0.2, {"programs": {"nvcc": {"place": "/usr/bin/nvcc"}}})
     assert {one.verdict for one in findings} == {Verdict.OK}
-    of_others = {"worker", "versions", "network", "master port", "path"}
+    of_others = {"modules", "worker", "versions", "network", "master port", "path"}
     assert {one.name for one in findings} == set(NAMES) - of_others
     assert {one.name: one.told for one in findings if one.told} == {
         "login": "me",
@@ -148,6 +155,17 @@ def test_what_facts_mean(found: Finding, verdict: Verdict, told: str) -> None:
 
 def failure(step: str) -> PrepareFailed:
     return PrepareFailed(time=0, node=0, step=step, message="no", hint="do this")
+
+
+def test_a_key_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
+    key = tmp_path / "my key"
+    key.touch(0o600)
+    host = Host(name="h", address="h", identity_file=str(key))
+    assert key_file(host) == []
+    key.chmod(0o644)
+    (found,) = key_file(host)
+    told = f"{key} can be read by others, so that ssh does not use it"
+    assert (found.verdict, found.told, found.hint) == (Verdict.WARNING, told, f"chmod 600 '{key}'")
 
 
 def test_what_an_earlier_failure_hides_is_unknown() -> None:

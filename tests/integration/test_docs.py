@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.habits import ELSEWHERE
+from mesh.cli.parser import HelpWanted, parse
+from mesh.cli.program import COMMANDS
 from mesh.config.project import load_project
-from tests.conftest import PATIENCE, REPOSITORY, Home
+from tests.clone import make_clone
+from tests.conftest import PATIENCE, REPOSITORY, Home, new_home
 from tests.lab import Lab
 
 INTERRUPT = "^C"
@@ -102,8 +106,14 @@ class Shell:
         return found
 
 
-def terminal_of(home: Home, lab: Lab, tmp_path: Path, script: str) -> Shell:
-    """Return a shell with the hosts alpha and beta, and mesh on its PATH. script: the lines of ``mesh``"""
+HERE = f"{shlex.quote(sys.executable)} -m mesh"
+
+
+def terminal_of(home: Home, lab: Lab, tmp_path: Path, script: str, mesh: str = HERE) -> Shell:
+    """Return a shell with the hosts alpha and beta, and mesh on its PATH.
+
+    script: the lines of ``mesh``; mesh: the command that they run
+    """
     home.trust(lab)
     alpha, beta = lab.hosts[:2]
     (home.path / ".ssh/config").write_text(
@@ -111,7 +121,7 @@ def terminal_of(home: Home, lab: Lab, tmp_path: Path, script: str) -> Shell:
         f"Host *\n  User root\n  IdentityFile {lab.identity}\n  UserKnownHostsFile {home.path}/.ssh/known_hosts\n"
     )
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mesh").write_text(f"#!/bin/sh\nmesh='{shlex.quote(sys.executable)} -m mesh'\n{script}\n")
+    (tmp_path / "bin/mesh").write_text(f"#!/bin/sh\nmesh={shlex.quote(mesh)}\n{script}\n")
     # The system's ssh reads the configuration of the user that it runs as, whatever HOME says.
     (tmp_path / "bin/ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home.path}/.ssh/config "$@"\n')
     for program in ("mesh", "ssh"):
@@ -153,16 +163,40 @@ def test_the_first_hour_with_jobs(home: Home, tmp_path: Path) -> None:
 
 
 README_LINES, SENTENCE_WORDS = 150, 25
-# Commands that need a fresh machine: a test below runs the first, .ci/run the second; the third installs the package.
+# Commands that need a fresh machine: a test below runs the first, .ci/run the second, test_package.py the third.
 ON_A_FRESH_MACHINE = ("bash examples/first-run.sh", "bash tests/run.sh", "pipx install .")
 # The README shows a terminal, where output is folded.
 FOLDING = 'case "$1" in run|exec|logs|attach) c=$1; shift; exec $mesh $c --output fold "$@";; esac; exec $mesh "$@"'
 
 
+FirstRun = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+    """A clean clone in which the first command of the README was run, and its output."""
+    home = new_home(tmp_path_factory.mktemp("first"))
+    clone = make_clone(home.project / "clone")
+    environ = {name: value for name, value in home.environ.items() if not name.startswith("PYTHON")}
+    argv = ["bash", "examples/first-run.sh"]
+    return clone, subprocess.run(argv, cwd=clone, env=environ, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_first_command_of_the_readme_runs_in_a_clean_clone(first_run: FirstRun) -> None:
+    _, done = first_run
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks exited 0" in done.stderr
+    assert sorted(line[:21] for line in done.stdout.splitlines()) == ["[0] hello from rank 0", "[1] hello from rank 1"]
+
+
 @pytest.mark.root
 @pytest.mark.sshd
-def test_every_command_of_the_readme_runs(home: Home, lab: Lab, tmp_path: Path) -> None:
-    shell = terminal_of(home, lab, tmp_path, FOLDING)
+def test_every_command_of_the_readme_runs_from_a_clean_clone(
+    home: Home, lab: Lab, tmp_path: Path, first_run: FirstRun
+) -> None:
+    clone, _ = first_run
+    del home.environ["PYTHONPATH"]
+    shell = terminal_of(home, lab, tmp_path, FOLDING, shlex.quote(f"{clone}/.venv/bin/mesh"))
     assert run_page(shell, "README.md") >= 9
     # In the table of commands, a run is started before it is asked about and stopped.
     table = re.findall(r"`(mesh [^`]+)`", (REPOSITORY / "README.md").read_text().partition("| to | type |")[2])
@@ -172,18 +206,6 @@ def test_every_command_of_the_readme_runs(home: Home, lab: Lab, tmp_path: Path) 
         *_, status = shell.run(Step(f"{command}; echo $?", []))
         expected = "143" if command == "mesh attach last" else "0"  # of a run that was stopped
         assert status == expected, command
-
-
-def test_the_first_command_of_the_readme_runs_in_a_clean_clone(home: Home, tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build")
-    shutil.copytree(REPOSITORY, clone, ignore=left_out)
-    environ = {name: value for name, value in home.environ.items() if not name.startswith("PYTHON")}
-    argv = ["bash", "examples/first-run.sh"]
-    done = subprocess.run(argv, cwd=clone, env=environ, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "2 ranks exited 0" in done.stderr
-    assert sorted(line[:21] for line in done.stdout.splitlines()) == ["[0] hello from rank 0", "[1] hello from rank 1"]
 
 
 def test_the_first_commands_of_the_readme_are_run_by_others() -> None:
@@ -257,3 +279,26 @@ def test_the_examples_of_the_python_api(home: Home, program: str, expected: str 
     )
     assert done.returncode == 0, done.stderr
     assert expected is None or done.stdout == expected
+
+
+ELSEWHERE_NAMES = " ".join(ELSEWHERE).split()  # of commands of other tools
+
+
+@pytest.mark.parametrize("name", ["README.md", *(page for page in PAGES if page != "docs/protocol.md")])
+def test_every_command_line_of_a_page_has_words_that_mesh_takes(name: str) -> None:
+    """Those of README and tutorial are run; the others name hosts and files that no test has."""
+    text = (REPOSITORY / name).read_text()
+    lines = re.findall(r"^    (mesh [^\n]*?)(?:\s+#.*)?$", text, re.MULTILINE)
+    if name != "docs/reference.md":  # which names options without their values
+        lines += re.findall(r"`(mesh [^`]+)`", text)
+    for line in lines:
+        if "[options]" in line:  # a usage line
+            continue
+        words = shlex.split(" ".join(line.split()).replace("...", "x").rstrip("\\"), comments=True)
+        end = next((place for place, word in enumerate(words) if word in ("|", ">")), len(words))
+        verb, *arguments = words[1:end]
+        if verb in COMMANDS:
+            with contextlib.suppress(HelpWanted):
+                parse(COMMANDS[verb], arguments)
+        else:
+            assert verb in ("help", "--help", *ELSEWHERE_NAMES), line

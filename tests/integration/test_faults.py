@@ -216,7 +216,7 @@ def test_a_full_disk_while_unpacking(pod: Home, lab: Lab) -> None:
     finally:
         host.unmount("/root/.mesh")
     assert done.status == 125
-    assert f"{host.address}: sync: No space left on device" in done.err
+    assert f"{host.address}: sync: No space left on device: /root/.mesh/workspaces: " in done.err
     assert "free some space on the host" in done.err
 
 

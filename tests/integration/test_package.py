@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mesh
+from tests.clone import make_clone
 from tests.conftest import REPOSITORY
 
 INSTALL_LIMIT_S = 300.0
@@ -33,11 +33,8 @@ def run(words: list[str], directory: Path, environ: dict[str, str]) -> subproces
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the sdist, built by the backend of pyproject.toml."""
-    source = tmp_path_factory.mktemp("source")
-    shutil.copytree(REPOSITORY / "mesh", source / "mesh", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
+    """A directory with the wheel and the sdist, built in a clean clone by the backend of pyproject.toml."""
+    source = make_clone(tmp_path_factory.mktemp("source") / "clone")
     done = run([sys.executable, "-c", BUILD], source, dict(os.environ))
     assert done.returncode == 0, done.stderr
     return source / "dist"
@@ -55,9 +52,11 @@ def test_wheel_and_sdist_have_every_module_and_the_version(dist: Path) -> None:
         assert modules <= {name.partition("/")[2] for name in archive.getnames()}
 
 
-def test_the_wheel_runs_in_a_fresh_home(dist: Path, tmp_path: Path) -> None:
-    """pipx installs it; where the index has no pipx, pip in a virtual environment does."""
+@pytest.mark.parametrize("what", ["wheel", "clone"])
+def test_it_runs_in_a_fresh_home(dist: Path, tmp_path: Path, what: str) -> None:
+    """pipx installs it, a clone as in the README; where the index has no pipx, pip in a virtual environment does."""
     (wheel,) = dist.glob("*.whl")
+    installed, directory = (str(wheel), tmp_path) if what == "wheel" else (".", make_clone(tmp_path / "clone"))
     home, tools = tmp_path / "home", tmp_path / "tools"
     home.mkdir()
     environ = {
@@ -70,11 +69,11 @@ def test_the_wheel_runs_in_a_fresh_home(dist: Path, tmp_path: Path) -> None:
         environ.pop(name, None)
     if has_pipx:
         program = home / "bin/mesh"
-        done = run([f"{tools}/bin/pipx", "install", str(wheel)], tmp_path, environ)
+        done = run([f"{tools}/bin/pipx", "install", installed], directory, environ)
     else:
         print("no pipx: installed by pip")
         program = tools / "bin/mesh"
-        done = run([f"{tools}/bin/pip", "install", "-q", str(wheel)], tmp_path, environ)
+        done = run([f"{tools}/bin/pip", "install", "-q", installed], directory, environ)
     if done.returncode and not has_pipx:
         pytest.skip(f"no package index: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr

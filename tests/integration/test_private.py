@@ -1,8 +1,10 @@
-"""Sockets of agents are for their own user."""
+"""Sockets of agents are for their own user, and a run opens no TCP port."""
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +43,27 @@ def test_another_user_cannot_connect_to_the_control_socket(pod: Home, lab: Lab) 
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert found == {"other": "refused", "own": "connected"}
+
+
+LISTENING = "0A"  # include/net/tcp_states.h
+
+
+def listening(pid: int) -> list[str]:
+    """Return the TCP ports that a process listens on."""
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    tables = [Path(f"/proc/{pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()]
+    return [row[1] for row in rows if row[3] == LISTENING and f"socket:[{row[9]}]" in links]
+
+
+def test_a_run_opens_no_tcp_port_on_either_side(pod: Home, lab: Lab) -> None:
+    (pod.project / "big").write_bytes(os.urandom(2_000_000))
+    process = pod.popen("run", "--no-fanout", "pod", "sh", "-c", "echo up; exec sleep 1000")
+    assert process.stdout is not None
+    for _ in lab.hosts:
+        process.stdout.readline()
+    ours = listening(process.pid)
+    theirs = [host.run("ss", "-Hltn").count("LISTEN") for host in lab.hosts]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (ours, theirs) == ([], [2] * len(lab.hosts))  # sshd, on IPv4 and IPv6

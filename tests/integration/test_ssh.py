@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from mesh.backends.ssh.backend import (
@@ -328,6 +329,66 @@ def test_a_server_that_never_speaks(client: Client) -> None:
         error = client.error(client.host(address="127.0.0.1", port=port), timeout=0.4)
     assert f"127.0.0.1 port {port}: no SSH server answered in time" in str(error)
     assert "(3 tries in " in str(error)
+
+
+class MuteServer(paramiko.ServerInterface):
+    """An SSH server that accepts every login, opens a session, and does not answer the request to start a command."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener, self._is_over = listener, threading.Event()
+        self._key = paramiko.ECDSAKey.generate()
+        self._transports: list[paramiko.Transport] = []
+        self.asked = threading.Semaphore(0)  # released by each request
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while not self._is_over.is_set():
+                transport = paramiko.Transport(self._listener.accept()[0])
+                self._transports.append(transport)
+                transport.add_server_key(self._key)
+                transport.start_server(threading.Event(), self)
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.common.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.asked.release()
+        self._is_over.wait(30)
+        return False
+
+    def close(self) -> None:
+        self._is_over.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._thread.join()
+        for transport in self._transports:
+            transport.close()
+            transport.join()
+
+
+def test_a_server_that_starts_no_command(client: Client) -> None:
+    """A link that is cut right after the login looks like this server: the client gives up the try."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.closing(MuteServer(listener)) as server:
+        host = client.host(address="127.0.0.1", port=listener.getsockname()[1])
+        found: list[HostUnreachable] = []
+        # In a thread, as the main one would wait for ever if there were no limit.
+        opening = threading.Thread(target=lambda: found.append(client.error(host, timeout=1.0, tries=2)), daemon=True)
+        opening.start()
+        opening.join(15)
+        assert not opening.is_alive(), "the client hangs"
+        assert [server.asked.acquire(blocking=False) for _ in range(3)] == [True, True, False]  # once in each try
+        assert "the server accepted the login but started no command within 1 s (2 tries in " in str(found[0])
+        with pytest.raises(HostUnreachable, match="started no command") as raised:
+            client.backends[0].reopen(0, ("true",))
+        assert not raised.value.is_final
 
 
 def test_a_name_that_does_not_exist(client: Client) -> None:

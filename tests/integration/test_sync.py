@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -200,7 +201,10 @@ def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
     try:
         done = pod.mesh("run", "pod", "echo", "started")
         assert (done.status, done.out) == (125, b"")
-        assert f"{host.address}: sync: No space left on device" in done.err
+        place = "/root/.mesh/workspaces: up to 8.0 MB needed, "
+        found = re.search(f"{host.address}: sync: No space left on device: {place}(.*) MB free\\n", done.err)
+        assert found, done.err
+        assert 1.0 < float(found.group(1)) < 2.2
         assert (workspace(host) / "a").read_text() == "old"
     finally:
         host.unmount("/root/.mesh")

@@ -1,4 +1,4 @@
-"""Mistakes of newcomers and the messages that answer them, as in tests/golden/words.txt (WRITE_GOLDEN=1 writes it)."""
+"""Mistakes of newcomers and the answers, as in tests/golden/words*.txt (WRITE_GOLDEN=1 writes them)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from mesh.cli.habits import ELSEWHERE, notices, unknown_command
 from mesh.cli.program import COMMANDS
 from mesh.core.typed import Typed
 from tests.conftest import PATIENCE, REPOSITORY, Home
+from tests.screen import TMUX, Screen
 
-GOLDEN = REPOSITORY / "tests/golden/words.txt"
+GOLDEN = REPOSITORY / "tests/golden"
 
 CLUSTERS = "pair:\n  hosts: [alpha, beta]\nempty:\n"
 
@@ -94,10 +95,39 @@ def test_mistakes_are_answered_with_what_to_type(home: Home) -> None:
         out, _ = process.communicate(timeout=PATIENCE)
         shown.append(f"$ {line}\n{out.decode()}[{process.returncode}]\n\n")
         (home.project / "mesh.yaml").unlink(missing_ok=True)
-    text = as_golden("".join(shown), home)
+    check("words", as_golden("".join(shown), home))
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
     if os.environ.get("WRITE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.skipif(TMUX is None, reason="needs tmux")
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("colours", [False, True])
+def test_mistakes_on_a_terminal(home: Home, columns: int, colours: bool) -> None:
+    """The terminal wraps long lines, and they are compared whole: the messages are the same at any width."""
+    home.clusters(CLUSTERS)
+    home.files(train__py="print('hi')\n", empty__yaml="")
+    (home.project / "data").mkdir()
+    (home.project / "data/x.txt").write_text("here")
+    script, mesh = [], shlex.join(home.argv())
+    for line in MISTAKES.strip().split("\n"):
+        if line.startswith("mesh "):
+            script.append(f"echo {shlex.quote('$ ' + line)}; {mesh} {line[5:]}; echo [$?]; rm -f mesh.yaml")
+        else:
+            name, _, text = line.partition(": ")
+            content = shlex.quote(text.replace("\\n", "\n"))
+            script.append(f"printf '%s\\n' {content} > {name.replace('__', '.')}; echo {shlex.quote(f'({text})')}")
+    (home.path / "script").write_text("\n".join(script))
+    environ = home.environ if colours else {**home.environ, "NO_COLOR": "1"}
+    with Screen(["sh", str(home.path / "script")], home.project, environ, columns=columns, rows=60) as screen:
+        screen.wait(PATIENCE)
+        shown = screen.coloured() if colours else screen.text()
+    check(f"words-terminal{'-colours' if colours else ''}", as_golden(shown, home))
 
 
 def test_words_of_other_tools_are_no_commands_of_mesh_and_lead_to_one() -> None:
@@ -126,6 +156,16 @@ def test_words_of_other_tools_are_no_commands_of_mesh_and_lead_to_one() -> None:
 def test_a_command_that_is_right_gets_no_notice(command: str) -> None:
     typed = Typed(before=("mesh", "exec", "pod"), command=tuple(shlex.split(command)))
     assert list(notices(typed, "pod")) == []
+
+
+def test_advice_names_the_cluster_that_was_typed(home: Home) -> None:
+    home.clusters("quad:\n  hosts: [nowhere.invalid]\n")
+    full = home.mesh("exec", "local:1", "echo hi > /dev/full").err
+    assert "try: mesh exec local:1 df -h shows which one; mesh clean local:1 finds what mesh keeps\n" in full
+    assert "name its interpreter: mesh run local:1 python3 FILE\n" in home.mesh("exec", "local:1", "/etc/passwd").err
+    assert "`mesh check quad` shows what is wrong there" in home.mesh("stop", "--cluster", "quad", "none").err
+    home.files(mesh__yaml="prerun:\n  - frobnicate\n")
+    assert "may install frobnicate: mesh setup local:1\n" in home.mesh("run", "local:1", "true").err
 
 
 def test_an_ambiguous_id_lists_runs_with_their_commands(home: Home) -> None:

@@ -436,6 +436,18 @@ def test_a_request_of_another_version_changes_nothing(served: Lab) -> None:
     assert not served.port.facts
 
 
+@pytest.mark.parametrize("name", ["serve-051dad2f54ee6780.sock", "notes", "-3"])
+def test_other_files_beside_the_control_sockets_are_left_alone(served: Lab, name: str) -> None:
+    path = os.path.join(os.path.dirname(sockets.socket_path(RUN, 0)), name)
+    with open(path, "w"):
+        pass
+    try:
+        assert RUN in sockets.other_runs("")
+        assert path not in sockets.socket_paths()
+    finally:
+        os.unlink(path)
+
+
 def test_stop_is_a_fact_and_answered_with_the_run(served: Lab) -> None:
     with ask(served, {"type": "stop", "grace": 2.0}) as visitor:
         assert f'"run":"{RUN}"' in visitor.recv(999).decode()

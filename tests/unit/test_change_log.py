@@ -22,3 +22,9 @@ def test_entries_have_at_most_two_lines() -> None:
     entries = re.split(r"^\* ", text, flags=re.MULTILINE)[1:]
     long = [entry for entry in entries if len(re.split(r"\n\n|\n#", entry)[0].strip().splitlines()) > ENTRY_LINES_MAX]
     assert long == []
+
+
+def test_no_two_entries_begin_alike() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    found = [" ".join(entry.replace("`", "").split()[:6]) for entry in re.split(r"^\* ", text, flags=re.MULTILINE)[1:]]
+    assert [one for one in set(found) if found.count(one) > 1] == []

@@ -370,6 +370,16 @@ def test_clusters_and_init(home: Home) -> None:
     process.stderr.close()
 
 
+def test_a_cluster_is_added_from_the_command_line(home: Home) -> None:
+    done = home.mesh("clusters", "--add", "pod", "me@tpu-[0-1]", "other")
+    assert done.status == 0, done.err
+    assert home.mesh("clusters").out.decode().splitlines() == ["local  2 hosts", "pod    3 hosts"]
+    assert home.mesh("run", "--dry-run", "--hosts", "tpu-0..1", "pod", "true").out.count(b"tpu-") == 4
+    again = home.mesh("clusters", "--add", "pod", "a")
+    assert (again.status, "pod" in again.err) == (2, True)
+    assert home.mesh("clusters", "--add", "none").status == 2
+
+
 def test_ssh_is_the_systems_with_the_right_options(home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ssh").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")

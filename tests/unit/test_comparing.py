@@ -91,9 +91,9 @@ def test_a_table_shows_what_is_worth_seeing() -> None:
     many[3] = report("h3", ok("bash"), failed("disk", "h3 is full", "free some"), warning("lock", "busy", "wait"))
     many[7] = report("h7", ok("bash"), failed("disk", "h7 is full", "free some"), unknown("lock"))
     assert list(table(many)) == [
-        "host  disk    lock",
-        "h3    FAILED  warn",
-        "h7    FAILED  -",
+        "host  disk                lock",
+        "h3    FAILED: h3 is full  warn: busy",
+        "h7    FAILED: h7 is full  -",
         "and 28 hosts all ok",
         "ok elsewhere: bash",
         "",

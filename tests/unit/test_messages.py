@@ -20,6 +20,7 @@ from mesh.core.cluster import Cluster, Host, place_ranks
 from mesh.core.encoding import objects
 from mesh.core.events import Event, Lost, Notice, PrepareFailed, Serving, Silent, Started
 from mesh.core.interfaces import Opened
+from mesh.core.module import HostFile, Step
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.text import one_line
 from mesh.engine.launcher import Launcher
@@ -109,6 +110,8 @@ END = {"rank": RANK, "time": NOW, "signal": 9, "oom": False, "last": False, "pri
 LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "ab", "head": ["ab"], "tail": ["ab"]}]
 OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
+OF_MODULES = ("applying", "wants-files", "applied")  # sent below, to a client that has asked for steps
+SENT_ELSEWHERE = ("attached", "no-agent", "piece", *OF_SETUP, *OF_MODULES)
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
     "hello": {"protocol": PROTOCOL_VERSION, "time": NOW, "machine": MACHINE, "pid": 12},
@@ -131,6 +134,9 @@ TOLD: dict[str, dict[str, Any]] = {
     "step": {"number": 0},
     "wants-password": {},
     "asks-password": {},
+    "applying": {"step": 0},
+    "wants-files": {"step": 0},
+    "applied": {"facts": ["3.11"], "applied": [0]},
     "notice": {"text": "waiting for /dev/x", "seconds": 3},
     "stopped": {"time": NOW},
     "clear": {"left": [], "stays": []},
@@ -359,10 +365,49 @@ def asked(*told: bytes) -> Any:
     return channel, talk
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TOLD if kind not in ("attached", "no-agent", "piece", *OF_SETUP)])
+@pytest.mark.parametrize("kind", [kind for kind in TOLD if kind not in SENT_ELSEWHERE])
 def test_what_agents_send_is_in_the_table(kind: str) -> None:
     _, talk = asked(encode({"type": kind, **TOLD[kind]}, DATA.get(kind, b"")))
     assert not [event for event in talk.events() if isinstance(event, Lost) and "protocol" in event.reason]
+
+
+def applying(*kinds: str, **changed: Any) -> list[Any]:
+    """Return the events of a session whose host was sent one step, after messages of these kinds."""
+    told = [encode({"type": kind, **TOLD[kind], **(changed if kind == kinds[-1] else {})}) for kind in kinds]
+    _, talk = begun(*told)
+    talk._asked.begin(0)
+    talk._asked.apply([Step(module="uv", apply="true", files=(HostFile(path="~/a", data=b"x"),))])
+    talk._steps = talk._asked._modules
+    talk._may_come_back = False
+    return list(talk.events())
+
+
+def test_messages_about_the_steps_of_modules_are_in_the_table() -> None:
+    begins, applies, applied, lost = applying("step", "applying", "wants-files", "applied")
+    assert [event.state for event in (begins, applies)] == ["check", "apply"]
+    assert (applied.facts, applied.applied) == (("3.11",), (0,))
+    assert "protocol" not in lost.reason
+
+
+@pytest.mark.parametrize(
+    ("kinds", "changed"),
+    [
+        (("applying",), {}),  # no step has begun
+        (("step", "applying"), {"step": 1}),
+        (("step", "wants-files"), {}),  # it is not applied
+        (("step", "applying", "wants-files", "wants-files"), {}),  # they come once
+        (("step", "applied"), {"facts": []}),
+        (("step", "applied"), {"applied": [1]}),
+        (("step", "applied", "applied"), {}),
+        (("step", "step"), {"number": 1}),
+    ],
+)
+def test_messages_about_steps_that_were_not_asked_for_are_refused(
+    kinds: tuple[str, ...], changed: dict[str, Any]
+) -> None:
+    *_, lost = applying(*kinds, **changed)
+    assert isinstance(lost, Lost)
+    assert "does not speak our protocol" in lost.reason
 
 
 def test_every_message_of_the_table_is_tried() -> None:

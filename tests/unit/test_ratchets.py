@@ -49,6 +49,12 @@ def test_each_counter_can_fail() -> None:
         "modules in a circle": 2,
         "module names in strings": 1,
         "Any": 1,
+        "Any in agent, protocol and remote": 0,
+        "attributes by computed names in agent, protocol and remote": 0,
     }
+    source = "from typing import Any\n\ndef f(a: Any, name: str) -> None:\n    getattr(a, 'do_' + name)()\n"
+    wire = Module(ROOT / "agent/wire.py", source)
+    for name in ("Any in agent, protocol and remote", "attributes by computed names in agent, protocol and remote"):
+        assert len(list(COUNTERS[name]({wire.name: wire}))) == 1
     told = Module(Path(ROOT / "core/third.py"), '"""The agent tells its client."""\n')
     assert len(list(COUNTERS["texts in which a machine has a verb of people"]({told.name: told}))) == 1

@@ -170,6 +170,10 @@ VALUES = (
     *("10 GB", "500mb", "1.5 kB", "' 10 '", "10 XB", "strict", "accept-new", "ssh", "command", "me@host", "eth0"),
     *("'a b'", "{name: a}", "{prefix: a, zone: us-central2-b, project: 'x.org:lab', iap: on}", "{name: a, prefix: b}"),
     *("{name: a, internal_ip: auto}", "{name: a, internal_ip: true}", "{name: a, internal_ip: 'false'}", "600", "601"),
+    *("uv", "venv", "docker", "[ssh]", "[ssh, gcsfuse, uv]", "{uv: {}}", "{venv: {python: '3.11'}}", "{image: x}"),
+    *("{image: x, flags: [--gpus all], mounts: [a:b], env: [A=B], engine: podman}", "{name: x, accept_tos: true}"),
+    *("{bucket_name: b, mount_path: /b, cache: {dir: /c, metadata_ttl_secs: -1, enable_parallel_downloads: true}}",),
+    *("{bucket: b, path: ~/b, extra_mounts: [{bucket: c, path: /c}]}", "{identities: [{private_key: ~/.ssh/x}]}"),
     *(
         "bell",
         "[bell, desktop]",

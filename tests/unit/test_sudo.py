@@ -6,13 +6,13 @@ import pytest
 
 from mesh.core.run import SetupCommand
 from mesh.protocol.frames import FrameError
-from mesh.remote.sudo import SetupSteps
+from mesh.remote.sudo import SudoSteps
 
 COMMANDS = [SetupCommand(run="first"), SetupCommand(run="second", sudo=True), SetupCommand(run="third", sudo=True)]
 
 
-def steps(*begun: int) -> SetupSteps:
-    made = SetupSteps(COMMANDS)
+def steps(*begun: int) -> SudoSteps:
+    made = SudoSteps([command.sudo for command in COMMANDS])
     for number in begun:
         made.begin(number)
     return made
@@ -36,7 +36,7 @@ def test_no_question_without_sudo(begun: tuple[int, ...]) -> None:
 
 
 def test_no_question_where_no_setup_runs() -> None:
-    for question in (SetupSteps().ask, SetupSteps().expect_question):
+    for question in (SudoSteps().ask, SudoSteps().expect_question):
         with pytest.raises(FrameError):
             question()
 

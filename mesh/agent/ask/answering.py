@@ -131,7 +131,9 @@ class Answering:
         if pull.status == 0:
             self._port.send(AnswerMessage(answer={}))
         else:
-            self._port.fail("pull", "the process that reads the files was killed", "is there memory left on the host?")
+            self._port.fail(
+                "pull", "the process that reads the files was killed", "`mesh check CLUSTER` shows the free memory"
+            )
         self._port.flush()
 
 

@@ -12,7 +12,7 @@ from mesh.agent.ask.paths import describe
 from mesh.agent.ask.reach import own_addresses
 from mesh.agent.ask.tpu import worker_number
 from mesh.agent.ask.versions import driver, versions
-from mesh.agent.base.directories import Directories
+from mesh.agent.base.directories import Directories, machine_directory
 from mesh.agent.base.lock import lock_owner
 from mesh.agent.control.neighbours import has_place, others
 from mesh.agent.detached.logins import ends_with, user_name
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from mesh.agent.ask.context import Context
     from mesh.protocol.questions import Check
 
+MARK_BYTES_MAX = 65536
+SHOWN = "shown="  # begins the line of a mark that names a thing which stays
 SLOW_LIMIT_S = 2.5  # for name servers, mounts of servers that are gone, and start-up files of Python
 
 
@@ -78,8 +80,20 @@ def facts(question: Check, context: Context) -> Facts:
         versions=None if question.venv is None else PYTHON.check(slow.answers["versions"], as_it_is),
         worker=Worker.take(slow.answers["worker"], as_it_is) if question.worker else None,
         paths={path: A_PATH.check(slow.answers[f"path {path}"], as_it_is) for path in question.paths},
+        modules=of_modules(remote_dir),
         programs={name: PROGRAM.check(slow.answers[f"program {name}"], as_it_is) for name in question.programs},
     )
+
+
+def of_modules(remote_dir: str) -> list[str]:
+    """Return a line for each thing that modules have set up and that stays after runs, as their marks have it."""
+    directory, found = os.path.join(machine_directory(remote_dir), "modules"), []
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        path = os.path.join(directory, name)
+        if os.path.isfile(path) and os.path.getsize(path) <= MARK_BYTES_MAX:
+            with open(path, errors="replace") as file:
+                found += [line[len(SHOWN) :].strip() for line in file if line.startswith(SHOWN)]
+    return found
 
 
 class _SlowFacts:

@@ -39,8 +39,9 @@ def clean(question: AskLeftovers, context: Context) -> Cleaned:
     runs = requests.runs()
     found += [_silent(one) for one in runs if one.state == requests.NOT_ANSWERING]
     for run, process in orphans(runs):
+        what = f"{process.described()} of run {run}"  # a process that was killed has no command line any more
         stays = not dry_run and bool(send_signal([process], signal.SIGKILL))
-        found.append(Leftover(what=f"{process.described()} of run {run}", bytes=0, stays=stays))
+        found.append(Leftover(what=what, bytes=0, stays=stays))
     living = _Living(runs)
     for path in _groups(living):
         if not dry_run:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 16  # as much as a pipe of the default size holds
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-KILLED: Answer = {"error": "a process of mesh was killed there", "hint": "is there memory left on the host?"}
+KILLED: Answer = {"error": "a process of mesh was killed there", "hint": "`mesh check CLUSTER` shows the free memory"}
 
 
 class Background:
@@ -91,6 +91,6 @@ def _answer(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except OSError as error:
-        return {"error": why(error), "hint": hint(error)}
+        return {"error": why(error), "hint": hint(error), "errno": error.errno or 0}
     except Exception as error:  # input that breaks the rules
         return {"error": f"{type(error).__name__}: {error}", "hint": ""}

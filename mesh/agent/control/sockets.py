@@ -78,13 +78,14 @@ def socket_path(run: str, node: int) -> str:
 
 
 def socket_paths(run: str = "") -> list[str]:
-    """Return the control sockets of a run, or ("") of all; other files there have names that begin with a dot."""
-    return [
-        os.path.join(place, name)
-        for place in private_directories()
-        for name in sorted(os.listdir(place))
-        if not name.startswith(".") and run in ("", name.rpartition("-")[0])
-    ]
+    """Return the control sockets of a run, or ("") of all. Other parts of mesh have files there too."""
+    found = []
+    for place in private_directories():
+        for name in sorted(os.listdir(place)):
+            owner, _, node = name.rpartition("-")
+            if not name.startswith(".") and owner and node.isdigit() and run in ("", owner):
+                found.append(os.path.join(place, name))
+    return found
 
 
 def run_of_socket(path: str) -> tuple[str, int]:

@@ -15,6 +15,8 @@ from mesh.agent.process.spawning import find_program
 
 TOOLS = ("docker", "podman")
 LABEL = "mesh.run"
+RANK_LABEL = "mesh.rank"  # of a container that the module docker has started for a rank: it is removed as well
+SUDO = ("sudo", "-n", "env")  # before an engine that this user may not use, then its variables
 DAEMON_ANSWER_TIMEOUT_S = 10.0
 ERROR_CHARACTERS = 200  # of a daemon's error that are shown
 # Variables that, beside the options, decide which engine is meant.
@@ -132,9 +134,9 @@ class Containers:
 
         left = []
         deadline = time.monotonic() + grace
-        for real, environment, options in self._engines():
+        for real, given, options in self._engines():
             try:
-                left += self._stop([real, *options], environment, deadline)
+                left += self._stop_permitted([real, *options], given, deadline)
             except (OSError, subprocess.SubprocessError) as error:
                 stderr = error.stderr if isinstance(error, subprocess.CalledProcessError) else b""
                 text = (stderr or b"").decode("utf-8", "replace").strip()[:ERROR_CHARACTERS]
@@ -142,8 +144,21 @@ class Containers:
                 left.append(f"cannot see whether containers are left: {name}: {text or error}")
         return left
 
+    def _stop_permitted(self, engine: list[str], given: dict[str, str], deadline: float) -> list[str]:
+        """Stop the containers of one engine, by sudo if this user has no right to it. given: its variables"""
+        import subprocess
+
+        environment = {**os.environ, **given}
+        try:
+            return self._stop(engine, environment, deadline)
+        except subprocess.CalledProcessError as error:
+            if b"permission denied" not in error.stderr:
+                raise
+            words = [f"{name}={value}" for name, value in given.items()]
+            return self._stop([*SUDO, *words, *engine], environment, deadline)
+
     def _engines(self) -> list[tuple[str, dict[str, str], list[str]]]:
-        """Return program, environment and options of each engine that was used."""
+        """Return program, variables and options of each engine that was used."""
         with open(self._note, errors="surrogateescape") as file:
             lines = {line.lstrip("\t") for line in file.read().split("\n")}
         found = []
@@ -151,28 +166,38 @@ class Containers:
             real, *fields = line.split("\t")[:-1] or [""]
             if real and len(fields) >= len(VARIABLES):
                 given = {name: value for name, value in zip(VARIABLES, fields) if value}
-                found.append((real, {**os.environ, **given}, fields[len(VARIABLES) :]))
+                found.append((real, given, fields[len(VARIABLES) :]))
         return found
 
     def _stop(self, engine: list[str], environment: dict[str, str], deadline: float) -> list[str]:
         """Stop the containers with the run's label. Return lines about those that are left."""
-        import subprocess
-
         # A container that is being started goes on to run though its client was killed. Only "stop" waits for that; it
         # does nothing to one that was never started.
         found = self._list(engine, environment, "-aq", "--filter", "status=created")
         for verb in ("stop", "kill", "rm"):
             found += self._list(engine, environment, "-q")
-            if not found:
-                return []
+            is_clear = not found
+            if is_clear:
+                break
             patience = max(0.0, deadline - time.monotonic()) if verb == "stop" else 0.0
             how = {"stop": ["-t", str(int(patience))], "rm": ["-f"]}.get(verb, [])
-            end = [*engine, verb, *how, *found]
-            limit = patience + DAEMON_ANSWER_TIMEOUT_S
-            subprocess.run(end, env=environment, stdin=-3, stdout=-3, stderr=-3, timeout=limit, check=False)  # DEVNULL
+            self._end([*engine, verb, *how, *found], environment, patience)
             found = []
-        name = os.path.basename(engine[0])
+        # Engines remove a container at its end, but not one that never started, nor one whose processes were killed
+        # together with podman's own.
+        ended = self._list(engine, environment, "-aq", "--filter", f"label={RANK_LABEL}")
+        if ended:
+            self._end([*engine, "rm", "-f", "-v", *ended], environment)
+        elif is_clear:
+            return []
+        name = next(os.path.basename(word) for word in engine if os.path.basename(word) in TOOLS)
         return [f"{name} container {container} is left" for container in self._list(engine, environment, "-q")]
+
+    def _end(self, words: list[str], environment: dict[str, str], patience: float = 0.0) -> None:
+        import subprocess
+
+        limit = patience + DAEMON_ANSWER_TIMEOUT_S
+        subprocess.run(words, env=environment, stdin=-3, stdout=-3, stderr=-3, timeout=limit, check=False)  # DEVNULL
 
     def _list(self, engine: list[str], environment: dict[str, str], *which: str) -> list[str]:
         import subprocess

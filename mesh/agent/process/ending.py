@@ -7,7 +7,7 @@ import time
 
 from mesh.agent.base.light import signal
 from mesh.agent.process import cgroups
-from mesh.agent.process.processes import UNSEEN, Process, descendants, has_children, look_at, send_signal
+from mesh.agent.process.processes import UNSEEN, Process, below, descendants, has_children, look_at, send_signal
 
 LOOK_INTERVAL_S = 0.05  # between two looks at /proc
 SIGKILL_TIMEOUT_S = 5.0  # after which the rest is named; uninterruptible sleep takes longer
@@ -21,6 +21,7 @@ class Ending:
         self.ordered_at = 0.0
         self.spared: set[int] = set()  # processes that end by themselves once asked to
         self.cgroup = ""  # all its processes are the run's as well
+        self.stays: dict[int, int] = {}  # processes that modules have left: their start by their pid; not the run's
         self.ours = 0  # a child that works for the agent and is not the run's; 0: there is none
         self._kill_at: float | None = None  # monotonic, like every time here
         self._killed_at: float | None = None
@@ -41,8 +42,7 @@ class Ending:
         """Return every process of the run, but for one that forks and ends during the look."""
         if self.is_empty():
             return []
-        below = descendants(os.getpid()) if has_children() else []
-        family = {process.pid: process for process in below if process.pid != self.ours}
+        family = {process.pid: process for process in self._below() if process.pid != self.ours}
         others = cgroups.members(self.cgroup) - family.keys() - {self.ours}
         return [*family.values(), *look_at(others)]
 
@@ -51,7 +51,16 @@ class Ending:
 
         Both facts hold for all processes at once; a look at /proc meets one after the other.
         """
-        return not (has_children() or cgroups.is_populated(self.cgroup))
+        if cgroups.is_populated(self.cgroup):
+            return False
+        return not (self._below() if self.stays else has_children())
+
+    def _below(self) -> list[Process]:
+        """Return the processes below this one that are the run's."""
+        found = descendants(os.getpid()) if has_children() else []
+        kept = {process.pid for process in found if self.stays.get(process.pid) == process.start}
+        families = {process.pid for process in below(kept, found)} if kept else ()
+        return [process for process in found if process.pid not in families]
 
     def kill_by(self, seconds: float) -> None:
         """Kill every process of the run after so many seconds, or at an earlier time that was set before."""

@@ -112,6 +112,16 @@ class Environment:
         # MESH_SETUP: processes that a setup leaves in the background are there on purpose, however long.
         return Setting({**environment, b"PWD": os.fsencode(home), b"PATH": self.path, b"MESH_SETUP": b"1"}, home)
 
+    def of_modules(self, marks: str, force: bool) -> Setting:
+        """Return the setting of steps of modules, whose processes belong to no run.
+
+        marks: the directory for marks; force: what is in place is set up again
+        """
+        environment = {**self.setting.environment, b"MESH_SETUP": b"1", b"MESH_MODULES": os.fsencode(marks)}
+        environment[b"MESH_FORCE"] = b"1" if force else b""
+        environment.pop(b"MESH_RUN_ID", None)
+        return Setting(environment, self._state.workspace)
+
     def adopt(self, setting: Setting) -> None:
         """Go on with the setting that prerun has left."""
         self.setting = setting

@@ -35,6 +35,13 @@ def _signal(port: Port, parts: Parts, request: requests.Signal, data: bytes) -> 
     port.post(SignalAsked(request.signal, request.grace, request.cause, more))
 
 
+def _give_password(port: Port, parts: Parts, request: requests.Password, data: bytes) -> None:
+    if parts.modules.is_running:
+        parts.modules.give_password(data)
+    else:
+        parts.ranks.give_password(data)
+
+
 def _beat(port: Port, parts: Parts, request: requests.Beat, data: bytes) -> None:
     """Answer together with what else the beat brings about."""
     answer = Beat(echo=request.time, time=time.time(), orders=parts.requests.last_order)
@@ -55,12 +62,14 @@ HANDLERS: dict[type[Request], Callable[..., None]] = {
     requests.Serve: lambda port, parts, request, data: parts.sync.serve(request),
     requests.Fetch: lambda port, parts, request, data: parts.sync.fetch(request),
     requests.Settled: lambda port, parts, request, data: parts.sync.drop(),
+    requests.Apply: lambda port, parts, request, data: parts.modules.apply(request),
+    requests.StepFile: lambda port, parts, request, data: parts.modules.give_file(request, data),
     requests.Prepare: lambda port, parts, request, data: parts.environment.prepare(request, data),
     requests.Start: lambda port, parts, request, data: parts.ranks.start(request),
     requests.Setup: lambda port, parts, request, data: parts.ranks.start_setup(request),
     requests.Detach: lambda port, parts, request, data: port.post(DetachAsked()),
     requests.Introduce: lambda port, parts, request, data: parts.peers.introduce(request),
-    requests.Password: lambda port, parts, request, data: parts.ranks.give_password(data),
+    requests.Password: _give_password,
     requests.Enclosed: lambda port, parts, request, data: parts.answering.enclose(data),
     requests.Reply: lambda port, parts, request, data: parts.answering.give_pull(data),
     requests.Stdin: lambda port, parts, request, data: parts.ranks.give_stdin(request.rank, data),

@@ -19,6 +19,7 @@ from mesh.agent.process.ending import Ending
 from mesh.agent.run.environment import Environment
 from mesh.agent.run.group import Group
 from mesh.agent.run.locking import Locking
+from mesh.agent.run.modules import Modules
 from mesh.agent.run.ranks import Ranks
 from mesh.agent.run.sources import Sources
 from mesh.agent.sync.requests import SyncRequests
@@ -64,6 +65,7 @@ class Parts:
         self.sync = SyncRequests(port, self.state, run)
         self.prerun: PrerunSession | None = None
         self.environment = Environment(port, self.state, self.containers, self.group, begin, self._start_prerun)
+        self.modules = Modules(port, loop, self.state, self.sources, self.processes, self.environment)
         self.ranks = Ranks(port, loop, self.client, self.sources, self.environment, self.group)
         self.followers = Followers()
         self.following = Watches(loop)

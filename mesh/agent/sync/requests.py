@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 
 from mesh.agent.base.directories import Directories
-from mesh.agent.base.errors import hint, why
+from mesh.agent.base.errors import NO_ROOM, hint, no_room, why
 from mesh.agent.base.light import dumps, partial
 from mesh.protocol.answers import Lacks, OtherTree, Serving, Synced, Unfetched
 from mesh.protocol.frames import FrameError
@@ -30,6 +31,7 @@ class SyncRequests:
         self._sync: Sync | None = None
         self._tree = 0  # the tree of hosts that the pack is fetched through
         self._attempt = 0  # the listing of the workspace that the sync is about
+        self._lacking = 0  # bytes of the contents that the client was asked for
 
     def take_changes(self, request: Changes, data: bytes) -> None:
         """Add a piece of the manifest's changes; the last one begins the sync, unless a pack follows."""
@@ -40,7 +42,7 @@ class SyncRequests:
 
             self.drop()
             self._sync = Sync(self._state, self._run, bool(request.fresh))
-            self._attempt = request.attempt or 0
+            self._attempt, self._lacking = request.attempt or 0, 0
         if self._sync is None:
             raise FrameError("changes: not the first ones")
         self._sync.add_changes(data)
@@ -101,8 +103,15 @@ class SyncRequests:
             self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        self.drop()
-        self._port.fail("sync", why(error), hint(error))
+        self._refuse(why(error), hint(error), error.errno or 0)
+
+    def _refuse(self, reason: str, advice: str, number: int) -> None:
+        """Report why the sync failed; number: of the system's error, 0 for any other."""
+        self.drop()  # before the free space is looked at
+        if number in NO_ROOM:
+            place = os.path.dirname(self._state.workspace)
+            reason = no_room(number, place, 2 * self._lacking)  # as a pack, and unpacked
+        self._port.fail("sync", reason, advice)
 
     def _worked(self, answer: Answer) -> None:
         """Report that the workspace is in place, or lacks something."""
@@ -110,15 +119,16 @@ class SyncRequests:
         if self._port.is_over or self._sync is None:
             self.drop()
         elif "error" in answer:
-            self.drop()
-            self._port.fail("sync", str(answer["error"]), str(answer["hint"]))
+            number = answer.get("errno", 0)
+            self._refuse(str(answer["error"]), str(answer["hint"]), number if isinstance(number, int) else 0)
         elif "unfetched" in answer:
             send(Unfetched(tree=self._tree, reason=str(answer["unfetched"])))
         elif "base" in answer:
             send(OtherTree(tree=str(answer["base"]), attempt=self._attempt))
-        elif "lacks" in answer:
+        elif isinstance(lacks := answer.get("lacks"), list):
             self._sync.complete()
-            send(Lacks(attempt=self._attempt), zlib.compress(dumps(answer["lacks"]).encode(), 1))
+            self._lacking = sum(lack["size"] for lack in lacks)
+            send(Lacks(attempt=self._attempt), zlib.compress(dumps(lacks).encode(), 1))
         else:
             if not self._sync.is_serving:
                 self.drop()

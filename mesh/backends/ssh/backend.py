@@ -21,12 +21,13 @@ from mesh.backends.ssh.connection import Limits, Shared, SshConnection
 from mesh.backends.ssh.login import Secrets
 from mesh.backends.ssh.passwords import Passwords
 from mesh.backends.ssh.sockets import GivenUp
+from mesh.backends.ssh.transport import start_within
 from mesh.core.cluster import Cluster, Host, HostKeys
 from mesh.core.errors import ChannelClosed, HostUnreachable
 from mesh.core.events import Event
 from mesh.core.interfaces import CLIENT_RETURN_S, Farewell, NoAgent, Opened
 
-CONNECT_TIMEOUT_S = 10.0  # for one try: TCP, banner, key exchange and login
+CONNECT_TIMEOUT_S = 10.0  # for one try: TCP, banner, key exchange and login; then as much for the start of the command
 CONNECT_TRIES = 3
 PAUSES = (0.3, 1.0)  # seconds between tries, and up to as much again, so that hosts behind one gateway spread out
 RECEIVE_BYTES = 116 << 10  # bytes that receive() returns at most: as many as an agent has in a frame
@@ -281,7 +282,7 @@ class SshBackend:
             try:
                 connection.open()
                 channel = connection.transport.open_session(timeout=self._limits.connect_s)
-                channel.exec_command(command)
+                start_within(channel, command, self._limits.connect_s)
                 if self._given_up.is_set():  # ``close`` may have come before it
                     connection.close()
                     raise GivenUp

@@ -1,4 +1,7 @@
-"""paramiko's transport, with fewer wake-ups, a sign of life that can be asked for, and the fastest algorithms first."""
+"""paramiko's transport, with fewer wake-ups, a sign of life that can be asked for, and the fastest algorithms first.
+
+Also the start of a command on a channel, with a time limit.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,30 @@ class QuietTransport(paramiko.Transport):
     def answers(self, seconds: float) -> bool:
         """Return True if the other end has answered the last question within this time from now."""
         return bool(self.is_active() and self._answered.wait(seconds) and self.is_active())
+
+
+class _LimitedEvent(threading.Event):
+    """An event whose wait ends with an SSHException when its time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set. Raises SSHException; timeout: seconds, None for those of the event"""
+        if not super().wait(self._seconds if timeout is None else timeout):
+            late = f"within {self._seconds:g} s"
+            raise paramiko.SSHException(f"the server accepted the login but started no command {late}")
+        return True
+
+
+def start_within(channel: paramiko.Channel, command: str, seconds: float) -> None:
+    """Start a command on a channel. Raises SSHException, also if the server does not answer within this time.
+
+    paramiko waits for that answer without a limit. If the link is cut just then, it waits for ever.
+    """
+    channel.event = _LimitedEvent(seconds)  # exec_command waits for this one
+    channel.exec_command(command)
 
 
 def prefer(transport: paramiko.Transport, kinds: list[str]) -> None:

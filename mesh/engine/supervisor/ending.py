@@ -161,7 +161,7 @@ class Ending:
         is_late = state.clock.is_late("drain")
         if not state.ranks.started:  # connecting has its own deadline, and each host that fails is to be named
             failed = {failure.node for failure in state.failures}
-            at_work = (Phase.LOCKING, Phase.SYNCING, Phase.PREPARING)
+            at_work = (Phase.LOCKING, Phase.SYNCING, Phase.APPLYING, Phase.PREPARING)
             open_phases = (Phase.CONNECTING, *(() if is_late else at_work))
             return all(state.phases.seen_in(phase) <= failed for phase in open_phases)
         return is_late or state.clock.monotonic - self.last_output >= OUTPUT_PAUSE_S

@@ -15,11 +15,13 @@ class Phase(IntEnum):
     LOCKED = 3
     SYNCING = 4
     SYNCED = 5
-    PREPARING = 6
-    READY = 7
-    RUNNING = 8
-    FINISHING = 9
-    OVER = 10  # its agent has left, or never ran
+    APPLYING = 6  # steps of modules
+    APPLIED = 7
+    PREPARING = 8
+    READY = 9
+    RUNNING = 10
+    FINISHING = 11
+    OVER = 12  # its agent has left, or never ran
 
 
 class Phases:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mesh.core.events import CONNECTING, Connected, NoCommand, PrepareFailed, Ready
+from mesh.core.module import Applied, ModuleError, Step
 from mesh.core.outcome import EXIT_NOT_FOUND, Cause
-from mesh.engine.orders import Order, Prepare, Say, Start, Sync, Tell
+from mesh.engine.orders import Apply, Order, Prepare, Say, Start, Sync, Tell
 from mesh.engine.supervisor.ending import Ending, Stage
+from mesh.engine.supervisor.modules import Rounds
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.state import State
 from mesh.engine.wrapping import host_program
@@ -14,8 +16,9 @@ from mesh.engine.wrapping import host_program
 class Steps:
     """Has each host sync and prepare, and starts all ranks at once when all hosts are ready."""
 
-    def __init__(self, state: State, ending: Ending) -> None:
-        self._state, self._ending = state, ending
+    def __init__(self, state: State, ending: Ending, rounds: Rounds) -> None:
+        """rounds: of modules"""
+        self._state, self._ending, self._rounds = state, ending, rounds
         self._has_ranks = bool(state.spec.has_command or state.spec.commands)
         self._prepared_at_once: set[int] = set()  # hosts that prepare themselves without an order
         self.skipped: dict[int, PrepareFailed] = {}  # hosts that the run goes on without; they have no ranks
@@ -25,7 +28,8 @@ class Steps:
     def prepares_at_once(self) -> bool:
         """True if hosts prepare themselves without an order: nothing runs before the ranks, and nothing is held."""
         spec = self._state.spec
-        return self._has_ranks and not (spec.commands or spec.sync or spec.lock or spec.prerun or spec.claim)
+        is_plain = not (self._rounds or spec.commands or spec.sync or spec.lock or spec.prerun or spec.claim)
+        return self._has_ranks and is_plain
 
     def connected(self, event: Connected) -> list[Order]:
         self._prepared_at_once |= {event.node} if event.is_preparing else set()
@@ -50,6 +54,10 @@ class Steps:
                 orders += self.move(other, Phase.SYNCED)
         return orders
 
+    def applied(self, event: Applied) -> list[Order]:
+        self._rounds.take(event)
+        return self.move(event.node, Phase.APPLIED)
+
     def ready(self, event: Ready) -> list[Order]:
         if event.status:
             self.no_command[event.node] = self._lacking(event)
@@ -70,11 +78,21 @@ class Steps:
     def advance(self) -> list[Order]:
         """Begin the next step if all hosts have come so far."""
         state, phases = self._state, self._state.phases
-        # The environment names every host, so that prerun waits until all have answered.
-        if self._has_ranks and phases.have_all(Phase.SYNCING) and (synced := phases.of(Phase.SYNCED)):
-            phases.put(synced, Phase.PREPARING)
-            return [Prepare(node=node) for node in synced if node not in self._prepared_at_once]
-        if phases.have_all(Phase.SYNCED) and not self._has_ranks:
+        # The environment names every host, so that modules and prerun wait until all have answered.
+        if phases.have_all(Phase.SYNCING) and (synced := phases.of(Phase.SYNCED)) and self._rounds:
+            phases.put(synced, Phase.APPLYING)
+            return [self._apply(node, self._rounds.first(node)) for node in synced]
+        before = Phase.SYNCED
+        if self._rounds:
+            before = Phase.APPLIED
+            if phases.have_all(before) and (orders := self._second_round()):
+                return orders
+        # A second round begins only once all hosts have reported.
+        may_prepare = phases.have_all(before if self._rounds else Phase.SYNCING)
+        if self._has_ranks and may_prepare and (done := phases.of(before)):
+            phases.put(done, Phase.PREPARING)
+            return [Prepare(node=node) for node in done if node not in self._prepared_at_once]
+        if phases.have_all(before) and not self._has_ranks:
             state.cause = Cause.COMPLETED
             return self._ending.finish()
         if not phases.have_all(Phase.READY):
@@ -90,6 +108,26 @@ class Steps:
         nodes = phases.of(Phase.READY)
         phases.put(nodes, Phase.RUNNING)
         return [*self._name_skipped(), *(Start(node=node) for node in nodes)]
+
+    def _apply(self, node: int, steps: tuple[Step, ...]) -> Order:
+        return Apply(node=node, steps=steps, undo=self._rounds.is_undo)
+
+    def _second_round(self) -> list[Order]:
+        """Begin the steps that depend on the reports of all hosts. Refuse hosts that do not fit together."""
+        state = self._state
+        try:
+            further = self._rounds.second()
+        except ModuleError as error:
+            failure = PrepareFailed(time=state.clock.time, node=0, step="modules", message=str(error), hint=error.hint)
+            return self.refuse(failure)
+        state.phases.put(further, Phase.APPLYING)
+        return [self._apply(node, steps) for node, steps in further.items()]
+
+    def refuse(self, failure: PrepareFailed) -> list[Order]:
+        """End the run for a reason that concerns all hosts together."""
+        self._state.failures.append(failure)
+        self._state.cause = Cause.PREPARE
+        return [Tell(event=failure), *self._ending.finish()]
 
     def may_skip(self, failure: PrepareFailed) -> bool:
         """Return True if the run may start without a host that failed."""

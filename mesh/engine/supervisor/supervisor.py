@@ -34,6 +34,7 @@ from mesh.core.events import (
     Tick,
     WorkspaceFailed,
 )
+from mesh.core.module import NO_PREPARATION, Applied, Preparation
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
@@ -50,6 +51,7 @@ from mesh.engine.supervisor.ending import ANSWER_LIMIT_S, Ending, Stage
 from mesh.engine.supervisor.hang import HangWatch
 from mesh.engine.supervisor.leave import Leave
 from mesh.engine.supervisor.lock import Locks
+from mesh.engine.supervisor.modules import Rounds
 from mesh.engine.supervisor.naming import alike
 from mesh.engine.supervisor.phases import Phase
 from mesh.engine.supervisor.skips import Skips
@@ -62,14 +64,14 @@ class Supervisor:
 
     ending_type = Ending  # a subclass may leave the end to the hosts
 
-    def __init__(self, spec: RunSpec, placement: Placement) -> None:
+    def __init__(self, spec: RunSpec, placement: Placement, preparation: Preparation = NO_PREPARATION) -> None:
         self._spec = spec
         self._state = State(spec, placement)
         self._clearing = Clearing(self._state)
         self._leave = Leave(self._state)
         self._ending = self.ending_type(self._state, self._leave, self._clearing)
         self._locks = Locks(self._state)
-        self._steps = Steps(self._state, self._ending)
+        self._steps = Steps(self._state, self._ending, Rounds(preparation, placement))
         self._skips = Skips(spec.prerun, placement)
         self._hang_watch = HangWatch(self._state)
 
@@ -109,7 +111,7 @@ class Supervisor:
                 return orders
             case StdoutClosed():
                 return self._ending.end(Cause.OUTPUT_CLOSED)
-            case Connected() | Locked() | Busy() | Synced() | PrerunDecided() | Ready() | PrepareFailed():
+            case Connected() | Locked() | Busy() | Synced() | Applied() | PrerunDecided() | Ready() | PrepareFailed():
                 return self._before_start(event)
             case HostEvent():
                 return self._after_start(event)
@@ -129,6 +131,8 @@ class Supervisor:
                 return self._fail(self._locks.refuse(event), Cause.BUSY)
             case Synced(node=node):
                 return self._steps.move(node, Phase.SYNCED)
+            case Applied():
+                return self._steps.applied(event)
             case PrerunDecided():
                 return self._skips.take(event)
             case Ready():
@@ -282,7 +286,7 @@ class Supervisor:
         """Take the loss of a host, or of its agent; phase: the host's last one."""
         node, ranks = event.node, self._state.ranks
         if phase is not Phase.FINISHING and not ranks.started:
-            if event.is_clear or (phase is Phase.PREPARING and self._spec.prerun):
+            if event.is_clear or phase is Phase.APPLYING or (phase is Phase.PREPARING and self._spec.prerun):
                 self._clearing.lose(event)
             step = CONNECTING[0] if self._spec.rules.skip_unreachable else phase.name.lower()
             by = event.killed_by
