@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster
 from mesh.app.carriers import carrier_of
-from mesh.config.project import VARIABLE
+from mesh.app.modules import preparation_of
+from mesh.config.project import FILE, VARIABLE, load_project
 from mesh.config.selectors import Part, pick
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
 from mesh.core.job import JobSpec, Keep
+from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.naming import is_name
 from mesh.core.paths import job_directory, jobs_directory, runs_directory
 from mesh.core.run import Group, Rules, RunSpec
@@ -126,6 +128,18 @@ def with_locks(spec: RunSpec, cluster: Cluster) -> RunSpec:
     """Return a run that takes the locks of its hosts, where they are shared with others."""
     locks = carrier_of(cluster).locks
     return replace(spec, lock=locks, claim=locks)
+
+
+def with_modules(spec: RunSpec, cluster: Cluster) -> tuple[RunSpec, Preparation]:
+    """Return a run with the modules of the mesh.yaml in its snapshot. Raises UsageError."""
+    if not has_project(spec.workspace, is_snapshot=spec.as_is):
+        return spec, NO_PREPARATION
+    return preparation_of(spec, cluster, load_project(spec.workspace).modules.descriptions)
+
+
+def has_project(workspace: Path, *, is_snapshot: bool) -> bool:
+    """Return True if a snapshot has the mesh.yaml whose modules hold for its job."""
+    return is_snapshot and (workspace / FILE).is_file()
 
 
 def write_directory(job: Job, directory: Path, run: str, attempt: int, cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from mesh.api.attempts import (
     missing_variables,
     run_of_attempt,
     with_locks,
+    with_modules,
     with_workers,
     write_directory,
 )
@@ -31,6 +32,7 @@ from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.events import PrepareFailed, Stream
+from mesh.core.module import Preparation
 from mesh.core.naming import RUN_ID
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.paths import runs_directory
@@ -52,7 +54,22 @@ log = logging.getLogger(__name__)
 FETCH_LIMIT_S = 3600.0
 _HOLDER = re.compile(rf"\(run ({RUN_ID.pattern})")
 DECIDED = (Cause.COMPLETED, Cause.RANK, Cause.TIMEOUT, Cause.LOST)  # by the run itself, and not by its client
-PERSONS = ("host-key", "login", "python", "sync", "home", "devices", "prerun", "command", "interface", "workspace")
+PERSONS = (
+    *("host-key", "login", "python", "sync", "home", "devices", "prerun", "command", "interface", "workspace"),
+    *("module", "modules"),
+)
+    "host-key",
+    "login",
+    "python",
+    "sync",
+    "home",
+    "devices",
+    "prerun",
+    "command",
+    "interface",
+    "workspace",
+    "module",
+)
 
 
 class JobHands:
@@ -78,18 +95,18 @@ class JobHands:
         try:
             machines = hosts_of_attempt(job, order.hosts, starts=True)
             cluster = with_workers(job, machines)
+            spec, preparation = with_modules(with_locks(spec, cluster), cluster)
             write_directory(job, request.directory, order.run, order.attempt, machines)
         except UsageError as error:
             return Refused(kind=Refusal.PERSON, why=str(error), hint=error.hint)
         except OSError as error:
             raise NoAnswer(f"cannot write {error.filename}: {error.strerror}") from error
-        spec = with_locks(spec, cluster)
         if spec.groups[0].nproc == AUTO:
             try:
                 spec = spec.with_nproc(count_gpus(cluster, quiet=True))
             except MeshError as error:
                 return Refused(kind=Refusal.UNREACHABLE, why=str(error), hint=error.hint)
-        return _started(spec, cluster)
+        return _started(spec, cluster, preparation)
 
     def look(self, requests: Sequence[Request]) -> Sequence[RunFacts | None]:
         with ThreadPoolExecutor(max(1, min(len(requests), LOOKS_AT_ONCE))) as pool:
@@ -155,10 +172,15 @@ def _run(request: Request, run: str, hosts: Sequence[str]) -> tuple[RunSpec, Clu
 # ---- start
 
 
-def _started(spec: RunSpec, cluster: Cluster) -> RunStarted | RunEnded | Refused:
+def _started(spec: RunSpec, cluster: Cluster, preparation: Preparation) -> RunStarted | RunEnded | Refused:
     """Start a run, and leave it once all of its ranks run. Raises NoAnswer if it is not certain how it is."""
     parts = Parts(
-        spec=spec, cluster=cluster, showing=Showing(quiet=True), decider=numbered(spec, cluster), uses_kept=True
+        spec=spec,
+        cluster=cluster,
+        showing=Showing(quiet=True),
+        decider=numbered(spec, cluster),
+        uses_kept=True,
+        preparation=preparation,
     )
     outcome, placement, store = launch(parts)
     if outcome.cause is Cause.DETACHED:

@@ -15,6 +15,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.api.attempts import has_project
 from mesh.api.choosing import choose_cluster, project_here
 from mesh.app.owner import user_name
 from mesh.config.hosts import NoHost, numbers
@@ -171,6 +172,8 @@ def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple
         snapshot = take(project.workspace, project.ignore, place, cache, include_git=project.include_git)
         found = variables()
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
+    if project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True):
+        notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
 
 

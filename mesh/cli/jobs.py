@@ -166,7 +166,8 @@ def _watch(given: Given, changes: Iterable[Sequence[JobRow]], names: Sequence[st
         shown = sorted(known.values(), key=lambda row: row.id)
         lines = list(job_table(shown if given[j.EVERY] else recent(shown), names, columns(), paint_of(sys.stdout)))
         height = os.get_terminal_size(1).lines
-        body = "".join(f"{line}{CLEAR_LINE}\n" for line in lines[: height - 1])
+        visible = lines[: height - 1] if height > 1 else lines  # 0: the terminal does not report its size
+        body = "".join(f"{line}{CLEAR_LINE}\n" for line in visible)
         sys.stdout.write(f"{HOME}{body}{CLEAR_REST}")
         sys.stdout.flush()
 

@@ -42,7 +42,7 @@ KEYS = (
 )
 # Keys of the format that this version refuses, each with the reason.
 MACHINES_MADE = "not yet: jobs run on hosts that are there; name a cluster by `machines:`"
-MODULES = "not yet: jobs prepare no hosts; `prerun:` of mesh.yaml runs before each attempt"
+MODULES = "stands in mesh.yaml, with `modules:`; both hold for jobs"
 NOT_YET = {
     **dict.fromkeys(("tpu", "kubernetes"), MACHINES_MADE),
     **dict.fromkeys(("ssh", "gcsfuse", "docker", "conda", "venv", "uv"), MODULES),

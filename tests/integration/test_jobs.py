@@ -279,6 +279,14 @@ def test_a_job_is_a_cluster(desk: Desk) -> None:
     assert "has had no hosts yet" in desk.mesh("exec", "job:99", "true").err
 
 
+def test_modules_and_prerun_of_the_project_hold(desk: Desk) -> None:
+    text = "prerun: [export FROM_PRERUN=yes]\nenv: {FROM_FILE: 1}\nvenv: {}\n"
+    desk.home.files(mesh__yaml=text)
+    job = desk.submit("machines: local:1\nrun: echo $FROM_PRERUN $FROM_FILE $(basename $VIRTUAL_ENV)\n")
+    assert desk.mesh("job", "wait", str(job)).status == 0, desk.show(job)
+    assert desk.output(job) == b"yes 1 .venv\n"
+
+
 def test_the_progress_of_a_job_is_listed(desk: Desk) -> None:
     loop = "for i in $(seq 400); do echo step $i loss 0.$i; sleep 0.1; done"
     job = desk.submit(f"machines: local:1\nrun: {loop}\nprogress: 'step (?P<step>[0-9]+) loss (?P<loss>[^ ]+)'\n")

@@ -126,9 +126,8 @@ BAD = {
     "modules": (
         "machines: pod\nrun: x\nsetup: {modules: [docker]}\nconda: {name: x}\n",
         [
-            "train.yaml:4: conda: not yet: jobs prepare no hosts; `prerun:` of mesh.yaml runs before each attempt",
-            "train.yaml:3: setup.modules: docker: not yet: jobs prepare no hosts; `prerun:` of mesh.yaml runs before "
-            "each attempt",
+            "train.yaml:4: conda: stands in mesh.yaml, with `modules:`; both hold for jobs",
+            "train.yaml:3: setup.modules: docker: stands in mesh.yaml, with `modules:`; both hold for jobs",
         ],
     ),
     "unknown keys": (
