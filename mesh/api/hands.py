@@ -58,18 +58,6 @@ PERSONS = (
     *("host-key", "login", "python", "sync", "home", "devices", "prerun", "command", "interface", "workspace"),
     *("module", "modules"),
 )
-    "host-key",
-    "login",
-    "python",
-    "sync",
-    "home",
-    "devices",
-    "prerun",
-    "command",
-    "interface",
-    "workspace",
-    "module",
-)
 
 
 class JobHands:
