@@ -16,7 +16,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import Task, task
 
 from mesh.cli import program
-from mesh.cli.command import COMMANDS, Command
+from mesh.cli.command import COMMANDS, FAMILIES, Command, verbs_of
 from mesh.cli.option import AnyOption
 from mesh.cli.options import options_of
 from mesh.cli.parser import as_utf8, given_of
@@ -43,7 +43,7 @@ def _task(command: Command) -> Task[Any]:
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     vars(body)["__signature__"] = inspect.Signature([context, *map(_parameter, options)])
     made: Task[Any] = task(
-        name=command.name,
+        name=command.name.rpartition(" ")[2],
         auto_shortflags=False,
         iterable=[option.key for option in options if option.joined],
         optional=[option.key for option in options if option.bare is not None],
@@ -58,7 +58,9 @@ def _parameter(option: AnyOption) -> inspect.Parameter:
     return inspect.Parameter(option.key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
-namespace = Collection(*(_task(command) for command in COMMANDS.values()))
+namespace = Collection(*(_task(command) for command in COMMANDS.values() if " " not in command.name))
+for _word in FAMILIES:  # `inv job.submit` is `mesh job submit`
+    namespace.add_collection(Collection(_word, *(_task(COMMANDS[f"{_word} {verb}"]) for verb in verbs_of(_word))))
 
 run, execute, setup, push, pull = (namespace[name] for name in ("run", "exec", "setup", "push", "pull"))
 check, clusters, ssh = (namespace[name] for name in ("check", "clusters", "ssh"))

@@ -22,7 +22,7 @@ LAYERS = (
     ("compat",),
     ("api",),
     ("app",),
-    ("check", "keeper"),
+    ("check", "keeper", "jobs"),
     ("engine",),
     ("hosts",),
     ("modules", "config", "workspace", "remote", "backends", "rundir", "screen"),

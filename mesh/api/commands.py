@@ -160,6 +160,7 @@ def _exec_spec(command: Sequence[str], cluster: str, options: Options, clusters_
     found = choose_cluster(cluster, options, clusters_file)
     check_name(options.name, clusters_file)
     spec = make_spec(project_here(), options, _words(command, options))
+    spec = replace(spec, project=found.workspace or spec.project)
     # A detached run needs all its hosts, as their agents end it together.
     skips = spec.rules.keep_going and not spec.detach
     rules = replace(spec.rules, skip_unreachable=skips)

@@ -66,8 +66,7 @@ def pull(
 
     project = project_here()
     spec = replace(make_spec(project, options, ()), kind=Kind.PULL, sync=False, lock=False, prerun=())
-    if record and record.spec.project:
-        spec = replace(spec, project=record.spec.project)
+    spec = replace(spec, project=(record.spec.project if record else found.workspace) or spec.project)
     directory = Path(into or INTO)
     place = here() / directory
     collected, began = _Collected(), time.monotonic()

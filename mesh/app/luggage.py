@@ -43,7 +43,8 @@ class WorkspaceLuggage:
         self._has_told_size = False
         self._is_stopped = False
         self._cache = HashCache(spec.workspace, cache_directory(os.environ))
-        with asked_git(spec.workspace) if spec.has_command else contextlib.nullcontext(dict) as variables:
+        asks_git = spec.has_command and not spec.as_is
+        with asked_git(spec.workspace) if asks_git else contextlib.nullcontext(dict) as variables:
             self._list()
             self.env: Mapping[str, str] = variables()  # for the ranks
         for skipped in self._prepared.skipped:
@@ -130,9 +131,15 @@ class WorkspaceLuggage:
 
     def _list(self) -> None:
         spec = self._spec
-        self._leave = left_by_default(spec.workspace, spec.ignore)  # hosts keep what an earlier version has sent
+        # Hosts keep what an earlier version has sent.
+        self._leave = () if spec.as_is else left_by_default(spec.workspace, spec.ignore)
         self._prepared = prepare(
-            spec.workspace, spec.ignore, self._cache, include_git=spec.include_git, progress=self._show_progress
+            spec.workspace,
+            spec.ignore,
+            self._cache,
+            include_git=spec.include_git,
+            as_is=spec.as_is,
+            progress=self._show_progress,
         )
         self._known: dict[str, tuple[bytes, Sequence[Want]]] = {}  # by the tree hash of a base
         manifest = self._prepared.manifest

@@ -15,6 +15,7 @@ class Takes(Enum):
     NOTHING = "nothing"
     COMMAND = "command"  # all after the cluster, never read by mesh
     PATHS = "paths"  # any number of them, with options between
+    TAIL = "tail"  # all after --, never read by mesh
 
 
 Body = Callable[[Given], int | None]
@@ -32,6 +33,11 @@ class Command:
     examples: tuple[tuple[str, str], ...] = ()  # a command line, and what it is for
 
     @property
+    def task(self) -> str:
+        """The name of its Invoke task."""
+        return self.name.replace(" ", ".")
+
+    @property
     def summary(self) -> str:
         return (self.body.__doc__ or "").strip().split("\n")[0]
 
@@ -41,6 +47,23 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}  # by name, in the order of the help
+# Words that several commands begin with, as `mesh job submit`: the heading in `mesh --help`, and the line there.
+FAMILIES: dict[str, tuple[str, str]] = {}
+
+
+def family(word: str, group: str, summary: str) -> None:
+    """Make a word the first one of several commands, whose names are that word and another one."""
+    FAMILIES[word] = group, summary
+
+
+def verbs_of(word: str) -> list[str]:
+    """Return the second words of the commands of a family."""
+    return [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{word} ")]
+
+
+def first_words() -> list[str]:
+    """Return the words that may follow ``mesh``."""
+    return list(dict.fromkeys(name.partition(" ")[0] for name in COMMANDS))
 
 
 def command(

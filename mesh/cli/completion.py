@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mesh import api
-from mesh.cli.command import COMMANDS, Takes
+from mesh.cli import joboptions
+from mesh.cli.command import COMMANDS, FAMILIES, Takes, verbs_of
 from mesh.cli.option import AnyOption
 from mesh.cli.options import CLUSTER, EXCLUDE, NAMES_CLUSTER, NAMES_RUN, PICK_HOSTS, options_of
 from mesh.core.errors import MeshError, UsageError
@@ -93,6 +94,10 @@ def described(words: Sequence[str]) -> dict[str, str]:
     if not before:
         return _starting(last, {**_summaries(), "help": "Show the help of a command.", "--help": "", "--version": ""})
     name, *given = before
+    if name in FAMILIES:
+        if not given:
+            return _starting(last, {verb: COMMANDS[f"{name} {verb}"].summary for verb in verbs_of(name)} | HELP)
+        name, given = f"{name} {given[0]}", given[1:]
     if name not in COMMANDS:
         return _starting(last, _summaries()) if name == "help" and not given else {}
     options = options_of(name)
@@ -107,18 +112,17 @@ def described(words: Sequence[str]) -> dict[str, str]:
         elif not word.startswith("-"):
             if COMMANDS[name].takes is Takes.COMMAND:
                 return {}  # the cluster is named: the rest is the user's
-            is_named = True
+            is_named = name not in joboptions.NAMES_JOBS
     if last.startswith("-"):
         return _starting(
             last, {option.flag: option.help for option in sorted(options, key=lambda one: one.flag)} | HELP
         )
-    if is_named:
-        return {}
-    return _places(name, last)
+    return {} if is_named else _places(name, last)
 
 
 def _summaries() -> dict[str, str]:
-    return {name: command.summary for name, command in COMMANDS.items()}
+    single = {name: command.summary for name, command in COMMANDS.items() if " " not in name}
+    return single | {word: summary for word, (_, summary) in FAMILIES.items()}
 
 
 def _values(option: AnyOption, last: str) -> dict[str, str]:
@@ -134,9 +138,11 @@ def _values(option: AnyOption, last: str) -> dict[str, str]:
 
 def _places(name: str, last: str) -> dict[str, str]:
     """Return what the first word of a command may become."""
-    words = {"completion": list(SHELLS), "runs": ["prune"], "keep": ["stop"]}
+    words = {"completion": list(SHELLS), "runs": ["prune"], "keep": ["stop"], "serve": list(joboptions.SERVE_ACTIONS)}
     if name in words:
         return _starting(last, dict.fromkeys(words[name], ""))
+    if name in joboptions.NAMES_JOB:
+        return _jobs(last)
     if name in NAMES_RUN:
         return _runs(last, is_on=name in NEEDS_A_RUN_THAT_IS_ON) | _clusters(last)
     return _clusters(last) if name in (*CLUSTER.commands, *NAMES_CLUSTER) else {}
@@ -160,6 +166,19 @@ def _hosts(cluster: str = "") -> list[str]:
         return host_names(cluster)
     except MeshError:
         return []
+
+
+def _jobs(last: str) -> dict[str, str]:
+    from mesh.api import jobs
+
+    try:
+        rows = jobs.list_jobs()
+    except MeshError:
+        return {}
+    named = {row.name: row.state for row in rows}
+    return _starting(
+        last, {"last": "the newest job", **named, **{str(row.id): f"{row.name}, {row.state}" for row in rows}}
+    )
 
 
 def _runs(last: str, *, is_on: bool) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from mesh.config.clusters import LOCAL
+from mesh.config.jobname import WORD as JOB
 from mesh.config.yamlfile import did_you_mean
 from mesh.core.errors import UsageError
 from mesh.core.typed import SHELL_BUILTINS, SHELL_OPERATORS, Typed
@@ -28,7 +29,7 @@ ELSEWHERE = {
     "reattach resume reconnect": ("attach last",),
     "pdsh clush ansible all sh-all each foreach": ("exec pod COMMAND",),
     "srun start launch train do": ("run pod COMMAND",),
-    "submit sbatch queue-run background bg": ("run -d pod COMMAND",),
+    "submit sbatch queue-run background bg": ("run -d pod COMMAND", "job submit FILE"),
     "disown leave": ("detach last",),
     "where trace backtrace bt dump py-spy pystack hang": ("stacks",),
     "rm remove prune gc delete cleanup": ("clean pod", "runs prune"),
@@ -51,6 +52,12 @@ BATCH = ("-b", "-es", "--batch", "-d", "-V", "--version", "--help")
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 
 
+def _words(meant: str) -> list[str]:
+    """Return the words of a command's name at the beginning of a command line."""
+    words = meant.split()
+    return words[: 2 if words[0] == JOB else 1]
+
+
 def unknown_command(name: str, rest: Sequence[str], commands: Sequence[str], usage: str) -> UsageError:
     """Return the error for a command that mesh does not have, with the command to type instead.
 
@@ -60,11 +67,23 @@ def unknown_command(name: str, rest: Sequence[str], commands: Sequence[str], usa
     if name.startswith("-"):
         return UsageError(f"unknown option {name!r}", hint=usage)
     if meant := _MEANT.get(name.lower().replace("_", "-")) or _MEANT.get(name.lower()):
-        verbs = " or ".join(dict.fromkeys(one.split()[0] for one in meant))
-        lines = [shlex.join(["mesh", *one.split()[:1], *rest]) if rest else f"mesh {one}" for one in meant]
+        verbs = " or ".join(dict.fromkeys(" ".join(_words(one)) for one in meant))
+        lines = [shlex.join(["mesh", *_words(one), *rest]) if rest else f"mesh {one}" for one in meant]
         return UsageError(f"unknown command {name!r}; it is called {verbs} here", hint="\n".join(lines))
     near = did_you_mean(name, commands)
     return UsageError(f"unknown command {name!r}{near if near.startswith('; did you mean') else ''}", hint=usage)
+
+
+def unknown_verb(word: str, verb: str, verbs: Sequence[str]) -> UsageError:
+    """Return the error for a command of a family that there is not.
+
+    >>> unknown_verb("job", "sumbit", ["submit", "list"]).hint
+    'mesh job submit'
+    """
+    near = did_you_mean(verb, verbs)
+    is_near = near.startswith("; did you mean")
+    hint = f"mesh {word} {near.split(chr(39))[1]}" if is_near else f"mesh {word} --help"
+    return UsageError(f"unknown command {f'{word} {verb}'!r}{near if is_near else ''}", hint=hint)
 
 
 def notices(typed: Typed, cluster: str) -> Iterator[str]:

@@ -9,7 +9,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from mesh.config.settings import read_seconds
 
 T = TypeVar("T")
-ENDS = "When it ends"  # heading in the help
+# Headings in the help.
+HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
+FILES, SHARING, DIAGNOSIS = "Files", "Hosts that others use", "Looking into a run"
+WHICH_RUN, ENDS, OTHER = "Which run", "When it ends", "More"
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,32 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli.option import ENDS, AnyOption, Option, as_text, as_wait, as_words, seconds, switch, text
+from mesh.cli import joboptions, otheroptions
+from mesh.cli.option import (
+    COMMAND,
+    DIAGNOSIS,
+    ENDS,
+    FILES,
+    HOSTS,
+    OTHER,
+    OUTPUT,
+    RANKS,
+    SHARING,
+    WHICH_RUN,
+    AnyOption,
+    Option,
+    as_wait,
+    as_words,
+    seconds,
+    switch,
+    text,
+)
 from mesh.config.roles import Role, read_role
 from mesh.config.settings import (
     CLUSTER_VARIABLE,
     LAUNCHERS,
     Options,
     read_environment,
-    read_flag,
     read_name,
     read_nproc,
     read_number,
@@ -32,10 +50,6 @@ if TYPE_CHECKING:
     from mesh.core.look import Look
 
 T = TypeVar("T")
-
-HOSTS, RANKS, COMMAND, OUTPUT = "Which hosts", "Ranks", "The command", "The output"
-FILES, SHARING, DIAGNOSIS = "Files", "Hosts that others use", "Looking into a run"
-WHICH_RUN, OTHER = "Which run", "More"
 
 OUTPUTS, LABELS, FOLDS = ("all", "fold", "rank0", "none"), ("rank", "host"), ("numbers", "mean", "exact")
 WHENS = ("auto", "always", "never")
@@ -82,11 +96,13 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
 NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
-SHOWS = ("run", "exec", "attach", "logs")
+SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS)
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit")
+READS_LOGS = ("logs", "job logs")
+WITH_RANKS = (*READS_LOGS, "signal", "stacks")
 
 CLUSTER = text(
     "cluster",
@@ -101,7 +117,7 @@ NAMED_CLUSTER = text("cluster", NAMES_CLUSTER, HOSTS, "CLUSTER", CLUSTER.help, i
 RUN = text("run", NAMES_RUN, WHICH_RUN, "RUN", "an id, name or tag, a part of one, last, or a cluster", is_place=True)
 SIGNAL = text("name", ("signal",), WHICH_RUN, "SIGNAL", "as kill has it: USR1, SIGUSR1 or 10", is_place=True)
 CLUSTER_OF_RUN = text("cluster", NAMES_RUN, WHICH_RUN, "CLUSTER", "where it is, for runs of other machines")
-ACTION = text("action", ("runs", "keep"), OTHER, "ACTION", "prune; stop", is_place=True)
+ACTION = text("action", ("runs", "keep", "serve"), OTHER, "ACTION", "prune; stop", is_place=True)
 SHELL = text("shell", ("completion",), OTHER, "SHELL", "bash, zsh or fish", is_place=True)
 
 PICK_HOSTS = text("hosts", SELECT, HOSTS, "HOSTS", "only these: names or ranges, as 'tpu-0,tpu-[4-7]'", field="hosts")
@@ -199,7 +215,7 @@ MAD_LABEL = text(
 )
 COLOR = text(
     "color",
-    (*STARTS, "setup", "push", "pull", "attach", "logs", "check", "ps", "clean", "clusters", "stacks", "runs"),
+    (*NARRATES, "logs", "check", "ps", "clean", "clusters", "stacks", "runs", *joboptions.WITH_COLOR),
     OUTPUT,
     "WHEN",
     "auto, always or never; also NO_COLOR, FORCE_COLOR",
@@ -300,13 +316,13 @@ ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
 FROM = text(
     "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
-SOME_RANKS = text("rank", ("logs", "signal", "stacks"), WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
-STDERR = switch("stderr", ("logs",), OUTPUT, "only what they printed on stderr")
+SOME_RANKS = text("rank", WITH_RANKS, WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
+STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
-SINCE = Option("since", ("logs",), OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
-GREP = text("grep", ("logs",), OUTPUT, "REGEX", "only lines in which this Python regex matches")
-FIXED = switch("fixed-strings", ("logs",), OUTPUT, "--grep is plain text, no regex", short="-F")
-FOLLOW = switch("follow", ("logs",), OUTPUT, "go on until the run has ended", short="-f")
+SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)
+GREP = text("grep", READS_LOGS, OUTPUT, "REGEX", "only lines in which this Python regex matches")
+FIXED = switch("fixed-strings", READS_LOGS, OUTPUT, "--grep is plain text, no regex", short="-F")
+FOLLOW = switch("follow", READS_LOGS, OUTPUT, "go on until the run has ended", short="-f")
 LOCAL = switch("local", ("logs",), OUTPUT, "only what this machine has: ask no host")
 
 RUNS_TAG = text("tag", ("runs",), OTHER, "TAG", "only runs with this tag")
@@ -326,63 +342,9 @@ CLUSTERS = text(
     variable="MESH_CLUSTERS",
 )
 
-# MaxText's multihost_runner.py has its flags in capitals.
-MULTIHOST = ("multihost",)
-TPU_PREFIX = text("TPU_PREFIX", MULTIHOST, HOSTS, "NAME", "a TPU's name; pod stands for pod-0, pod-1, ... too")
-TPU_COMMAND = text("COMMAND", MULTIHOST, COMMAND, "TEXT", "what every worker runs, as text for bash")
-SCRIPT_DIR = text("SCRIPT_DIR", MULTIHOST, FILES, "DIR", "the directory to send and to run in (default: .)")
-RUN_NAME = text("RUN_NAME", MULTIHOST, FILES, "NAME", "its directory's name on the hosts")
-USE_EXISTING_FOLDER = Option(
-    "USE_EXISTING_FOLDER", MULTIHOST, FILES, "BOOL", "run in RUN_NAME's directory, send nothing", read_flag, None
-)
-INTERNAL_IP = Option(
-    "INTERNAL_IP", MULTIHOST, HOSTS, "BOOL", "this machine is in the TPUs' own network", read_flag, None
-)
-PROJECT = text("PROJECT", MULTIHOST, HOSTS, "NAME", "the TPUs' project (default: gcloud's)")
-ZONE = text("ZONE", MULTIHOST, HOSTS, "NAME", "the TPUs' zone (default: gcloud's)")
-SCP_TIMEOUT_SECS = Option(
-    "SCP_TIMEOUT_SECS",
-    MULTIHOST,
-    FILES,
-    "SECONDS",
-    "for SCRIPT_DIR to be everywhere (default: 600)",
-    read_number,
-    None,
-)
-TPU_CLUSTERS = text("clusters", MULTIHOST, OTHER, "FILE", "take user and key from the cluster TPU_PREFIX in FILE")
-
-# The flags of MAD Engine's SSH runner; `mesh.config.mad` reads their texts, as an INI file may have them too.
-MAD = ("mad",)
-MAD_MODEL = text("model", MAD, COMMAND, "TAG", "the tag of a model; required")
-MAD_NODES = text("nodes", MAD, HOSTS, "HOSTS", "by commas, the first one has rank 0; required")
-MAD_USER = text("ssh-user", MAD, HOSTS, "USER", "who logs in there; required")
-MAD_PASSWORD: Option[str | bool | None] = Option(
-    "ssh-password",
-    MAD,
-    HOSTS,
-    "TEXT",
-    "ask for the password; no value is taken",
-    as_text,
-    None,
-    bare=True,
-    is_secret=True,
-)
-MAD_PASSWORD_ENV = text("password-env", MAD, HOSTS, "NAME", "the variable that holds the password")
-MAD_KEY = text("ssh-key", MAD, HOSTS, "FILE", "a private key (default: as ssh finds them)")
-MAD_MASTER = text("master-addr", MAD, RANKS, "ADDRESS", "where ranks meet (default: the first node)")
-MAD_PORT = text("master-port", MAD, RANKS, "PORT", "port of --master-addr (default: 4000)")
-MAD_DATA = text("shared-data-path", MAD, FILES, "PATH", "where data is on every node (default: /nfs/data)")
-MAD_NCCL = text("nccl-interface", MAD, RANKS, "NAME", "for NCCL (default: the one towards the master)")
-MAD_GLOO = text("gloo-interface", MAD, RANKS, "NAME", "for gloo (default: likewise)")
-MAD_TIMEOUT = text("timeout", MAD, ENDS, "SECONDS", "end the run then, status 124 (default: 3600)")
-MAD_PROGRAM = text("madengine-path", MAD, COMMAND, "PATH", "on the nodes (default: madengine)")
-MAD_ARGUMENTS = text("additional-args", MAD, COMMAND, "TEXT", "more words, split as a shell would")
-MAD_DIRECTORY = text("working-directory", MAD, FILES, "DIR", "in the home there (default: a copy of this directory)")
-MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as keys; flags win")
-
-
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
+TABLE += [*otheroptions.TABLE, *joboptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

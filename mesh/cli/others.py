@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from mesh import api
 from mesh.cli import options as o
+from mesh.cli import otheroptions as x
 from mesh.cli.command import command
 from mesh.cli.options import Given
 from mesh.cli.reports import aligned
@@ -33,21 +34,21 @@ def multihost(given: Given) -> int:
     """Run on all workers of TPUs, as MaxText's multihost_runner.py does."""
     from mesh.compat import maxtext
 
-    for option in (o.TPU_PREFIX, o.TPU_COMMAND):
+    for option in (x.TPU_PREFIX, x.TPU_COMMAND):
         if not given[option]:
             raise UsageError(f"{option.flag} is missing", hint=MULTIHOST_LINE)
-    seconds = given[o.SCP_TIMEOUT_SECS]
+    seconds = given[x.SCP_TIMEOUT_SECS]
     result = maxtext.multihost(
-        given[o.TPU_COMMAND],
-        tpu_prefix=given[o.TPU_PREFIX],
-        script_dir=given[o.SCRIPT_DIR],
-        run_name=given[o.RUN_NAME],
-        use_existing_folder=bool(given[o.USE_EXISTING_FOLDER]),
-        internal_ip=given[o.INTERNAL_IP],
-        project=given[o.PROJECT],
-        zone=given[o.ZONE],
+        given[x.TPU_COMMAND],
+        tpu_prefix=given[x.TPU_PREFIX],
+        script_dir=given[x.SCRIPT_DIR],
+        run_name=given[x.RUN_NAME],
+        use_existing_folder=bool(given[x.USE_EXISTING_FOLDER]),
+        internal_ip=given[x.INTERNAL_IP],
+        project=given[x.PROJECT],
+        zone=given[x.ZONE],
         scp_timeout_secs=maxtext.SCP_TIMEOUT_SECS if seconds is None else seconds,
-        clusters_file=given[o.TPU_CLUSTERS],
+        clusters_file=given[x.TPU_CLUSTERS],
         output="",
     )
     return result.exit_code
@@ -55,20 +56,20 @@ def multihost(given: Given) -> int:
 
 # Flags that may also stand in the INI file; `mesh.config.mad` reads both.
 MAD_TEXTS = (
-    o.MAD_MODEL,
-    o.MAD_NODES,
-    o.MAD_USER,
-    o.MAD_PASSWORD_ENV,
-    o.MAD_KEY,
-    o.MAD_MASTER,
-    o.MAD_PORT,
-    o.MAD_DATA,
-    o.MAD_NCCL,
-    o.MAD_GLOO,
-    o.MAD_TIMEOUT,
-    o.MAD_PROGRAM,
-    o.MAD_ARGUMENTS,
-    o.MAD_DIRECTORY,
+    x.MAD_MODEL,
+    x.MAD_NODES,
+    x.MAD_USER,
+    x.MAD_PASSWORD_ENV,
+    x.MAD_KEY,
+    x.MAD_MASTER,
+    x.MAD_PORT,
+    x.MAD_DATA,
+    x.MAD_NCCL,
+    x.MAD_GLOO,
+    x.MAD_TIMEOUT,
+    x.MAD_PROGRAM,
+    x.MAD_ARGUMENTS,
+    x.MAD_DIRECTORY,
 )
 
 
@@ -87,8 +88,8 @@ def mad(given: Given) -> int:
     from mesh.core.outcome import Cause
 
     typed: dict[str, str | bool | None] = {option.name: given[option] for option in MAD_TEXTS}
-    typed[o.MAD_PASSWORD.name] = given[o.MAD_PASSWORD]
-    job = read_mad(typed, given[o.MAD_CONFIG], os.environ)
+    typed[x.MAD_PASSWORD.name] = given[x.MAD_PASSWORD]
+    job = read_mad(typed, given[x.MAD_CONFIG], os.environ)
     if given[o.DRY_RUN]:
         show(madengine.plan_mad(job))
         return 0

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from mesh.cli.command import COMMANDS, Command, Takes
-from mesh.cli.option import AnyOption
-from mesh.cli.options import CLUSTER, LAUNCHER, OTHER, Given, options_of
+from mesh.cli.option import OTHER, AnyOption
+from mesh.cli.options import CLUSTER, LAUNCHER, Given, options_of
 from mesh.cli.speech import without_value
 from mesh.config.settings import is_time
 from mesh.config.yamlfile import did_you_mean
@@ -72,9 +72,12 @@ def parse(command: Command, arguments: Sequence[str]) -> Given:
     """Read the words after the command's name. Raises UsageError, and HelpWanted for ``-h`` and ``--help``."""
     options, words = split(command, arguments)
     # The other commands have their own words between options.
-    own = words if command.takes is Takes.COMMAND else []
+    own = words if command.takes in (Takes.COMMAND, Takes.TAIL) else []
     before = arguments[: len(arguments) - len(own)]
-    typed = Typed(before=tuple(map(as_utf8, ("mesh", command.name, *before))), command=tuple(map(as_utf8, own)))
+    name = command.name.split(" ")
+    typed = Typed(
+        before=tuple(map(as_utf8, ("mesh", *name, *before))), command=tuple(map(as_utf8, own)), task=len(name)
+    )
     return _given(command, options, words, typed)
 
 
@@ -92,7 +95,7 @@ def given_of(command: Command, values: dict[str, Any], words: Sequence[str]) -> 
     typed = Typed(
         before=tuple(map(as_utf8, (program, *before))),
         command=tuple(words),
-        task=before.index(command.name) + 1 if command.name in before else 0,
+        task=before.index(command.task) + 1 if command.task in before else 0,
     )
     return _given(command, options, list(words), typed)
 
@@ -139,6 +142,8 @@ def split(command: Command, arguments: Sequence[str]) -> tuple[list[str], list[s
                 return options, rest if word == "--" else [word, *rest]
             before = arguments[: len(arguments) - len(rest)]
             return [*options, f"{places[0].flag}={word}"], _own_words(command, before, rest, options)
+        elif word == "--" and command.takes is Takes.TAIL:
+            return options, rest
         elif word == "--" and not is_literal:
             is_literal = True
         elif places:
@@ -167,7 +172,7 @@ def _own_words(command: Command, before: Sequence[str], rest: list[str], options
     own = rest[count:]
     if own and own[0].startswith("-") and own[0] not in ("-", "--", SHELL_TEXT):
         own = ["--", *own]
-    corrected = shlex.join(["mesh", command.name, *typed, *rest[:count], cluster, *own])
+    corrected = shlex.join(["mesh", *command.name.split(" "), *typed, *rest[:count], cluster, *own])
     if not count:
         near = did_you_mean(first, [option.flag for option in options_of(command.name)])
         near = near if near.startswith("; did you mean") else ""

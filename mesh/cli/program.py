@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from mesh import __version__
 
 # Each makes its functions commands; the help lists them in this order.
-from mesh.cli import execution, inspection, others, runs, shells  # noqa: F401
-from mesh.cli.command import COMMANDS, Command
+from mesh.cli import execution, inspection, jobs, others, runs, serve, shells  # noqa: F401
+from mesh.cli.command import COMMANDS, FAMILIES, Command, first_words, verbs_of
 from mesh.cli.completion import ASK, DESCRIBE, candidates, lines
 from mesh.cli.options import CLUSTER, RUN, WAIT, Given
 from mesh.cli.parser import HELP, HelpWanted, Parser, parse, width
@@ -37,7 +37,8 @@ def status(arguments: Sequence[str]) -> int:
     """Run a command line without the program's name, and return its exit status. Raises MeshError."""
     name, *rest = arguments or HELP[:1]
     if name == "help" and rest:
-        name, rest = rest[0], list(HELP[:1])
+        name, *more = rest
+        rest = [*(more[:1] if name in FAMILIES else []), HELP[0]]
     if name in (*HELP, "help"):
         show(overview())
         return 0
@@ -50,10 +51,16 @@ def status(arguments: Sequence[str]) -> int:
     if name == DESCRIBE:
         show(lines(rest))
         return 0
+    if name in FAMILIES:
+        if not rest or rest[0] in HELP:
+            show(family_overview(name))
+            return 0
+        name, rest = f"{name} {rest[0]}", rest[1:]
     if name not in COMMANDS:
-        from mesh.cli.habits import unknown_command  # only for mistakes
+        from mesh.cli.habits import unknown_command, unknown_verb  # only for mistakes
 
-        raise unknown_command(name, rest, list(COMMANDS), USAGE)
+        word, _, verb = name.partition(" ")
+        raise unknown_verb(word, verb, verbs_of(word)) if verb else unknown_command(name, rest, first_words(), USAGE)
     try:
         given = parse(COMMANDS[name], rest)
     except HelpWanted:
@@ -86,17 +93,35 @@ def overview() -> Iterator[str]:
     yield "Makes a cluster of hosts reached over SSH feel like one machine."
     yield ""
     yield "usage: mesh COMMAND [options] ..."
-    column = max(map(len, COMMANDS))
+    listed = {name: (COMMANDS[name].group, COMMANDS[name].summary) for name in COMMANDS if " " not in name} | FAMILIES
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):
         yield ""
         yield f"{group}:"
-        for command in COMMANDS.values():
-            if command.group == group:
-                lead = f"  {command.name:<{column}}  "
-                yield from wrap(command.summary, width(), initial_indent=lead, subsequent_indent=" " * len(lead))
+        yield from _listed(
+            {name: summary for name, (of, summary) in listed.items() if of == group}, max(map(len, listed))
+        )
     yield ""
     yield from wrap(
         "`mesh help COMMAND` shows its options. ~/.config/mesh/cluster.yaml lists clusters; `local` is built in:",
         width(),
     )
     yield "  mesh run local python3 -c 'import os; print(os.environ[\"RANK\"])'"
+
+
+def family_overview(word: str) -> Iterator[str]:
+    """Return the lines of the help of a family, as ``mesh job --help``."""
+    yield FAMILIES[word][1]
+    yield ""
+    yield f"usage: mesh {word} COMMAND [options] ..."
+    yield ""
+    verbs = {verb: COMMANDS[f"{word} {verb}"].summary for verb in verbs_of(word)}
+    yield from _listed(verbs, max(map(len, verbs)))
+    yield ""
+    yield f"`mesh help {word} COMMAND` shows its options."
+
+
+def _listed(summaries: Mapping[str, str], column: int) -> Iterator[str]:
+    """Yield names with their summaries. column: the width of the names"""
+    for name, summary in summaries.items():
+        lead = f"  {name:<{column}}  "
+        yield from wrap(summary, width(), initial_indent=lead, subsequent_indent=" " * len(lead))

@@ -7,35 +7,23 @@ import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from mesh.config import tpu, ways, yamlfile
+from mesh.config import ways, yamlfile
 from mesh.config.hosts import NoHost, check_port, expand, named_once, split
+from mesh.config.readers import BEGINNINGS, BUILT_IN_READERS, RESERVED, SOURCE_READERS
+from mesh.config.readers import LOCAL as LOCAL
 from mesh.config.yamlfile import Problems
-from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys, Source
+from mesh.core.cluster import DEFAULT_DEVICES, DEFAULT_REMOTE_DIR, LONGEST_KEEP, Cluster, Host, HostKeys
 from mesh.core.errors import UnknownCluster, UsageError
 
-LOCAL = "local"
 LOCAL_HOSTS, MOST_LOCAL_HOSTS = 2, 64
 _LOCAL_NAME = re.compile(rf"{LOCAL}(:[0-9]+)?")
 
 
-class SourceReader(Protocol):
-    """Reader of one source of hosts, a module: its key in cluster.yaml, and its built-in clusters."""
-
-    KEY: str  # of a cluster; its value describes the source
-    BUILT_IN: str  # begins names of clusters that are in no file
-
-    def read(self, cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source: ...
-
-    def built_in(self, name: str) -> Source: ...  # raises UsageError
-
-
-SOURCE_READERS: Sequence[SourceReader] = (tpu,)
 CLUSTER_KEYS = (
     "user",
     "identity_file",
@@ -129,7 +117,7 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
     """
     if name == LOCAL or name.startswith(f"{LOCAL}:"):
         return _local(name)
-    for reader in SOURCE_READERS:
+    for reader in BUILT_IN_READERS:
         if name.startswith(reader.BUILT_IN):
             return Cluster(name=name, hosts=(), source=reader.built_in(name))
     if name in file.problems:
@@ -148,7 +136,7 @@ def is_cluster(name: str, file: ClusterFile) -> bool:
     """True if this is the whole name of a cluster, built-in or of the file, good or bad."""
     if name in file.names or _LOCAL_NAME.fullmatch(name):
         return True
-    for reader in SOURCE_READERS:
+    for reader in BUILT_IN_READERS:
         if name.startswith(reader.BUILT_IN):
             try:
                 reader.built_in(name)
@@ -173,8 +161,8 @@ def _local(name: str) -> Cluster:
 def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
     """Read one cluster; return it with its problems. It is valid only without any."""
     problems = Problems(path)
-    if name == LOCAL or name.startswith((f"{LOCAL}:", *(reader.BUILT_IN for reader in SOURCE_READERS))):
-        problems.add(node, name, "is the name of the built-in cluster; choose another one")
+    if name in RESERVED or name.startswith(BEGINNINGS):
+        problems.add(node, name, "is the name of a built-in cluster; choose another one")
     keys = yamlfile.mapping(node, name, problems, "a mapping with hosts:")
     yamlfile.known(keys, CLUSTER_KEYS, name, problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 
 from yaml.nodes import MappingNode, Node, SequenceNode
 
@@ -42,14 +43,15 @@ def _entry(node: Node, where: str, problems: Problems) -> Notification:
     url_env = ""
     if "command" in keys:
         command = yamlfile.texts(keys["command"][1], f"{where}.command", problems, "a list of words")
-        _check_fields(command, keys["command"][1], f"{where}.command", problems)
+        check_fields(command, keys["command"][1], f"{where}.command", problems)
     if "url_env" in keys:
         url_env = yamlfile.text(keys["url_env"][1], f"{where}.url_env", problems, "the name of a variable")
-    on = _moments(keys["on"][1], f"{where}.on", problems) if "on" in keys else (Moment.END,)
+    on = read_moments(keys["on"][1], f"{where}.on", problems) if "on" in keys else (Moment.END,)
     return Notification(on=on, command=command, url_env=url_env)
 
 
-def _moments(node: Node, where: str, problems: Problems) -> tuple[Moment, ...]:
+def read_moments(node: Node, where: str, problems: Problems) -> tuple[Moment, ...]:
+    """Return the moments of a list."""
     expected = f"a list of {', '.join(MOMENTS)}"
     moments = []
     for place, item in yamlfile.items(node, where, problems, expected):
@@ -61,8 +63,10 @@ def _moments(node: Node, where: str, problems: Problems) -> tuple[Moment, ...]:
     return tuple(moments)
 
 
-def _check_fields(words: tuple[str, ...], node: Node, where: str, problems: Problems) -> None:
-    """Report words in braces that no run has."""
+def check_fields(
+    words: tuple[str, ...], node: Node, where: str, problems: Problems, fields: Sequence[str] = FIELDS
+) -> None:
+    """Note words in braces that are none of the fields, which are those of a run unless others are given."""
     if not words:
         problems.add(node, where, "is empty")
     for word in words:
@@ -72,5 +76,5 @@ def _check_fields(words: tuple[str, ...], node: Node, where: str, problems: Prob
             problems.add(node, where, f"{word}: {error}")
             continue
         for name in names:
-            if name not in FIELDS:
-                problems.add(node, where, f"{{{name}}}: expected one of {', '.join(FIELDS)}")
+            if name not in fields:
+                problems.add(node, where, f"{{{name}}}: expected one of {', '.join(fields)}")

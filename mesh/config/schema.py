@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, modules, notify, project, tpu, ways
+from mesh.config import clusters, modules, notify, project, readers, tpu, ways
 from mesh.config.hosts import USER
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
 
@@ -224,9 +224,7 @@ def of_project() -> Schema:
 
 def of_clusters() -> Schema:
     """Return the JSON Schema of cluster.yaml."""
-    built_in = "|".join(
-        [f"{clusters.LOCAL}$", f"{clusters.LOCAL}:", *(one.BUILT_IN for one in clusters.SOURCE_READERS)]
-    )
+    built_in = "|".join([*(f"{name}$" for name in readers.RESERVED), *readers.BEGINNINGS])
     return {
         "$schema": DIALECT,
         "title": "cluster.yaml",

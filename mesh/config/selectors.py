@@ -20,7 +20,7 @@ from mesh.core.run import SHELL, Group, Launch, RunSpec
 HOST_LIST = "@"  # begins hosts that are in no file; all words after it belong to them
 SHOWN_HOSTS = 8  # in one message
 # A joined cluster has its own values of these; in all others its parts must agree.
-OWN_FIELDS = ("name", "hosts", "slices", "source", "parts", "note", "keep")
+OWN_FIELDS = ("name", "hosts", "slices", "source", "parts", "note", "keep", "workspace")
 _COMMA = re.compile(r",(?![^\[]*\])")  # a comma inside brackets belongs to a range
 _INDICES = re.compile(r"[0-9]+(-[0-9]+)?")
 

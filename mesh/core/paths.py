@@ -11,6 +11,18 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
     return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "runs"
 
 
+def jobs_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory that holds jobs, their store and their snapshots: MESH_STORE, else below XDG_STATE_HOME."""
+    if environ.get("MESH_STORE", "").startswith("/"):
+        return Path(environ["MESH_STORE"])
+    return _base(environ, "XDG_STATE_HOME", ".local/state") / "mesh" / "jobs"
+
+
+def job_directory(environ: Mapping[str, str], job: int) -> Path:
+    """Return the directory of one job."""
+    return jobs_directory(environ) / str(job)
+
+
 def cache_directory(environ: Mapping[str, str]) -> Path:
     """Return the directory for files that mesh can make again, below XDG_CACHE_HOME."""
     return _base(environ, "XDG_CACHE_HOME", ".cache") / "mesh"

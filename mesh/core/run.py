@@ -147,6 +147,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     undo: bool = False  # they are undone
     ignore: tuple[str, ...] = ()  # patterns of mesh.yaml: git's rules, relative to the workspace
     include_git: bool = False  # .git belongs to the workspace
+    as_is: bool = False  # the workspace is a snapshot: all of it is sent, and no ignore file is read
     prerun: tuple[PrerunEntry, ...] = ()  # run in one bash session per host
     launcher: Launch = Launch.NONE  # starts the processes; it is then the only rank of its host
     multi_node: bool = False  # madengine gets the hosts in place of the word MULTI_NODE_ARGS

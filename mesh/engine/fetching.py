@@ -45,6 +45,12 @@ class Fetching(Attachment):
         return not self._waiting
 
     @property
+    def has_ended(self) -> bool:
+        """True once every host has sent all events to the end, or is provably lost with its part of the run."""
+        provably = {lost.node for lost in self._ranks.lost if lost.is_known and lost.node not in self._unreached}
+        return self._gone | provably >= set(range(len(self._state.phases)))
+
+    @property
     def done(self) -> bool:
         return super().done or (self.has_told and not self._lasting)
 
@@ -60,7 +66,7 @@ class Fetching(Attachment):
         return super().handle(event)
 
     def outcome(self, ended: float) -> Outcome:
-        if len(self._gone) < len(self._state.phases):  # the outcome is not final here
+        if not self.has_ended:  # the outcome is not final here
             self.leave()
         return super().outcome(ended)
 

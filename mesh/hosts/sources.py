@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mesh.config.jobname import JobId
 from mesh.config.tpu import TpuName
 from mesh.core.cluster import Cluster, Source
 from mesh.core.events import CONNECTING
@@ -20,7 +21,17 @@ def _tpu() -> HostSource:
     return TpuSource()
 
 
-SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {type(None): FileSource, TpuName: _tpu}
+def _job() -> HostSource:
+    from mesh.hosts.job import JobSource
+
+    return JobSource()
+
+
+SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {
+    type(None): FileSource,
+    TpuName: _tpu,
+    JobId: _job,
+}
 
 
 def source_of(cluster: Cluster) -> HostSource:

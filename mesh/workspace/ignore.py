@@ -85,6 +85,7 @@ class Rules(Struct, frozen=True, dict=True):
     tracked: TrackedFiles | None = None  # of the repository that the directory is in; None outside of git
     # A rule of git excludes the directory, but git tracks files in it: only those belong.
     all_but_tracked: Pattern | None = None
+    as_is: bool = False  # everything belongs
 
     def excludes(self, path: bytes, is_directory: bool) -> bool:
         """Report a path relative to top that does not belong, in a directory that does. May wait for git."""
@@ -133,6 +134,8 @@ class Rules(Struct, frozen=True, dict=True):
 
     def below(self, path: bytes, names: Sequence[bytes]) -> Rules:
         """Return the rules for a directory (relative to top; b"" for top) with these entries."""
+        if self.as_is:
+            return self
         base = path + b"/" if path else b""
         patterns: list[Pattern] = []
         for name in FILES:
@@ -152,6 +155,12 @@ def _read_file(path: bytes, *, of_git: bool) -> list[Pattern]:
             return read_lines(file.read(), os.fsdecode(path), of_git=of_git)
     except OSError:  # a directory, a link, or unreadable: the listing reports unreadable files
         return []
+
+
+def no_rules(workspace: Path) -> Rules:
+    """Return rules for a workspace that leave nothing out."""
+    nothing = Layer(b"", ())
+    return Rules(os.fsencode(workspace.resolve()), (nothing,), nothing, keeps_git=True, as_is=True)
 
 
 def load_rules(

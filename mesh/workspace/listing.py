@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
 from mesh.workspace.counting import Progress, no_progress
-from mesh.workspace.ignore import DEFAULTS, Rules, load_rules
+from mesh.workspace.ignore import DEFAULTS, Rules, load_rules, no_rules
 from mesh.workspace.tracked import DEFAULT_NAMES, TrackedFiles
 
 PATHS_NAMED = 10  # paths in one message
@@ -57,16 +57,21 @@ class Listing(Struct, frozen=True):
 
 
 def list_workspace(
-    workspace: Path, ignore: Sequence[str], *, include_git: bool = False, progress: Progress = no_progress
+    workspace: Path,
+    ignore: Sequence[str],
+    *,
+    include_git: bool = False,
+    as_is: bool = False,
+    progress: Progress = no_progress,
 ) -> Listing:
     """List a workspace by its ignore files and the patterns of mesh.yaml.
 
-    progress: called with the number of paths so far
+    as_is: list all of it; progress: called with the number of paths so far
     Raises MeshError naming directories that cannot be read: no rank may start on a tree that lacks them. Unreadable
     files show when they are read.
     """
     started_ns = time.time_ns()
-    rules, inside = load_rules(workspace, ignore, include_git=include_git)
+    rules, inside = (no_rules(workspace), b"") if as_is else load_rules(workspace, ignore, include_git=include_git)
     walk = _Walk(os.fsencode(workspace.resolve()), inside, progress)
     try:
         walk.directory(b"", rules)

@@ -68,15 +68,20 @@ def prepare(
     cache: HashCache,
     *,
     include_git: bool = False,
+    as_is: bool = False,
     progress: Progress = no_progress,
 ) -> Prepared:
     """List a workspace and hash its files as far as the cache lacks them; progress: called with the progress.
 
+    as_is: all of it belongs, without a look at ignore files
+
     Raises MeshError naming files that cannot be read, or change faster than they are read.
     """
-    listing = list_workspace(workspace, ignore, include_git=include_git, progress=progress)
+    listing = list_workspace(workspace, ignore, include_git=include_git, as_is=as_is, progress=progress)
     manifest = make_manifest(listing, cache, progress=progress)
-    notices = (*_git_problem(listing), *_hard_links(listing), *_by_default(cache.not_said(listing.by_default)))
+    notices = (*_git_problem(listing), *_by_default(cache.not_said(listing.by_default)))
+    if not as_is:  # equal files of a snapshot are hard links
+        notices = (*notices, *_hard_links(listing))
     return Prepared(root=listing.root, manifest=manifest, skipped=listing.skipped, notices=notices, cache=cache)
 
 

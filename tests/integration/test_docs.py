@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,19 @@ def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
     assert run_page(terminal_of(home, lab, tmp_path, 'exec $mesh "$@"'), "docs/tutorial.md") > 15
 
 
+def test_the_first_hour_with_jobs(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mesh").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mesh "$@"\n')
+    (tmp_path / "bin/mesh").chmod(0o755)
+    home.environ["PATH"] = f"{tmp_path}/bin:{home.environ['PATH']}"
+    with tempfile.TemporaryDirectory(prefix="mesh-") as runtime:  # the name of a socket must be short
+        home.environ["XDG_RUNTIME_DIR"] = runtime
+        try:
+            assert run_page(Shell(home), "docs/jobs.md") > 25
+        finally:
+            home.mesh("serve", "stop")
+
+
 README_LINES, SENTENCE_WORDS = 150, 25
 # Commands that need a fresh machine: a test below runs the first, .ci/run the second, test_package.py the third.
 ON_A_FRESH_MACHINE = ("bash examples/first-run.sh", "bash tests/run.sh", "pipx install .")
@@ -223,6 +237,7 @@ def test_the_readme_is_short() -> None:
 
 GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
+GUIDES += " docs/jobs"
 
 
 @pytest.mark.parametrize("name", GUIDES.split())

@@ -112,7 +112,7 @@ def test_a_file_behind_a_link_is_changed_and_the_link_stays(config: Path, tmp_pa
 REFUSED = {
     "a name that is there": ("pod: {hosts: [a]}\n", "pod", ["b"], "there is a cluster 'pod' in "),
     "a name of a bad cluster": ("pod: {}\n", "pod", ["b"], "there is a cluster 'pod' in "),
-    "a built-in name": ("", "local", ["b"], "is the name of the built-in cluster"),
+    "a built-in name": ("", "local", ["b"], "is the name of a built-in cluster"),
     "no host name": ("", "pod", ["a b"], "'a b' is no host name"),
     "a host twice": ("", "pod", ["a", "a"], "a is listed twice"),
     "no host": ("", "pod", [], "--add pod: expected its hosts"),

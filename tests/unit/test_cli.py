@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.cli import options as o
+from mesh.cli.command import FAMILIES
 from mesh.cli.options import TABLE, Given, options_of
 from mesh.cli.parser import Parser
 from mesh.cli.parser import parse as parse_command
@@ -79,7 +80,9 @@ def test_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest.Mon
         assert len(lines) < 80
     if not name:  # each command has one line
         shown = {line[2:].strip() for line in lines}
-        wrapped = [one.name for one in COMMANDS.values() if f"{one.name:<10}  {one.summary}" not in shown]
+        listed = {one.name: one.summary for one in COMMANDS.values() if " " not in one.name}
+        listed |= {word: summary for word, (_, summary) in FAMILIES.items()}
+        wrapped = [one for one, summary in listed.items() if f"{one:<10}  {summary}" not in shown]
         assert wrapped == []
     assert not name or any(line.startswith("  ") and name in line for line in lines[-40:]), "an example"
 
@@ -312,7 +315,7 @@ def test_a_cluster_called_local_does_not_hide_the_built_in_one(home: Home) -> No
     home.clusters("local:\n  hosts: [a]\n")
     lines = home.mesh("clusters").out.decode().splitlines()
     assert lines[0] == "local  2 hosts"
-    assert "is the name of the built-in cluster" in lines[1]
+    assert "is the name of a built-in cluster" in lines[1]
 
 
 def test_version_and_help(home: Home) -> None:

@@ -28,7 +28,10 @@ def user(home: Home, tmp_path: Path) -> Home:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["se"], ["setup"]),
+        (["set"], ["setup"]),
+        (["job", "s"], ["submit", "show", "stop"]),
+        (["job", "submit", "--ar"], ["--array"]),
+        (["serve", "st"], ["status", "stop"]),
         (["run", "--ho"], ["--host-grace", "--hosts"]),
         (["run", "--output", ""], ["all", "fold", "rank0", "none"]),
         (["run", "local", "--ho"], []),
@@ -81,7 +84,7 @@ def test_zsh(user: Home) -> None:
     script = (
         "compdef() { echo compdef $@ }; . ~/completion; _files() { echo files }\n" + COMPADD + "\n"
         "words=(mesh run p); CURRENT=3; _mesh; words=(mesh run pod tr); CURRENT=4; _mesh\n"
-        "words=(mesh se); CURRENT=2; _mesh; words=(mesh run pod:); CURRENT=3; _mesh"
+        "words=(mesh set); CURRENT=2; _mesh; words=(mesh run pod:); CURRENT=3; _mesh"
     )
     about = f"setup  -- {COMMANDS['setup'].summary}"
     expected = ["compdef _mesh mesh", "pod potato", "files", about, "setup", "pod:a"]

@@ -209,7 +209,7 @@ def test_wrong_clusters(tmp_path: Path, text: str, message: str | None) -> None:
     if message is None:
         (tmp_path / "cluster.yaml").write_text(text)
         file = load_clusters(tmp_path / "cluster.yaml", required=True)
-        assert "is the name of the built-in cluster" in file.problems["local"][0]
+        assert "is the name of a built-in cluster" in file.problems["local"][0]
     else:
         assert complaint(tmp_path, text) == message
 

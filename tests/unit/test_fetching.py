@@ -54,6 +54,26 @@ def test_a_run_of_which_all_is_known_has_ended_as_it_did(lasting: bool) -> None:
     assert (outcome.exit_code, outcome.cause, outcome.stopped, outcome.goes_on) == (3, Cause.RANK, (1,), False)
 
 
+@pytest.mark.parametrize("lost_first", [False, True])
+def test_a_run_has_ended_once_the_others_have_reported_the_lost_host(lost_first: bool) -> None:
+    taking = Taking(lasting=True)
+    silent = PrepareFailed(time=4, node=0, step="reach", message="no route to host")
+    report = told(1, ordered(1, Cause.LOST, 5.0, lost=0), exited(1, by=15, at=6), Gone(time=6, node=1))
+    for events in ((silent,), report) if lost_first else (report, (silent,)):
+        taking.handle(*events)
+    assert (taking.decider.done, taking.decider.has_ended) == (True, True)
+    outcome = taking.decider.outcome(900.0)
+    assert (outcome.cause, outcome.goes_on, [one.node for one in outcome.lost]) == (Cause.LOST, False, [0])
+
+
+def test_a_run_has_not_ended_while_a_host_is_only_silent() -> None:
+    taking = Taking(lasting=True)
+    taking.handle(PrepareFailed(time=4, node=0, step="reach", message="no route to host"))
+    taking.handle(*told(1, exited(1, 0, at=6), Gone(time=6, node=1)))
+    assert not taking.decider.has_ended
+    assert taking.decider.outcome(900.0).goes_on
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -1,9 +1,12 @@
-"""The socket of a keeper is for its own user."""
+"""The sockets of a keeper and of a steward are for their own user."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from mesh.jobs.place import StorePlace
+from mesh.jobs.sockets import socket_path
 from mesh.keeper.places import socket_of
 
 
@@ -19,3 +22,11 @@ def test_a_keeper_has_its_socket_only_where_no_other_user_may_enter(tmp_path: Pa
     place.chmod(0o700)
     (tmp_path / "link").symlink_to(place)
     assert socket_of({**environ, "XDG_RUNTIME_DIR": str(tmp_path / "link")}) == ""
+
+
+def test_a_steward_has_its_socket_only_where_no_other_user_may_enter(tmp_path: Path) -> None:
+    place, own = StorePlace(directory=tmp_path / "jobs"), tmp_path / "run"
+    own.mkdir(mode=0o700)
+    assert socket_path({"XDG_RUNTIME_DIR": str(own)}, place).startswith(f"{own}/.mesh-serve-")
+    own.chmod(0o755)
+    assert socket_path({"XDG_RUNTIME_DIR": str(own)}, place).startswith(f"/tmp/mesh-{os.geteuid()}/.mesh-serve-")

@@ -1,0 +1,73 @@
+"""The rows of the option table for command lines of other programs."""
+
+from __future__ import annotations
+
+from mesh.cli.option import (
+    COMMAND,
+    ENDS,
+    FILES,
+    HOSTS,
+    OTHER,
+    RANKS,
+    AnyOption,
+    Option,
+    as_text,
+    text,
+)
+from mesh.config.settings import read_flag, read_number
+
+# MaxText's multihost_runner.py has its flags in capitals.
+MULTIHOST = ("multihost",)
+TPU_PREFIX = text("TPU_PREFIX", MULTIHOST, HOSTS, "NAME", "a TPU's name; pod stands for pod-0, pod-1, ... too")
+TPU_COMMAND = text("COMMAND", MULTIHOST, COMMAND, "TEXT", "what every worker runs, as text for bash")
+SCRIPT_DIR = text("SCRIPT_DIR", MULTIHOST, FILES, "DIR", "the directory to send and to run in (default: .)")
+RUN_NAME = text("RUN_NAME", MULTIHOST, FILES, "NAME", "its directory's name on the hosts")
+USE_EXISTING_FOLDER = Option(
+    "USE_EXISTING_FOLDER", MULTIHOST, FILES, "BOOL", "run in RUN_NAME's directory, send nothing", read_flag, None
+)
+INTERNAL_IP = Option(
+    "INTERNAL_IP", MULTIHOST, HOSTS, "BOOL", "this machine is in the TPUs' own network", read_flag, None
+)
+PROJECT = text("PROJECT", MULTIHOST, HOSTS, "NAME", "the TPUs' project (default: gcloud's)")
+ZONE = text("ZONE", MULTIHOST, HOSTS, "NAME", "the TPUs' zone (default: gcloud's)")
+SCP_TIMEOUT_SECS = Option(
+    "SCP_TIMEOUT_SECS",
+    MULTIHOST,
+    FILES,
+    "SECONDS",
+    "for SCRIPT_DIR to be everywhere (default: 600)",
+    read_number,
+    None,
+)
+TPU_CLUSTERS = text("clusters", MULTIHOST, OTHER, "FILE", "take user and key from the cluster TPU_PREFIX in FILE")
+
+# The flags of MAD Engine's SSH runner; `mesh.config.mad` reads their texts, as an INI file may have them too.
+MAD = ("mad",)
+MAD_MODEL = text("model", MAD, COMMAND, "TAG", "the tag of a model; required")
+MAD_NODES = text("nodes", MAD, HOSTS, "HOSTS", "by commas, the first one has rank 0; required")
+MAD_USER = text("ssh-user", MAD, HOSTS, "USER", "who logs in there; required")
+MAD_PASSWORD: Option[str | bool | None] = Option(
+    "ssh-password",
+    MAD,
+    HOSTS,
+    "TEXT",
+    "ask for the password; no value is taken",
+    as_text,
+    None,
+    bare=True,
+    is_secret=True,
+)
+MAD_PASSWORD_ENV = text("password-env", MAD, HOSTS, "NAME", "the variable that holds the password")
+MAD_KEY = text("ssh-key", MAD, HOSTS, "FILE", "a private key (default: as ssh finds them)")
+MAD_MASTER = text("master-addr", MAD, RANKS, "ADDRESS", "where ranks meet (default: the first node)")
+MAD_PORT = text("master-port", MAD, RANKS, "PORT", "port of --master-addr (default: 4000)")
+MAD_DATA = text("shared-data-path", MAD, FILES, "PATH", "where data is on every node (default: /nfs/data)")
+MAD_NCCL = text("nccl-interface", MAD, RANKS, "NAME", "for NCCL (default: the one towards the master)")
+MAD_GLOO = text("gloo-interface", MAD, RANKS, "NAME", "for gloo (default: likewise)")
+MAD_TIMEOUT = text("timeout", MAD, ENDS, "SECONDS", "end the run then, status 124 (default: 3600)")
+MAD_PROGRAM = text("madengine-path", MAD, COMMAND, "PATH", "on the nodes (default: madengine)")
+MAD_ARGUMENTS = text("additional-args", MAD, COMMAND, "TEXT", "more words, split as a shell would")
+MAD_DIRECTORY = text("working-directory", MAD, FILES, "DIR", "in the home there (default: a copy of this directory)")
+MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as keys; flags win")
+
+TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

@@ -1,0 +1,1 @@
+"""Jobs: runs that are looked after, with their events, decisions, queue, store and steward."""

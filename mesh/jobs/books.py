@@ -1,0 +1,116 @@
+"""The steward's picture of the jobs that have not ended: what each waits for, has, and wants to be woken for."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from mesh.jobs.decide import is_urgent, looks, wake_at
+from mesh.jobs.orders import AnyLook, LookAtMachines, LookAtRun
+from mesh.jobs.queue import NO_LIMITS, Ask, Hold, Pools, Turns, ask_of, hold_of, next_jobs
+from mesh.jobs.values import Job
+
+LOOK_S = 15.0  # between two looks at a run or at machines that are as they should be
+URGENT_LOOK_S = 2.0  # where a look may let the job go on
+AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
+_Key = tuple[int, type[AnyLook]]
+
+
+class Books:
+    """Jobs by id, with what follows from each, kept up to date one job at a time."""
+
+    def __init__(self, look_s: float = LOOK_S, urgent_look_s: float = URGENT_LOOK_S) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.waits: dict[int, str] = {}  # why jobs wait for their turn
+        self.has_changed = True  # the queue may decide otherwise than before
+        self._look_s, self._urgent_look_s = look_s, urgent_look_s
+        self._asks: dict[int, Ask] = {}
+        self._holds: dict[int, Hold] = {}
+        self._wakes: dict[int, float] = {}
+        self._looks: dict[_Key, AnyLook] = {}
+        self._looked: dict[_Key, float] = {}  # when jobs were last looked at
+        self._dependents: dict[int, set[int]] = defaultdict(set)
+
+    def put(self, job: Job, *, is_ours: bool = True) -> None:
+        """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
+        self.drop(job.id)
+        if job.state.is_final:
+            return
+        self.jobs[job.id] = job
+        if (ask := ask_of(job)) is not None:
+            self._asks[job.id] = ask
+        if (hold := hold_of(job)) is not None:
+            self._holds[job.id] = hold
+        if not is_ours:
+            return
+        if (wake := wake_at(job)) < math.inf:
+            self._wakes[job.id] = wake
+        for look in looks(job):
+            self._looks[job.id, type(look)] = look
+        for other in job.depends_on:
+            self._dependents[other].add(job.id)
+
+    def drop(self, number: int) -> None:
+        """Forget a job."""
+        self.has_changed = True
+        before = self.jobs.pop(number, None)
+        self._asks.pop(number, None)
+        self._holds.pop(number, None)
+        self._wakes.pop(number, None)
+        for kind in (LookAtRun, LookAtMachines):
+            self._looks.pop((number, kind), None)
+        for other in before.depends_on if before else ():
+            self._dependents[other].discard(number)
+
+    def dependents(self, number: int) -> list[int]:
+        """Return the jobs that wait for the end of another one."""
+        return sorted(self._dependents.get(number, ()))
+
+    def dependencies(self) -> list[int]:
+        """Return the jobs that others wait for."""
+        return [number for number, waiting in self._dependents.items() if waiting]
+
+    def due(self, now: float) -> list[int]:
+        """Return the jobs that a Timer lets go on; one that does not is due again after a pause."""
+        found = [number for number, wake in self._wakes.items() if wake <= now]
+        self._wakes |= dict.fromkeys(found, now + AGAIN_S)
+        return found
+
+    def due_looks(self, now: float, kind: type[AnyLook], *, is_busy: bool) -> list[tuple[Job, AnyLook]]:
+        """Return the looks of a kind that are due, and take them for done. is_busy: they have to wait a little"""
+        wanted = [key for key in self._looks if key[1] is kind and self._look_at(key) <= now]
+        for key in wanted:
+            self._looked[key] = now - self._pause(key[0]) + AGAIN_S if is_busy else now
+        return [] if is_busy else [(self.jobs[key[0]], self._looks[key]) for key in wanted]
+
+    def turns(self, now: float, pools: Pools = NO_LIMITS) -> Turns:
+        """Ask the queue which jobs start now."""
+        found = next_jobs(now, self._asks.values(), self._holds.values(), pools)
+        self.waits = dict(found.waits)
+        self.has_changed = bool(found.grants)
+        return found
+
+    def next_turn(self, now: float) -> float:
+        """Return when the next job has waited for its own time; infinity if none does."""
+        return min((ask.ready_at for ask in self._asks.values() if ask.ready_at > now), default=math.inf)
+
+    def next_event(self) -> float:
+        """Return the time of the next timer or look; infinity without one."""
+        return min([*self._wakes.values(), *map(self._look_at, self._looks)], default=math.inf)
+
+    def held_seconds(self, now: float) -> dict[str, float]:
+        """Return for each user the seconds of hosts of the machines that are in use."""
+        found: dict[str, float] = defaultdict(float)
+        for number in self._holds:
+            job = self.jobs[number]
+            if (generation := job.generation) is not None:
+                hosts = max(len(generation.hosts), generation.units)
+                found[job.spec.user] += max(0.0, now - generation.granted) * hosts
+        return found
+
+    def _look_at(self, key: _Key) -> float:
+        """Return when a job is to be looked at next."""
+        return self._looked.get(key, 0.0) + self._pause(key[0])
+
+    def _pause(self, number: int) -> float:
+        return self._urgent_look_s if is_urgent(self.jobs[number]) else self._look_s

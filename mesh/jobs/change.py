@@ -1,0 +1,186 @@
+"""Changes to a job that several events have in common. Each returns the changed job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from mesh.core.outcome import EXIT_LOST, Cause
+from mesh.jobs.events import NotAsked
+from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Stage, State, Wanted
+
+FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
+LAST_RETRY_S = 60.0
+HELD_MACHINES_S = 600.0  # for a person to let a held job go on with the machines that it has
+FETCH_LIMIT_S = 1800.0  # for output and results after the outcome is decided
+LOST_FETCH_LIMIT_S = 60.0  # for the output of machines of which some are lost
+EXIT_STOPPED = 143  # 128 + SIGTERM
+HELD_BY_PERSON = "held by a person"
+
+
+def move(job: Job, state: State, time: float, reason: str, hint: str = "", **changes: object) -> Job:
+    """Enter a state, or give the present one another reason."""
+    since = job.since if state is job.state else time
+    return replace(job, state=state, since=since, reason=reason, hint=hint, **changes)
+
+
+def queue(job: Job, time: float, reason: str) -> Job:
+    """Put a job into the queue, or hold it if a person wants that. It has no machines."""
+    job = replace(job, outcome=None, is_restarting=False, retry_at=0.0, tries=0, prepared=0)
+    if job.is_on_hold:
+        return move(job, State.HELD, time, HELD_BY_PERSON, f"mesh job release {job.id}")
+    return move(job, State.QUEUED, time, reason)
+
+
+def hold(job: Job, time: float, reason: str, hint: str = "") -> Job:
+    """Hold a job that cannot go on without a person."""
+    return move(job, State.HELD, time, reason, hint or f"mesh job resume {job.id}", retry_at=0.0, tries=0)
+
+
+def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:
+    """Decide the outcome of a job: what it still has is ended first."""
+    return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=0.0, tries=0)
+
+
+def recover(job: Job, time: float, reason: str, delay: float) -> Job:
+    """Have a job give back what it has, and queue it again after a delay."""
+    return move(job, State.RECOVERING, time, reason, not_before=time + delay if delay else 0.0, retry_at=0.0, tries=0)
+
+
+def with_attempt(job: Job, run: str, **changes: object) -> Job:
+    """Change the attempt with a run id."""
+    changed = tuple(replace(one, **changes) if one.run == run else one for one in job.attempts)
+    return replace(job, attempts=changed)
+
+
+def with_generation(job: Job, number: int, **changes: object) -> Job:
+    """Change the generation with a number."""
+    changed = tuple(replace(one, **changes) if one.number == number else one for one in job.generations)
+    return replace(job, generations=changed)
+
+
+def closed(job: Job, op: int) -> Job:
+    """Close an order that has been answered."""
+    return replace(job, open=tuple(one for one in job.open if one.op != op))
+
+
+def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | Fetch) -> Job:
+    """Note an order that may be carried out from now on."""
+    job = replace(job, ops=op, open=(*job.open, OpenOrder(op=op, order=order)))
+    match order:
+        case Start(attempt=number, run=run, hosts=hosts):
+            assert job.generation is not None
+            attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts)
+            return replace(job, attempts=(*job.attempts, attempt), attempt=number)
+        case Make(generation=number):
+            return with_generation(job, number, phase=Phase.ASKED)
+    return job
+
+
+def with_run(job: Job, run: str) -> Attempt:
+    """Return the attempt with a run id."""
+    return next(attempt for attempt in job.attempts if attempt.run == run)
+
+
+def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
+    """Take back an order whose hand is gone without an answer, or leave it open so that it is carried out again.
+
+    is_repeated: the steward is to blame, and a new one repeats it at once
+    """
+    is_wanted = job.state in (State.REQUESTING, State.PREPARING)
+    match one.order:
+        case Start(run=run):  # it may have started: the hosts are asked before anything else
+            return with_attempt(closed(job, one.op), run, stage=Stage.UNSURE)
+        case Prepare() | Make() if not is_wanted:
+            return closed(job, one.op)
+        case Fetch(run=run) if not is_repeated:
+            job = with_attempt(job, run, fetches=with_run(job, run).fetches + 1)
+            is_over = not fetch_until(job, with_run(job, run))  # it is tried again at the end of the job
+            return closed(job, one.op) if is_over else job
+    return job
+
+
+def silenced(job: Job, event: NotAsked) -> Job:
+    """Note that an order, or a look, had no answer."""
+    job = replace(job, silence=f"{event.what}: {event.why}", silent_since=job.silent_since or event.time)
+    one = next((one for one in job.open if one.op == event.op), None) if event.op else None
+    if one is None:
+        return job
+    delay = min(FIRST_RETRY_S * 2.0 ** min(job.tries, 30), LAST_RETRY_S)
+    return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
+
+
+def lose_machines(job: Job, time: float) -> Job:
+    """Note that the machines of the present generation are gone."""
+    generation = job.generation
+    if generation is None:
+        return job
+    job = with_generation(job, generation.number, phase=Phase.RELEASED)
+    job = replace(job, open=())  # nothing can be done there any more
+    current = job.current
+    if current is None:
+        return job
+    was_live = current.stage is Stage.LIVE
+    stage = Stage.ENDED if was_live else Stage.NEVER
+    return with_attempt(job, current.run, stage=stage, ended=time, cause=Cause.LOST.value, exit_code=EXIT_LOST)
+
+
+def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of hosts of the present generation."""
+    generation = job.generation
+    if generation is None:
+        return ()
+    keys = dict(zip(generation.hosts, generation.keys, strict=False))
+    return tuple(keys[name] for name in names if name in keys)
+
+
+def settle(job: Job, time: float) -> Job:
+    """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
+    if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
+        return job
+    if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
+        return job
+    generation = job.generation
+    if generation is not None and generation.phase is not Phase.RELEASING:
+        is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
+        if is_kept:
+            return job
+        never_asked = generation.phase is Phase.PLANNED
+        phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING
+        job = with_generation(job, generation.number, phase=phase)
+        job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
+    if job.generation is not None or job.state is State.HELD:
+        return job
+    if job.state is State.RECOVERING or job.is_restarting:
+        again = job.state is State.ENDING
+        return queue(replace(job, cause="", status=0) if again else job, time, job.reason)
+    outcome = job.outcome
+    if outcome is None:
+        return job
+    is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
+    job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted, silent_since=0.0, silence="")
+    return move(job, outcome, time, job.reason, job.hint)
+
+
+def to_fetch(job: Job, time: float) -> Attempt | None:
+    """Return an attempt whose output is to be brought here before machines are given back; None without one."""
+    return next((one for one in job.attempts if time < fetch_until(job, one)), None)
+
+
+def fetch_until(job: Job, attempt: Attempt) -> float:
+    """Return the time until which the output of an attempt is waited for; 0 if it is not."""
+    if attempt.stage is not Stage.ENDED or attempt.is_fetched:
+        return 0.0
+    generation = next(one for one in job.generations if one.number == attempt.generation)
+    if generation.maker and generation.phase in (Phase.RELEASING, Phase.RELEASED):
+        return 0.0  # its disks are gone, or condemned
+    if job.state is State.ENDING:
+        return max(job.since, attempt.ended) + FETCH_LIMIT_S
+    is_lost = attempt.cause == Cause.LOST.value
+    if generation.maker:
+        return attempt.ended + (LOST_FETCH_LIMIT_S if is_lost else FETCH_LIMIT_S)
+    # A host that stays keeps the output of a detached run: it is fetched at the end, and a lost host delays nobody.
+    return 0.0 if is_lost or attempt.fetches else math.inf

@@ -1,0 +1,135 @@
+"""The decisions about a job: an event goes in, the job after it and the orders to carry out come out.
+
+No clock, no I/O: times come with events. Orders follow from the state alone, so that a steward that starts again gives
+the orders that are still open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time as clock
+
+from msgspec.structs import replace
+
+from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
+from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
+from mesh.jobs.fold import fold
+from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
+from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
+
+
+def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]]:
+    """Return the job after an event, and the orders to carry out now.
+
+    Orders with an `op` above the `ops` of the job before are new: the job that is returned has them as intended, and
+    the store gets an `Intended` for each, with the event, before any is carried out. Others are open ones to repeat.
+    """
+    before = job.ops if job else 0
+    job = fold(job, event)
+    while (order := next_order(job, event.time)) is not None:
+        job = fold(job, Intended(time=event.time, op=job.ops + 1, order=order))
+    repeats = isinstance(event, TakenOver) or (isinstance(event, Timer) and not job.retry_at)
+    return job, tuple(one for one in job.open if one.op > before or (repeats and not isinstance(one.order, Start)))
+
+
+def written(before: Job | None, event: AnyEvent, orders: tuple[OpenOrder, ...]) -> list[AnyEvent]:
+    """Return the events that the store gets for a decision: the event, and the new intents that follow from it."""
+    ops = before.ops if before else 0
+    new = [Intended(time=event.time, op=one.op, order=one.order) for one in orders if one.op > ops]
+    return [event, *new]
+
+
+def next_order(job: Job, time: float) -> AnyOrder | None:
+    """Return an order that the state asks for and that is not open yet; None without one."""
+    if job.retry_at and time < job.retry_at:
+        return None
+    generation, attempt = job.generation, job.current
+    if job.state is State.REQUESTING:
+        if generation is not None and generation.phase is Phase.PLANNED and not job.is_open(Make):
+            return Make(generation=generation.number, name=generation.name)
+        return None
+    if job.state is State.PREPARING:
+        return _preparation(job, time)
+    if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
+        return None
+    if attempt is not None:
+        if attempt.stage in (Stage.UNSURE, Stage.LIVE) and not job.is_open(Stop):
+            return Stop(run=attempt.run, hosts=attempt.hosts)
+        return None
+    ended = to_fetch(job, time)
+    if ended is not None:
+        if job.is_open(Fetch):
+            return None
+        is_last = job.state is State.ENDING and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
+        return Fetch(run=ended.run, hosts=ended.hosts, results=is_last and bool(job.spec.results))
+    if generation is not None and generation.phase is Phase.RELEASING and not job.is_open(Delete):
+        return Delete(generation=generation.number, name=generation.name)
+    return None
+
+
+def _preparation(job: Job, time: float) -> AnyOrder | None:
+    """Return the next order on the way to running ranks."""
+    generation = job.generation
+    if generation is None or generation.phase is not Phase.READY or job.current or job.is_open(Prepare, Start):
+        return None
+    number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
+    if job.spec.modules and job.prepared != generation.number:
+        return Prepare(attempt=number, hosts=generation.hosts)
+    return Start(attempt=number, run=run_id(job, time), hosts=generation.hosts)
+
+
+def run_id(job: Job, time: float) -> str:
+    """Return the id of the next run of a job: its time, and a part of its own that no other run has.
+
+    It is written to the store before the run is started.
+    """
+    seed = f"{job.store}/{job.id}/{len(job.attempts)}/{time!r}"
+    digest = hashlib.blake2b(seed.encode(), digest_size=3).hexdigest()
+    return f"{clock.strftime('%Y%m%d-%H%M%S', clock.localtime(time))}-{digest}"
+
+
+def looks(job: Job) -> tuple[AnyLook, ...]:
+    """Return the questions whose answers may let the job go on, now and until the next event."""
+    found: list[AnyLook] = []
+    attempt, generation = job.current, job.generation
+    if attempt is not None and attempt.stage in (Stage.UNSURE, Stage.LIVE) and not job.is_open(Stop):
+        found.append(LookAtRun(run=attempt.run, hosts=attempt.hosts))
+    phases = (Phase.ASKED, Phase.READY, Phase.RELEASING)
+    # While the order to make them is under way, machines that are not there yet would look as if they were gone.
+    if generation is not None and generation.maker and generation.phase in phases and not job.is_open(Make):
+        found.append(LookAtMachines(generation=generation.number, name=generation.name))
+    return tuple(found)
+
+
+def is_urgent(job: Job) -> bool:
+    """Return True if a look may let the job go on at once, so that it is asked more often."""
+    attempt = job.current
+    return job.state is not State.RUNNING or (attempt is not None and attempt.stage is Stage.UNSURE)
+
+
+def wake_at(job: Job) -> float:
+    """Return the time at which a Timer changes something in a job; infinity if none does. Turns are the queue's."""
+    moments = [job.retry_at] if job.retry_at else []
+    generation = job.generation
+    if job.state is State.HELD and generation is not None and generation.phase is not Phase.RELEASING:
+        moments.append(job.since + HELD_MACHINES_S)
+    if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
+        moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
+    return min(moments, default=math.inf)
+
+
+def is_news(job: Job, event: AnyEvent) -> bool:
+    """Return True if an answer to a look changes a job in more than the count of its events.
+
+    Answers that change nothing are not written: a job that runs for a week has no row for each look.
+    """
+    if isinstance(event, NotAsked):
+        is_new = not job.silent_since or job.silence != f"{event.what}: {event.why}"
+        return is_new or any(one.op == event.op for one in job.open)  # an order is repeated after a pause
+    if isinstance(event, RunSeen) and not job.silent_since:
+        attempt = job.current
+        is_live = attempt is not None and attempt.run == event.run and attempt.stage is Stage.LIVE
+        return not (is_live and event.is_detached and event.progress in ("", job.progress))
+    after = fold(job, event)
+    return after != replace(job, seq=after.seq)

@@ -1,0 +1,208 @@
+"""Events of a job: facts, in the order in which the store has them.
+
+Answers to orders are events too. A hand returns them without `op` and `time`, which the steward fills in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from mesh.core.job import JobSpec
+from mesh.jobs.orders import AnyOrder
+from mesh.jobs.values import Wanted
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
+    """A fact about one job."""
+
+    time: float = 0.0  # seconds since the epoch, on the clock of the process that writes it
+
+
+class Answer(Event, frozen=True, kw_only=True):
+    """An event that may answer an order."""
+
+    op: int = 0  # the order that it answers; 0: none
+
+
+# ---- from people
+
+
+class Submitted(Event, frozen=True, kw_only=True, tag="submitted"):
+    """The first event of each job."""
+
+    job: int
+    store: str
+    spec: JobSpec
+    depends_on: tuple[int, ...] = ()  # those of the spec that have not succeeded yet
+
+
+class Wished(Event, frozen=True, kw_only=True, tag="wanted"):
+    """A person wants the job to run (again), to stop, or to be deleted."""
+
+    wanted: Wanted
+    by: str = ""
+
+
+class RestartAsked(Event, frozen=True, kw_only=True, tag="restart-asked"):
+    """A person wants the attempt ended and followed by another one."""
+
+    by: str = ""
+
+
+class HoldChanged(Event, frozen=True, kw_only=True, tag="hold"):
+    """A person keeps the job from starting, or no more."""
+
+    is_on_hold: bool
+    by: str = ""
+
+
+class PriorityChanged(Event, frozen=True, kw_only=True, tag="priority"):
+    """A person gave the job another priority."""
+
+    priority: int
+    by: str = ""
+
+
+# ---- from the queue, the clock and the steward
+
+
+class DependencyEnded(Event, frozen=True, kw_only=True, tag="dependency-ended"):
+    """A job that this one depends on has ended."""
+
+    job: int
+    succeeded: bool
+
+
+class Granted(Event, frozen=True, kw_only=True, tag="granted"):
+    """The queue gave the job hosts, or a part of a quota."""
+
+    hosts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+class Intended(Event, frozen=True, kw_only=True, tag="intended"):
+    """An order that may be carried out from now on."""
+
+    op: int
+    order: AnyOrder
+
+
+class Timer(Event, frozen=True, kw_only=True, tag="timer"):
+    """A time that the job waits for has come."""
+
+
+class TakenOver(Event, frozen=True, kw_only=True, tag="taken-over"):
+    """A steward begins to look after the job; no hand of an earlier one is alive."""
+
+    epoch: int
+    steward: str = ""
+
+
+# ---- answers
+
+
+class NotAsked(Answer, frozen=True, kw_only=True, tag="not-asked"):
+    """Hosts, an API or a hand gave no answer. It never changes the state."""
+
+    what: str
+    why: str
+
+
+class Refusal(Enum):
+    """The kind of a refusal; it decides what follows."""
+
+    BUSY = "busy"  # another run holds a host
+    UNREACHABLE = "unreachable"  # a host cannot be reached, which may change
+    CAPACITY = "capacity"  # a maker has none now, or no quota
+    ENVIRONMENT = "environment"  # a variable of `pass:` is missing in the steward's environment
+    LOST = "lost"  # the machines are gone, with evidence
+    PERSON = "person"  # a refused login, a wrong path, a full disk: the same tomorrow
+
+
+class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
+    """An order that was not carried out and left nothing behind."""
+
+    kind: Refusal
+    why: str
+    hint: str = ""
+    by_run: str = ""  # with BUSY: the run that holds the host; "": its id is missing
+    hosts: tuple[str, ...] = ()  # the hosts at fault
+
+
+class Made(Answer, frozen=True, kw_only=True, tag="made"):
+    """The maker has accepted the request, or already has machines of ours under the name."""
+
+    generation: int
+
+
+class MachinesReady(Answer, frozen=True, kw_only=True, tag="machines-ready"):
+    """Every machine of a generation is there."""
+
+    generation: int
+    hosts: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+
+
+class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending"):
+    """The machines of a generation are being made or deleted."""
+
+    generation: int
+    state: str  # for people
+
+
+class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
+    """The machines of a generation are gone, by evidence."""
+
+    generation: int
+    evidence: str
+
+
+class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):
+    """Every module succeeded on every host."""
+
+
+class RunStarted(Answer, frozen=True, kw_only=True, tag="run-started"):
+    """All ranks of a run have started, and it goes on without a client."""
+
+    run: str
+
+
+class RunSeen(Answer, frozen=True, kw_only=True, tag="run-seen"):
+    """The hosts have a run that has not ended."""
+
+    run: str
+    is_detached: bool = True  # False: it ends by itself once its client is gone
+    progress: str = ""  # the last match of `progress:`
+
+
+class RunEnded(Answer, frozen=True, kw_only=True, tag="run-ended"):
+    """A run has ended, and its processes are gone from every host that can be reached."""
+
+    run: str
+    exit_code: int
+    cause: str  # a value of core.outcome.Cause
+    reason: str = ""  # the verdict in one line
+    hosts: tuple[str, ...] = ()  # with cause "lost": the hosts that were lost
+
+
+class RunUnknown(Answer, frozen=True, kw_only=True, tag="run-unknown"):
+    """Every host has answered, and none has or had the run."""
+
+    run: str
+
+
+class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
+    """The output of a run is here."""
+
+    run: str
+    problem: str = ""  # a part that is missing for good; "": none
+
+
+FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged
+FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver
+FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
+FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent
+AnyAnswer = FromHands | FromMakers
+AnyEvent = FromPeople | FromSteward | FromHands | FromMakers

@@ -1,0 +1,377 @@
+"""The fold of events to a job. It is the only place where a job's state changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from mesh.core.outcome import EXIT_LOST, Cause
+from mesh.jobs import events, orders
+from mesh.jobs.change import (
+    EXIT_STOPPED,
+    HELD_BY_PERSON,
+    closed,
+    end,
+    hold,
+    intended,
+    keys_of,
+    lose_machines,
+    move,
+    queue,
+    recover,
+    settle,
+    silenced,
+    unanswered,
+    with_attempt,
+    with_generation,
+)
+from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
+from mesh.jobs.restart import backoff, judge
+from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
+
+UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
+UNREACHABLE_RETRY_S = 10.0
+BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
+WAITS_FOR_TURN = "waits for its turn"
+LABEL = "mesh"  # the beginning of a generation's name
+
+
+def fold(job: Job | None, event: AnyEvent) -> Job:
+    """Return a job after one more event. job: None before its first event"""
+    if isinstance(event, events.Submitted):
+        return submitted(event)
+    assert job is not None
+    job = replace(job, seq=job.seq + 1)
+    if isinstance(event, events.NotAsked):
+        return silenced(job, event)  # the state stays, whatever it is
+    job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
+    return settle(job, event.time)
+
+
+def fold_all(history: Iterable[AnyEvent]) -> Job:
+    """Return the job that a history makes."""
+    job: Job | None = None
+    for event in history:
+        job = fold(job, event)
+    assert job is not None
+    return job
+
+
+def submitted(event: events.Submitted) -> Job:
+    """Return a new job."""
+    spec = event.spec
+    job = Job(
+        id=event.job,
+        spec=spec,
+        priority=spec.priority,
+        submitted=event.time,
+        since=event.time,
+        not_before=spec.after,
+        depends_on=event.depends_on,
+        seq=1,
+        store=event.store,
+    )
+    return replace(job, reason=waiting_reason(job))
+
+
+def waiting_reason(job: Job) -> str:
+    """Return why a queued job cannot have its turn yet."""
+    if job.depends_on:
+        return f"waits for job {', '.join(map(str, job.depends_on))}"
+    return "waits for its time" if job.not_before else WAITS_FOR_TURN
+
+
+def _asked(job: Job, event: AnyEvent) -> Job:
+    """Fold an event that answers no order."""
+    match event:
+        case events.Wished():
+            return _wished(job, event)
+        case events.RestartAsked(time=time, by=by):
+            return _restart(job, time, by)
+        case events.HoldChanged(time=time, is_on_hold=is_on_hold):
+            job = replace(job, is_on_hold=is_on_hold)
+            if is_on_hold and job.state is State.QUEUED:
+                return move(job, State.HELD, time, HELD_BY_PERSON, f"mesh job release {job.id}")
+            return _resume(job, time) if not is_on_hold and job.state is State.HELD else job
+        case events.PriorityChanged(priority=priority):
+            return replace(job, priority=priority)
+        case events.DependencyEnded():
+            return _dependency(job, event)
+        case events.Granted():
+            return _granted(job, event)
+        case events.Intended(op=op, order=order):
+            return intended(job, op, order)
+        case events.Timer(time=time):
+            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+        case events.TakenOver():
+            for one in job.open:
+                job = unanswered(job, one, is_repeated=True)
+            return replace(job, retry_at=0.0, tries=0)
+    return job
+
+
+def _wished(job: Job, event: events.Wished) -> Job:
+    time = event.time
+    if event.wanted is Wanted.RUN:
+        if job.is_deleted:
+            return job
+        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
+    deletes = event.wanted is Wanted.DELETE
+    if job.state.is_final:
+        return replace(job, is_deleted=True, wanted=Wanted.DELETE) if deletes else job
+    wanted = Wanted.DELETE if deletes or job.wanted is Wanted.DELETE else Wanted.STOP
+    job = replace(job, wanted=wanted, is_restarting=False)
+    if job.state is State.ENDING:
+        return job
+    job = replace(job, cause=Cause.SIGNAL.value)
+    return end(job, State.STOPPED, time, f"stopped{f' by {event.by}' if event.by else ''}", EXIT_STOPPED)
+
+
+def _resume(job: Job, time: float) -> Job:
+    """Let a job go on that is held, has ended, or is ending."""
+    if job.state is State.ENDING:
+        return replace(job, is_restarting=True)
+    if job.state is State.HELD:
+        generation = job.generation
+        if generation is not None and generation.phase is Phase.READY:
+            return move(job, State.PREPARING, time, "goes on with the machines that it has")
+        if generation is not None:  # condemned, or not made yet
+            return recover(job, time, WAITS_FOR_TURN, 0.0)
+        after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
+        return queue(replace(job, not_before=after), time, "waits for its time" if after else WAITS_FOR_TURN)
+    if job.state.is_final:
+        job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
+        return queue(job, time, WAITS_FOR_TURN)
+    return job
+
+
+def _restart(job: Job, time: float, by: str) -> Job:
+    if job.is_deleted or job.state in (State.ENDING, State.RECOVERING):
+        return job
+    if job.state is State.QUEUED:
+        return replace(job, not_before=0.0)
+    if job.state is State.HELD or job.state.is_final:
+        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
+    return replace(recover(job, time, f"restarted{f' by {by}' if by else ''}", 0.0), is_restarting=True)
+
+
+def _dependency(job: Job, event: events.DependencyEnded) -> Job:
+    if event.job not in job.depends_on:
+        return job
+    job = replace(job, depends_on=tuple(one for one in job.depends_on if one != event.job))
+    if job.state is not State.QUEUED:
+        return job
+    if not event.succeeded:
+        return hold(job, event.time, f"job {event.job} did not succeed", f"mesh job release {job.id}")
+    return replace(job, reason=waiting_reason(job))
+
+
+def _granted(job: Job, event: events.Granted) -> Job:
+    if job.state is not State.QUEUED:
+        return job
+    machines = job.spec.machines
+    number = len(job.generations) + 1
+    generation = Generation(
+        number=number,
+        name=f"{LABEL}-{job.store}-{job.id}-g{number}",
+        phase=Phase.PLANNED if machines.maker else Phase.READY,
+        hosts=event.hosts,
+        keys=event.keys,
+        maker=machines.maker,
+        pool=machines.pool,
+        units=machines.units,
+        granted=event.time,
+    )
+    job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
+    if machines.maker:
+        return move(job, State.REQUESTING, event.time, "its machines are being made")
+    return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
+
+
+def short_list(names: tuple[str, ...]) -> str:
+    """Return names in a few words.
+
+    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
+    ('a, b', 'a, b and 2 more')
+    """
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+# ---- answers
+
+
+def _answered(job: Job, event: Answer) -> Job:
+    answered = next((one.order for one in job.open if one.op == event.op), None)
+    if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
+        return job  # of an order that was taken back meanwhile
+    job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
+    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
+    match event:
+        case events.Refused():
+            return _refused(job, event, answered)
+        case events.RunStarted(time=time, run=run) | events.RunSeen(time=time, run=run, is_detached=True):
+            return _seen(job, time, run, event.progress if isinstance(event, events.RunSeen) else "")
+        case events.RunSeen():
+            return replace(job, reason="its start was cut off; that run ends by itself")
+        case events.RunEnded():
+            return _ended(job, event)
+        case events.RunUnknown(time=time, run=run):
+            return _unknown(job, time, run)
+        case events.Fetched(run=run, problem=problem):
+            fetched = next((one for one in job.attempts if one.run == run), None)
+            if fetched is None:
+                return job
+            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1)
+            return replace(job, hint=problem) if problem else job
+        case events.Prepared():
+            return replace(job, prepared=job.generation.number) if job.generation else job
+        case _:
+            return _machines(job, event)
+
+
+def starts(order: orders.Order, run: str) -> bool:
+    """Return True for the order to start a run."""
+    return isinstance(order, orders.Start) and order.run == run
+
+
+def _seen(job: Job, time: float, run: str, progress: str) -> Job:
+    """Note that the ranks of a run have started, or still run."""
+    attempt = job.current
+    if attempt is None or attempt.run != run:
+        return job
+    started = attempt.started or time
+    job = with_attempt(job, run, stage=Stage.LIVE, started=started)
+    job = replace(job, started=job.started or started, progress=progress or job.progress)
+    if job.state is State.PREPARING:
+        return move(job, State.RUNNING, time, f"attempt {attempt.number} on {short_list(attempt.hosts)}")
+    return job
+
+
+def _ended(job: Job, event: RunEnded) -> Job:
+    attempt = job.current
+    if attempt is None or attempt.run != event.run:
+        return job
+    if job.state is State.PREPARING and event.cause == Cause.SIGNAL.value and attempt.stage is not Stage.LIVE:
+        return with_attempt(job, event.run, stage=Stage.NEVER)  # the hosts ended it when our own hand was killed
+    if job.state is State.PREPARING and event.cause in (Cause.PREPARE.value, Cause.BUSY.value):
+        kind = Refusal.BUSY if event.cause == Cause.BUSY.value else Refusal.UNREACHABLE
+        refused = events.Refused(time=event.time, kind=kind, why=event.reason or "could not start", hosts=event.hosts)
+        return _refused(job, refused, orders.Start(attempt=attempt.number, run=event.run, hosts=attempt.hosts))
+    verdict = judge(job, event)
+    lost = keys_of(job, event.hosts)
+    job = with_attempt(
+        job,
+        event.run,
+        stage=Stage.ENDED,
+        started=attempt.started or event.time,  # it may end before it is seen
+        ended=event.time,
+        exit_code=event.exit_code,
+        cause=event.cause,
+    )
+    job = replace(job, started=job.started or attempt.started or event.time)
+    if job.state not in (State.PREPARING, State.RUNNING):
+        return job
+    job = replace(
+        job,
+        cause=event.cause,
+        preemptions=verdict.preemptions,
+        failures=verdict.failures,
+        streak=verdict.streak,
+        avoided=lost,
+    )
+    if verdict.outcome is not None:
+        return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
+    return recover(job, event.time, verdict.reason, verdict.delay)
+
+
+def _unknown(job: Job, time: float, run: str) -> Job:
+    """Note that no host has or had a run: it never started, or its hosts were made anew."""
+    attempt = job.current
+    if attempt is None or attempt.run != run:
+        return job
+    if attempt.stage is Stage.INTENDED:
+        return job  # the order to start it is under way
+    if attempt.stage is Stage.LIVE:
+        reason = "no host has its run any more"
+        return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
+    return with_attempt(job, run, stage=Stage.NEVER)
+
+
+def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job:
+    """Follow a refusal of an order to make, prepare or start: nothing of it is left behind."""
+    attempt, time = job.current, event.time
+    if attempt is not None and isinstance(order, orders.Start) and order.run == attempt.run:
+        job = with_attempt(job, attempt.run, stage=Stage.NEVER)
+    elif isinstance(order, orders.Start):
+        return job
+    if isinstance(order, orders.Make):
+        job = with_generation(job, order.generation, phase=Phase.RELEASED)
+    if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
+        return _adopt(job, attempt, event.by_run)
+    if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
+        return job
+    match event.kind:
+        case Refusal.PERSON | Refusal.ENVIRONMENT:
+            return hold(job, time, event.why, event.hint)
+        case Refusal.LOST:
+            job = replace(job, preemptions=job.preemptions + 1, streak=job.streak + 1)
+            delay = backoff(job, job.streak - 1) if job.streak > 1 else 0.0
+            return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts))
+        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
+            return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
+        case Refusal.BUSY:
+            delay = BUSY_RETRY_S
+        case _:
+            job = replace(job, streak=job.streak + 1)
+            delay = backoff(job, job.streak)
+    return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts), hint=event.hint)
+
+
+def _adopt(job: Job, refused: Attempt, run: str) -> Job:
+    """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    others = tuple(one for one in job.attempts if one.run != run)
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0)
+    return replace(job, attempts=(*others, adopted))
+
+
+def _machines(job: Job, event: Answer) -> Job:
+    """Fold an answer of a maker of machines."""
+    generation = job.generation
+    match event:
+        case events.MachinesReady(time=time, generation=number, hosts=hosts, keys=keys):
+            if generation is None or generation.number != number or generation.phase is not Phase.ASKED:
+                return job
+            job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
+            job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
+            return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
+        case events.MachinesPending(state=state):
+            return replace(job, reason=state) if _asks(job) else job
+        case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
+            if generation is None or generation.number != number:
+                return job
+            return _absent(job, time, evidence)
+    return job
+
+
+def _asks(job: Job) -> bool:
+    return job.state is State.REQUESTING
+
+
+def _absent(job: Job, time: float, evidence: str) -> Job:
+    """Note that machines are gone: as ordered, or by a preemption."""
+    attempt = job.current
+    job = lose_machines(job, time)
+    if job.state is State.REQUESTING:
+        job = replace(job, streak=job.streak + 1)
+        return recover(job, time, evidence, backoff(job, job.streak))
+    if job.state not in (State.PREPARING, State.RUNNING):
+        return job
+    if attempt is None or attempt.stage is not Stage.LIVE:
+        job = replace(job, preemptions=job.preemptions + 1)
+        return recover(job, time, f"its machines are gone ({evidence})", 0.0)
+    lost = RunEnded(time=time, run=attempt.run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=evidence)
+    alive = with_attempt(job, attempt.run, stage=Stage.LIVE)
+    return _ended(alive, lost)

@@ -1,0 +1,130 @@
+"""Notices: which notifications a change of a job calls for, and how one is sent.
+
+They are written to the store in the transaction of the change, so that none is lost when the steward is killed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+
+from msgspec import Struct, json
+from msgspec.structs import asdict
+
+from mesh.core.job import Format, NotifySpec
+from mesh.core.notify import Moment
+from mesh.jobs.values import Job, State
+
+NOTICE_TIMEOUT_S = 10.0
+NOTICE_TRIES = 3
+MOMENTS = {
+    State.SUCCEEDED: (Moment.END, Moment.DONE),
+    State.FAILED: (Moment.END, Moment.FAILED),
+    State.STOPPED: (Moment.END,),
+    State.HELD: (Moment.HELD,),
+    State.RECOVERING: (Moment.PREEMPTED,),
+}
+
+
+class News(Struct, frozen=True, kw_only=True):
+    """The change that a notification reports: the JSON that a command or webhook gets."""
+
+    job: int
+    name: str
+    state: str
+    before: str
+    reason: str
+    attempt: int
+    exit_code: int | None
+    user: str
+    time: float
+    cost: float | None = None  # machines that are there cost nothing here
+
+    @property
+    def text(self) -> str:
+        """The change in one line.
+
+        >>> News(job=4, name="lr", state="held", before="queued", reason="full disk", attempt=1, exit_code=None,
+        ...     user="me", time=0.0).text
+        'mesh: job 4 lr: held (full disk)'
+        """
+        return f"mesh: job {self.job} {self.name}: {self.state}{f' ({self.reason})' if self.reason else ''}"
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """A notification that is to be sent."""
+
+    to: NotifySpec
+    news: News
+
+
+def notices(before: State | None, job: Job, time: float) -> list[Notice]:
+    """Return the notifications that a change of a job's state calls for."""
+    if before is None or before is job.state:
+        return []
+    if job.state is State.RECOVERING and job.cause != "lost":
+        return []
+    moments = MOMENTS.get(job.state, ())
+    news = News(
+        job=job.id,
+        name=job.spec.name,
+        state=job.state.value,
+        before=before.value,
+        reason=job.reason,
+        attempt=job.attempt,
+        exit_code=job.exit_code,
+        user=job.spec.user,
+        time=time,
+    )
+    return [Notice(to=to, news=news) for to in job.spec.notify if any(moment in moments for moment in to.on)]
+
+
+def send(notice: Notice, environ: Mapping[str, str], limit: float = NOTICE_TIMEOUT_S) -> str:
+    """Send a notification; return why that failed, "" if it did not."""
+    to, news = notice.to, notice.news
+    body = json.encode({"text": news.text} if to.format is Format.SLACK else news)
+    if to.command:
+        return _run([_filled(word, news) for word in to.command], body, limit)
+    return _post(environ.get(to.url_env, ""), to.url_env, body, limit)
+
+
+def _filled(word: str, news: News) -> str:
+    """Return a word of a command with the fields in braces filled in; other braces stay.
+
+    >>> news = News(job=4, name="lr", state="held", before="", reason="", attempt=1, exit_code=None, user="", time=0.0)
+    >>> _filled("{job} {state} {other}", news)
+    '4 held {other}'
+    """
+    for name, value in {**asdict(news), "text": news.text}.items():
+        word = word.replace(f"{{{name}}}", "" if value is None else str(value))
+    return word
+
+
+def _run(words: list[str], body: bytes, limit: float) -> str:
+    try:
+        done = subprocess.run(
+            words, input=body, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{words[0]}: timed out after {limit:g} s"
+    except (OSError, ValueError) as error:
+        return f"{words[0]}: {error}"
+    last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
+    return f"{words[0]}: exit {done.returncode}{f' ({last})' if last else ''}" if done.returncode else ""
+
+
+def _post(url: str, variable: str, body: bytes, limit: float) -> str:
+    """Send a body to a webhook. The address is a secret, so that no message has it."""
+    if not url.startswith(("https://", "http://")):
+        return f"{variable}: {'is not an address' if url else 'is not set where the steward runs'}"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=limit):
+            return ""
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"{variable}: the server answered with status {error.code}"
+    except (OSError, ValueError) as error:
+        return f"{variable}: cannot be reached ({getattr(error, 'reason', error)})"

@@ -1,0 +1,234 @@
+"""Values of a job: its state, its attempts, its machines, and the row that lists show."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from mesh.core.job import JobSpec
+from mesh.jobs.orders import AnyOrder, Order
+
+
+class State(Enum):
+    """The state of a job; only the last three are final."""
+
+    QUEUED = "queued"  # waits for its turn, a dependency, a time or a back-off
+    REQUESTING = "requesting"  # its machines are being made
+    PREPARING = "preparing"  # its machines are there, and its ranks do not run yet
+    RUNNING = "running"
+    RECOVERING = "recovering"  # the attempt ended, its machines are being released, and it is queued afterwards
+    HELD = "held"  # it needs a person
+    ENDING = "ending"  # its outcome is decided; ranks and machines are being ended
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        """True if nothing of the job runs, and nothing is held for it."""
+        return self in (State.SUCCEEDED, State.FAILED, State.STOPPED)
+
+
+class Wanted(Enum):
+    """The wish of a person, beside the state."""
+
+    RUN = "run"
+    STOP = "stop"
+    DELETE = "delete"
+
+
+class Phase(Enum):
+    """The phase of a generation of machines; it only moves forward."""
+
+    PLANNED = "planned"  # the queue has granted it
+    ASKED = "asked"  # an order to make it may have been carried out
+    READY = "ready"  # every machine is there
+    RELEASING = "releasing"  # condemned: it is never used again
+    RELEASED = "released"  # proved gone, or given back
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """Machines that a job has or had: a reservation of hosts, or machines made for it under a name used once."""
+
+    number: int  # 1 ..
+    name: str  # LABEL-STORE6-JOB-gN
+    phase: Phase
+    hosts: tuple[str, ...] = ()  # names in their cluster, in order
+    keys: tuple[str, ...] = ()  # the machines behind the names
+    maker: str = ""  # "": hosts that are there
+    pool: str = ""  # of a maker
+    units: int = 0  # of a maker
+    granted: float = 0.0  # seconds since the epoch
+
+
+class Stage(Enum):
+    """The stage of an attempt."""
+
+    INTENDED = "intended"  # its run id is in the store, and the order to start it may be under way
+    UNSURE = "unsure"  # the order ended without an answer: the hosts must be asked
+    LIVE = "live"  # its hosts have the run
+    ENDED = "ended"
+    NEVER = "never"  # every host has answered that it has never had the run
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """A start of a job."""
+
+    number: int  # MESH_ATTEMPT: 1 ..
+    run: str  # the run id
+    generation: int
+    hosts: tuple[str, ...]
+    stage: Stage = Stage.INTENDED
+    started: float = 0.0  # seconds since the epoch; 0: its ranks have not been seen
+    ended: float = 0.0
+    exit_code: int = 0  # once ended
+    cause: str = ""  # once ended; a value of core.outcome.Cause
+    is_fetched: bool = False  # its output is here
+    fetches: int = 0  # answers to orders to fetch it, also those that failed
+
+
+class OpenOrder(Struct, frozen=True, kw_only=True):
+    """An order that was intended, and has no answer yet."""
+
+    op: int  # unique in its job
+    order: AnyOrder
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job: the fold of its events. Times are in seconds since the epoch, 0 for "not yet"."""
+
+    id: int
+    spec: JobSpec
+    state: State = State.QUEUED
+    reason: str = ""  # of the state, in some ten words
+    hint: str = ""  # the command to try next; "": none
+    wanted: Wanted = Wanted.RUN
+    is_on_hold: bool = False  # a person keeps it from starting
+    priority: int = 0
+    attempt: int = 0  # starts so far
+    preemptions: int = 0  # attempts that ended by loss
+    failures: int = 0  # attempts that failed
+    streak: int = 0  # restarts one after another, each of less than 10 minutes of running
+    exit_code: int | None = None  # None before the end
+    cause: str = ""  # of the end, or of the last attempt's
+    submitted: float = 0.0
+    started: float = 0.0  # of the first attempt's ranks
+    ended: float = 0.0
+    since: float = 0.0  # when the state began
+    not_before: float = 0.0  # it stays queued until then
+    retry_at: float = 0.0  # an order that could not be carried out is repeated then
+    tries: int = 0  # such repetitions since the last answer
+    prepared: int = 0  # the generation whose hosts the modules have prepared
+    outcome: State | None = None  # while ending: the final state
+    status: int = 0  # while ending: the exit status to be
+    is_restarting: bool = False  # a person wants the attempt ended and followed by another one
+    depends_on: tuple[int, ...] = ()  # jobs that have not succeeded yet
+    avoided: tuple[str, ...] = ()  # keys of machines that the last attempt could not use
+    generations: tuple[Generation, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    open: tuple[OpenOrder, ...] = ()
+    ops: int = 0  # orders intended so far
+    seq: int = 0  # events folded
+    silent_since: float = 0.0  # hosts or API have not answered since then; 0: they answer
+    silence: str = ""  # which, and why
+    progress: str = ""  # the last match of `progress:`
+    store: str = ""  # six characters of the store's id; part of every name outside
+    is_deleted: bool = False
+
+    @property
+    def generation(self) -> Generation | None:
+        """The machines that the job has now; None without any."""
+        last = self.generations[-1] if self.generations else None
+        return last if last and last.phase is not Phase.RELEASED else None
+
+    @property
+    def current(self) -> Attempt | None:
+        """The attempt that has not ended; None without one."""
+        last = self.attempts[-1] if self.attempts else None
+        return last if last and last.stage not in (Stage.ENDED, Stage.NEVER) else None
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The ids of the runs that there were, oldest first."""
+        return tuple(attempt.run for attempt in self.attempts if attempt.stage is not Stage.NEVER)
+
+    @property
+    def runs_ever(self) -> tuple[str, ...]:
+        """The run ids that were ever intended."""
+        return tuple(attempt.run for attempt in self.attempts)
+
+    @property
+    def last_hosts(self) -> tuple[str, ...]:
+        """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
+        return self.generations[-1].keys if self.generations else ()
+
+    def is_open(self, *kinds: type[Order]) -> bool:
+        """Return True if an order of one of these kinds has no answer yet."""
+        return any(isinstance(one.order, kinds) for one in self.open)
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A job as `mesh job list` and `show` print it; `directory` is added there.
+
+    It is read by the store's quick reader without SQLAlchemy, or sent by the steward.
+    """
+
+    id: int
+    name: str
+    user: str
+    state: str
+    reason: str
+    hint: str
+    wanted: str
+    attempt: int
+    preemptions: int
+    failures: int
+    exit_code: int | None
+    cause: str
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    since: float | None
+    priority: int
+    queue: str
+    cluster: str
+    machines: tuple[str, ...]
+    runs: tuple[str, ...]
+    array: int | None  # the id of the array's first member
+    index: int | None
+    progress: str
+    silent_since: float | None
+
+
+def row_of(job: Job) -> Row:
+    """Return the row of a job."""
+    generation = job.generation
+    array = job.spec.array
+    return Row(
+        id=job.id,
+        name=job.spec.name,
+        user=job.spec.user,
+        state=job.state.value,
+        reason=job.reason,
+        hint=job.hint,
+        wanted=job.wanted.value,
+        attempt=job.attempt,
+        preemptions=job.preemptions,
+        failures=job.failures,
+        exit_code=job.exit_code,
+        cause=job.cause,
+        submitted=job.submitted or None,
+        started=job.started or None,
+        ended=job.ended or None,
+        since=job.since or None,
+        priority=job.priority,
+        queue=job.spec.queue,
+        cluster=job.spec.machines.cluster,
+        machines=generation.hosts if generation else (),
+        runs=job.runs,
+        array=array.first if array else None,
+        index=array.index if array else None,
+        progress=job.progress,
+        silent_since=job.silent_since or None,
+    )

@@ -1,0 +1,92 @@
+"""A user with jobs, and the stewards and hands of that user."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conftest import Home
+from tests.lab import eventually
+
+SUBMITTED = re.compile(r"==> jobs? (\d+)")
+
+
+class Desk:
+    """A user with jobs."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.mesh = home.mesh
+        self.place = home.path / ".local/state/mesh/jobs"
+
+    def submit(self, text: str, *words: str, name: str = "train") -> int:
+        """Submit a job file of the project; return the job's id."""
+        (self.home.project / f"{name}.yaml").write_text(text)
+        done = self.mesh("job", "submit", f"{name}.yaml", *words)
+        assert done.status == 0, done.err
+        found = SUBMITTED.search(done.err)
+        assert found, done.err
+        return int(found.group(1))
+
+    def show(self, job: int) -> dict[str, object]:
+        """Return a job as `mesh job show --json` has it."""
+        done = self.mesh("job", "show", str(job), "--json")
+        assert done.status == 0, done.err
+        found: dict[str, object] = json.loads(done.out)
+        return found
+
+    def until(self, job: int, *states: str, within: float = 40.0) -> dict[str, object]:
+        """Wait until a job is in one of these states."""
+        assert eventually(lambda: self.show(job)["state"] in states, within), self.show(job)
+        return self.show(job)
+
+    def steward(self) -> int:
+        """Return the pid of the steward."""
+        return int(json.loads(self.mesh("serve", "status", "--json").out)["pid"])
+
+    def processes(self, title: str = "mesh") -> list[int]:
+        """Return the stewards and hands of this user."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes()
+                environ = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            is_ours = f"HOME={self.home.path}".encode() in environ
+            if is_ours and words.startswith((b"mesh\0serve", b"mesh-hand")) and words.startswith(title.encode()):
+                found.append(int(entry.name))
+        return found
+
+    def output(self, job: int) -> bytes:
+        """Return the stdout of rank 0 of all attempts."""
+        runs = self.show(job)["runs"]
+        assert isinstance(runs, list)
+        logs = [self.home.path / f".local/state/mesh/runs/{run}/logs/rank-0000.out" for run in runs]
+        return b"".join(log.read_bytes() for log in logs if log.exists())
+
+
+@contextlib.contextmanager
+def desk_of(home: Home) -> Iterator[Desk]:
+    """Make a desk, at whose end nothing of the user's jobs is left."""
+    with tempfile.TemporaryDirectory(prefix="mesh-") as runtime:  # the name of a socket must be short
+        home.environ["XDG_RUNTIME_DIR"] = runtime
+        desk = Desk(home)
+        try:
+            yield desk
+        finally:
+            home.environ.pop("MESH_SERVE", None)
+            if desk.place.exists() and desk.mesh("job", "list", "--json").out:
+                desk.mesh("job", "stop", "*")
+                desk.mesh("job", "wait", "*", "--timeout", "30")
+            desk.mesh("serve", "stop")
+            left = desk.processes()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+        assert not left

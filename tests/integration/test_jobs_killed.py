@@ -1,0 +1,92 @@
+"""Stewards and hands that are killed or stopped at random times: no rank runs twice at once, and no line is lost.
+
+MESH_KILLS and MESH_KILL_SEED choose how often and when; a failure prints both.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from tests.desk import Desk
+from tests.lab import eventually
+
+KILLS = int(os.environ.get("MESH_KILLS", "20"))
+SEED = int(os.environ.get("MESH_KILL_SEED", "1"))
+FREEZE_S = 2.0
+ENDS_S = 240.0
+
+# Prints numbered lines, and writes them beside; holds a lock that a second process of the same rank would want.
+RANK = """
+import fcntl, os, sys, time
+place, job, rank = os.environ["PLACE"], os.environ["MESH_JOB_ID"], os.environ["RANK"]
+lock = open(f"{place}/lock-{job}-{rank}", "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    open(f"{place}/double-{job}-{rank}", "w").close()
+with open(f"{place}/out-{os.environ['MESH_RUN_ID']}-{rank}", "a") as copy:
+    for number in range(40):
+        line = f"{os.environ['MESH_ATTEMPT']} line {number}\\n"
+        copy.write(line)
+        copy.flush()
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        time.sleep(0.1)
+statuses = dict(pair.split("=") for pair in sys.argv[1:])
+sys.exit(int(statuses.get(os.environ["MESH_ATTEMPT"], "0")))
+"""
+RULES = "restart: {on: failure, failures: 1, exit_codes: {again: [29], never: [9]}, backoff: [0.2, 0.2]}\n"
+# Words of the rank's program (attempt=status), and the status that the job ends with.
+SCHEDULES = {"fine": ("", 0), "twice": ("1=3", 0), "again": ("1=29 2=29", 0), "never": ("1=9", 9)}
+
+
+def test_random_kills(desk: Desk, tmp_path: Path) -> None:
+    chance, place = random.Random(SEED), tmp_path / "place"
+    place.mkdir()
+    desk.home.files(rank__py=RANK)
+    jobs = {}
+    for name, (words, _) in SCHEDULES.items():
+        command = f"machines: local:2\nrun: python3 rank.py {words}\n"
+        jobs[name] = desk.submit(f"{command}job: {{env: {{PLACE: {place}}}}}\n{RULES}", name=name)
+    done = 0
+    while done < KILLS and any(desk.show(job)["state"] not in ("succeeded", "failed") for job in jobs.values()):
+        time.sleep(chance.uniform(0.0, 1.5))
+        done += _hurt(desk, chance)
+        assert desk.mesh("job", "list").status == 0
+    print(f"seed {SEED}: {done} kills")
+    desk.mesh("job", "wait", *map(str, jobs.values()), "--timeout", str(ENDS_S), within=ENDS_S + 30)
+    ends = {name: desk.show(job)["exit_code"] for name, job in jobs.items()}
+    assert ends == {name: status for name, (_, status) in SCHEDULES.items()}
+    assert list(place.glob("double-*")) == []
+    for job in jobs.values():
+        for run in desk.show(job)["runs"]:  # type: ignore[attr-defined]
+            for rank in range(2):
+                log = desk.home.path / f".local/state/mesh/runs/{run}/logs/rank-{rank:04d}.out"
+                assert log.read_bytes() == (place / f"out-{run}-{rank}").read_bytes(), run
+
+
+def _hurt(desk: Desk, chance: random.Random) -> int:
+    """Kill the steward, a hand or all, or stop the steward for a while; return how many were hit."""
+    stewards, hands = desk.processes("mesh\0serve"), desk.processes("mesh-hand")
+    victims = chance.choice([stewards, chance.sample(hands, min(1, len(hands))), [*stewards, *hands]])
+    freezes = victims == stewards and chance.random() < 0.2
+    for pid in victims:
+        _signal(pid, signal.SIGSTOP if freezes else signal.SIGKILL)
+    if freezes:
+        time.sleep(FREEZE_S)
+        for pid in victims:
+            _signal(pid, signal.SIGCONT)
+    else:
+        assert eventually(lambda: not set(victims) & set(desk.processes()))
+    return len(victims)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,168 @@
+"""The store of a team in PostgreSQL: the same tables, leases by its clock, writers at once. The server is Debian's."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.core.errors import MeshError
+from mesh.jobs.database import StoreFailed
+from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted, Wished
+from mesh.jobs.fold import fold_all
+from mesh.jobs.leases import LeaseLost
+from mesh.jobs.place import StorePlace
+from mesh.jobs.reading import Selection
+from mesh.jobs.store import open_store
+from mesh.jobs.values import State, Wanted
+from tests.job_histories import job_spec
+from tests.jobs_world import ROOT, Host, overlaps
+from tests.jobs_world import job_spec as world_spec
+from tests.lab import eventually
+
+PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+REPOSITORY = Path(__file__).parents[2]
+SUBMIT = """
+import sys, time
+from pathlib import Path
+from mesh.jobs.place import StorePlace
+from mesh.jobs.store import open_store
+from tests.job_histories import job_spec
+store = open_store(StorePlace(directory=Path("/nowhere"), url=sys.argv[1]))
+for _ in range(10):
+    print(store.submit([job_spec()], time.time())[0].id)
+store.close()
+"""
+
+pytestmark = [
+    pytest.mark.root,  # the server refuses to run as root, so that the test must be able to become its user
+    pytest.mark.skipif(not PROGRAMS, reason="needs PostgreSQL"),
+]
+pytest.importorskip("psycopg")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of a server with its files in a directory of its own; it listens on a Unix socket only."""
+    user = pwd.getpwnam("postgres")
+    where = tempfile.mkdtemp(prefix="mesh-pg-")
+    os.chown(where, user.pw_uid, user.pw_gid)
+    programs = os.path.dirname(PROGRAMS[-1])
+    quiet = {"stdout": subprocess.DEVNULL, "user": user.pw_uid, "group": user.pw_gid, "cwd": where, "check": True}
+    subprocess.run([f"{programs}/initdb", "-D", f"{where}/data", "-A", "trust", "-U", "mesh", "-N"], **quiet)  # type: ignore[call-overload]
+    control = [f"{programs}/pg_ctl", "-D", f"{where}/data", "-w", "-l", f"{where}/log"]
+    subprocess.run([*control, "-o", f"-c listen_addresses='' -k {where}", "start"], **quiet)  # type: ignore[call-overload]
+    yield f"postgresql://mesh@/postgres?host={where}"
+    subprocess.run([*control, "-m", "immediate", "stop"], **quiet)  # type: ignore[call-overload]
+    shutil.rmtree(where)
+
+
+def place_of(server: str, tmp_path: Path) -> StorePlace:
+    return StorePlace(directory=tmp_path, url=server)
+
+
+def test_a_job_lives_in_postgresql_as_in_sqlite(server: str, tmp_path: Path) -> None:
+    store = open_store(place_of(server, tmp_path))
+    job = store.submit([job_spec(user="life")], 1.0)[0].id
+    decided = store.record(job, Granted(time=2.0, hosts=("h0", "h1"), keys=("l0", "l1")))
+    run = decided.job.attempts[-1].run
+    store.record(job, RunStarted(time=3.0, op=1, run=run))
+    store.record(job, RunEnded(time=4.0, run=run, exit_code=0, cause="completed"))
+    done = store.record(job, Fetched(time=5.0, op=2, run=run)).job
+    assert done.state is State.SUCCEEDED
+    assert fold_all(store.events(job)) == done == store.job(job)
+    assert [number for number, _ in store.rows(Selection(user="life"))] == [job]
+    assert store.usage(5.0)["life"] == pytest.approx(6.0)  # two hosts for three seconds
+    store.close()
+
+
+def test_no_machine_has_two_jobs_whatever_two_stewards_decide(server: str, tmp_path: Path) -> None:
+    store = open_store(place_of(server, tmp_path))
+    first, second = store.submit([job_spec(), job_spec()], 1.0)
+    store.record(first.id, Granted(time=2.0, hosts=("h0", "h1"), keys=("k0", "k1")))
+    with pytest.raises(StoreFailed):
+        store.record(second.id, Granted(time=2.0, hosts=("h1", "h2"), keys=("k1", "k2")))
+    found = store.job(second.id)
+    assert found is not None
+    assert found.state is State.QUEUED
+    store.close()
+
+
+def test_a_replaced_steward_writes_nothing_more(server: str, tmp_path: Path) -> None:
+    store, other = open_store(place_of(server, tmp_path)), open_store(place_of(server, tmp_path))
+    job = store.submit([job_spec()], 1.0)[0].id
+    first = store.leases.take("steward:me", "first", 0.3)
+    assert first is not None
+    assert other.leases.take("steward:me", "second") is None
+    time.sleep(0.4)
+    second = other.leases.take("steward:me", "second")
+    assert second is not None
+    with pytest.raises(LeaseLost):
+        store.record(job, PriorityChanged(time=2.0, priority=1), first)
+    assert other.record(job, PriorityChanged(time=2.0, priority=1), second).job.priority == 1
+    store.close()
+    other.close()
+
+
+def test_twenty_processes_submit_two_hundred_jobs_to_postgresql(server: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    argv = [sys.executable, "-c", SUBMIT, server]
+    writers = [subprocess.Popen(argv, cwd=REPOSITORY, env=environ, **pipes) for _ in range(20)]  # type: ignore[call-overload]
+    said = [writer.communicate(timeout=180) for writer in writers]
+    assert [(writer.returncode, errors) for writer, (_, errors) in zip(writers, said, strict=True)] == [(0, "")] * 20
+    ids = [number for numbers, _ in said for number in numbers.split()]
+    assert len(set(ids)) == len(ids) == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_second_steward_takes_over_from_one_that_is(server: str, tmp_path: Path, number: signal.Signals) -> None:
+    for index in range(4):
+        Host(tmp_path, f"h{index}").make()
+    store = open_store(StorePlace(directory=tmp_path, url=server))
+    for left in store.jobs(active_only=True):  # of other tests
+        store.record(left.id, Wished(time=time.time(), wanted=Wanted.STOP))
+    jobs = store.submit(
+        [world_spec(f"job-{index}", ["0.5:ok"], hosts=1 + index % 2) for index in range(8)], time.time()
+    )
+    environ = {**os.environ, ROOT: str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    stewards: list[subprocess.Popen[bytes]] = []
+
+    def states() -> set[str]:
+        return set(store.states([job.id for job in jobs]).values())
+
+    try:
+        for name in ("first", "second"):
+            argv = [sys.executable, "-m", "tests.jobs_world", "steward", str(tmp_path), str(tmp_path / f"{name}.sock")]
+            stewards.append(subprocess.Popen([*argv, str(tmp_path / name), server], cwd=REPOSITORY, env=environ))
+            assert eventually(lambda: states() != {"queued"}, 40.0)
+        stewards[0].send_signal(number)
+        assert eventually(lambda: states() == {"succeeded"}, 90.0), [store.job(job.id) for job in jobs]
+        if number is signal.SIGSTOP:
+            stewards[0].send_signal(signal.SIGCONT)
+            assert stewards[0].wait(20.0)  # it ends, as its lease is lost
+        assert store.audit() == []
+        assert list(overlaps(tmp_path)) == []
+    finally:
+        for steward in stewards:
+            steward.kill()
+            steward.wait()
+        store.close()
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
+    place = StorePlace(directory=tmp_path, url="postgresql://me:secret@127.0.0.1:1/mesh")
+    with pytest.raises(MeshError) as caught:
+        open_store(place)
+    assert "postgresql://me@127.0.0.1:1/mesh" in str(caught.value)
+    assert "secret" not in str(caught.value)
