@@ -96,7 +96,12 @@ def _files(machine: str, living: _Living) -> list[str]:
         if dead_pack or (of_run and not living.has(*of_run.groups())):
             found.append(os.path.join(machine, name))
     read = [journal.path for journal in journals(machine) if journal.is_fetched and not journal.is_on]
-    return [*found, *cut_short(machine), *_stagings(os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")), *read]
+    return [
+        *found,
+        *cut_short(machine),
+        *_stagings(os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")),
+        *read,
+    ]
 
 
 def _groups(living: _Living) -> list[str]:
