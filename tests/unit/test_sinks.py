@@ -414,15 +414,15 @@ def test_the_log_of_a_module_is_written_meanwhile_and_is_one_file_in_the_end(tmp
     spec = replace(SPEC, rules=replace(SPEC.rules, logs=1 << 20))
     sink = StoreSink(directory=tmp_path / "r1", spec=spec, cluster_name="pod", placement=PLACEMENT)
     sink.handle(ModuleStep(time=1, node=1, module="uv", step=0, state="apply"))
-    for number in range(300):
-        sink.handle(output(1, b"%d %s\n" % (number, b"x" * 65000), Stream.MODULE))
+    for number in range(9000):
+        sink.handle(output(1, b"%d %s\n" % (number, b"x" * 650), Stream.MODULE))
     assert sum(path.stat().st_size for path in sink.logs.glob("uv-tpu-1.log*"))
     sink.close()
     assert not sink.problem
     (log,) = sink.logs.glob("uv-*")
     assert log.name == "uv-tpu-1.log"
     lines = log.read_bytes().splitlines()
-    assert (lines[0][:2], lines[-1][:4]) == (b"0 ", b"299 ")
+    assert (lines[0][:2], lines[-1][:5]) == (b"0 ", b"8999 ")
     assert log.stat().st_size < 2 << 20
 
 
