@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from mesh.core.cluster import Placement
@@ -36,7 +37,10 @@ class ModuleLogs:
             log.flush()
 
     def close(self) -> None:
-        """Make a file for each module, also for one that has printed nothing."""
+        """Make one file for each module and host, also where it has printed nothing."""
         for log in self._logs.values():
             log.make()
             log.finish()
+            with contextlib.suppress(OSError):  # its parts stay beside it
+                log.join()
+                log.drop_tail()

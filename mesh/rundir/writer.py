@@ -131,6 +131,7 @@ class StoreSink:
         if isinstance(event, Output):
             if event.stream is Stream.MODULE:
                 self._modules.add(event.node, event.data)
+                self._count(len(event.data))
             else:
                 self._output(event)
             return
@@ -270,7 +271,11 @@ class StoreSink:
         else:
             self._end_record()
             self._record = event.time, number, log.size
-        self._waiting += len(event.data)
+        self._count(len(event.data))
+
+    def _count(self, size: int) -> None:
+        """Note bytes that wait, and write all that does if it is much, or has waited for long."""
+        self._waiting += size
         if self._waiting >= BUFFER_BYTES or time.monotonic() >= self._flush_at:
             self._flush()
 

@@ -31,6 +31,7 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.lines import LineCutter
+from mesh.core.module import ModuleStep
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import PrerunEntry
 from mesh.rundir.writer import StoreSink
@@ -407,6 +408,22 @@ def test_the_prerun_log_tells_what_was_skipped(tmp_path: Path) -> None:
     events = [json.loads(line) for line in (sink.directory / "events.jsonl").read_text().splitlines()]
     told = [(event["event"], event["host"], event["entry"], event["skipped"], event["why"]) for event in events]
     assert told == [("prerun_entry", "tpu-1", 1, True, ""), ("prerun_entry", "tpu-2", 1, False, "a changed")]
+
+
+def test_the_log_of_a_module_is_written_meanwhile_and_is_one_file_in_the_end(tmp_path: Path) -> None:
+    spec = replace(SPEC, rules=replace(SPEC.rules, logs=1 << 20))
+    sink = StoreSink(directory=tmp_path / "r1", spec=spec, cluster_name="pod", placement=PLACEMENT)
+    sink.handle(ModuleStep(time=1, node=1, module="uv", step=0, state="apply"))
+    for number in range(9000):
+        sink.handle(output(1, b"%d %s\n" % (number, b"x" * 650), Stream.MODULE))
+    assert sum(path.stat().st_size for path in sink.logs.glob("uv-tpu-1.log*"))
+    sink.close()
+    assert not sink.problem
+    (log,) = sink.logs.glob("uv-*")
+    assert log.name == "uv-tpu-1.log"
+    lines = log.read_bytes().splitlines()
+    assert (lines[0][:2], lines[-1][:5]) == (b"0 ", b"8999 ")
+    assert log.stat().st_size < 2 << 20
 
 
 def test_the_run_directory(tmp_path: Path) -> None:
