@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.command import FAMILIES
 from mesh.cli.habits import ELSEWHERE
 from mesh.cli.parser import HelpWanted, parse
 from mesh.cli.program import COMMANDS
@@ -297,8 +298,10 @@ def test_every_command_line_of_a_page_has_words_that_mesh_takes(name: str) -> No
         words = shlex.split(" ".join(line.split()).replace("...", "x").rstrip("\\"), comments=True)
         end = next((place for place, word in enumerate(words) if word in ("|", ">")), len(words))
         verb, *arguments = words[1:end]
+        if verb in FAMILIES and arguments:
+            verb, arguments = f"{verb} {arguments[0]}", arguments[1:]
         if verb in COMMANDS:
             with contextlib.suppress(HelpWanted):
                 parse(COMMANDS[verb], arguments)
         else:
-            assert verb in ("help", "--help", *ELSEWHERE_NAMES), line
+            assert verb in ("help", "--help", *FAMILIES, *ELSEWHERE_NAMES), line
