@@ -50,7 +50,7 @@ def finds(env: Mapping[str, str] | None = None, interface: str = "", targets: Se
 
 def prepare_request(prerun: Sequence[PrerunEntry] = (), given: Finds | None = None, **changes: object) -> Prepare:
     """Return a request to prepare a host. given: what prerun finds"""
-    entries = [requests.PrerunEntry(run=entry.run, inputs=entry.inputs) for entry in prerun]
+    entries = [requests.PrerunEntry(run=entry.run, inputs=entry.inputs, module=entry.module) for entry in prerun]
     return Prepare(finds=given or finds(), prerun=entries, force=False, claim=False, evict=False, program="").replaced(
         **changes
     )

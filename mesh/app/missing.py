@@ -45,15 +45,10 @@ def in_mesh_yaml(outcome: Outcome, spec: RunSpec) -> Outcome:
     """Return the outcome with the entries of prerun that failed named by their place in mesh.yaml."""
     entries = [entry for entry in spec.prerun if not entry.module]
     places = {f" in {entry.run!r}": f"prerun[{number}] of mesh.yaml" for number, entry in enumerate(entries)}
-    modules = {f" in {entry.run!r}": entry.module for entry in spec.prerun if entry.module}
 
     def named(failure: PrepareFailed) -> PrepareFailed:
         if failure.step != "prerun":
             return failure
-        for end, module in modules.items():
-            if failure.message.endswith(end):
-                reason = failure.message.removesuffix(end)
-                return replace(failure, message=f"{module}: the environment could not be entered ({reason})")
         place = next((place for end, place in places.items() if failure.message.endswith(end)), "")
         return replace(failure, message=f"{place}: {failure.message}") if place else failure
 

@@ -49,7 +49,7 @@ def prepare_request(run: Run, node: int, finds: Finds) -> Prepare:
     spec, program = run.spec, host_program(run.spec, run.placement, node)
     return Prepare(
         finds=finds,
-        prerun=[PrerunEntry(run=entry.run, inputs=entry.inputs) for entry in spec.prerun],
+        prerun=[PrerunEntry(run=entry.run, inputs=entry.inputs, module=entry.module) for entry in spec.prerun],
         force=spec.force,
         claim=spec.claim,
         evict=spec.evict,

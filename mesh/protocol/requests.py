@@ -62,6 +62,7 @@ class PrerunEntry(Record):
 
     run: str = field(TEXT)
     inputs: Sequence[str] = field(TEXTS)  # files whose change has it run again
+    module: str = field(NAME)  # whose environment it enters; "": none, it is an entry of mesh.yaml
 
 
 class RankStart(Record):

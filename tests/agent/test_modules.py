@@ -108,6 +108,21 @@ def test_files_come_only_for_steps_that_are_applied(opener: Open, python: str, t
     run.finish()
 
 
+def test_files_of_killed_agents_are_removed(opener: Open, any_python: str, remote_dir: Path) -> None:
+    """They may hold parts of private keys, and what a package manager has printed."""
+    run = opener(any_python)
+    run.lock()
+    apply(run, step('true >"$MESH_MODULES/mark-99999999"'))
+    (modules,) = remote_dir.glob("machines/*/modules")
+    (modules / "incoming-99999999").write_bytes(b"half a key")
+    (modules / "demo-output-99999999").write_bytes(b"said")
+    own = modules / f"demo-output-{os.getpid()}"
+    own.write_bytes(b"")
+    apply(run, step("true"))
+    assert sorted(os.listdir(modules)) == [own.name, "mark-99999999"]
+    run.finish()
+
+
 def test_undo_takes_its_own_texts_and_skips_steps_without_one(opener: Open, any_python: str) -> None:
     run = opener(any_python)
     run.lock()
@@ -159,3 +174,13 @@ def test_a_forced_step_sees_that_it_is(opener: Open, any_python: str) -> None:
     apply(run, step('echo "force=$MESH_FORCE"'))
     assert printed(run) == "force=1\nforce=\n"
     run.finish()
+
+
+def test_a_step_that_never_stops_printing_ends_with_its_time(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.lock()
+    failed = apply(run, step("yes", timeout=0.5))
+    assert isinstance(failed, PrepareFailed)
+    assert failed.message == "demo: not done after 0.5 s: y"
+    assert printed(run).endswith("y\n")
+    assert run.finish(grace=0.5).left == ()

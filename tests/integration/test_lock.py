@@ -192,6 +192,8 @@ def test_clean(pod: Home, lab: Lab) -> None:
     spool.mkdir()
     (spool / "1").write_bytes(b"x" * 1000)
     (machine / "pack-999999").write_bytes(b"y" * 500)
+    (machine / "modules").mkdir()
+    (machine / "modules/incoming-999999").write_bytes(b"z" * 700)
     second.script("MESH_RUN_ID=20200101-000000-abcdef setsid sleep 4999 >/dev/null 2>&1 </dev/null &")
     second.script("MESH_RUN_ID=20200101-000000-abcdef MESH_SETUP=1 setsid sleep 4998 >/dev/null 2>&1 </dev/null &")
     (orphaned,) = json.loads(pod.mesh("ps", "pod", "--json").out)
@@ -204,6 +206,7 @@ def test_clean(pod: Home, lab: Lab) -> None:
     found = [item for item in found if "/sys/fs/cgroup/" not in item["what"]]
     assert sorted((item["host"], item["bytes"]) for item in found) == [
         (first.address, 500),
+        (first.address, 700),
         (first.address, 1000),
         (second.address, 0),
     ]

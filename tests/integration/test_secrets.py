@@ -260,3 +260,29 @@ def test_the_notice_about_a_shell_has_no_secret(home: Home, token: str) -> None:
     done = home.mesh("exec", "local:1", "echo", token, "&&", "true")
     assert "no shell reads && here; for bash: mesh exec local:1 'echo *** && true'" in done.err
     assert token.encode() not in said(done)
+
+
+ENGINE = """\
+#!/bin/sh
+case $1 in
+    image) echo sha256:0123 ;;
+    *) if [ -z "$MESH_MODULES" ]; then echo 'no daemon' >&2; exit 1; fi ;;
+esac
+"""
+
+
+def test_values_of_docker_env_are_not_written_where_the_environment_fails(home: Home) -> None:
+    """mesh enters the environment by a text that holds them, which fails where the engine has gone meanwhile."""
+    engine = home.path / ".local/bin/docker"
+    engine.parent.mkdir(parents=True)
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    home.files(mesh__yaml="docker:\n  image: box:1\n  env: [KEY=never-to-be-seen]\n")
+    for options in ([], ["--json"], ["-d"]):
+        done = home.mesh("run", *options, "local:2", "true")
+        assert done.status == 125
+        assert "docker: the environment could not be entered (exit 125)" in done.err
+        assert "never-to-be-seen" not in done.err + done.out.decode()
+    written = [path for path in (home.path / ".local/state").rglob("*") if path.is_file()]
+    assert written
+    assert not [path for path in written if b"never-to-be-seen" in path.read_bytes()]

@@ -359,7 +359,7 @@ def test_a_run_that_is_over_reports_no_host_as_ready(lab: Lab) -> None:
 def prerun(lab: Lab, line: str) -> tuple[PrerunSession, list[Prerun]]:
     held: list[Prerun] = []
     session = PrerunSession(lab.port, lab.loop, lab.state, lab.sources, lab.group, held.append)
-    session.start([{"run": line, "inputs": []}], Setting(first_environment(), lab.state.workspace), False)
+    session.start([{"run": line, "inputs": [], "module": ""}], Setting(first_environment(), lab.state.workspace), False)
     lab.until(lambda: held or lab.port.failures)
     return session, held
 

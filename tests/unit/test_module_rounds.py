@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh.core.cluster import Host, place_ranks
-from mesh.core.events import Event, Gone, Locked, PrepareFailed, Ready
+from mesh.core.events import Event, Gone, Locked, PrepareFailed, Ready, Tick
 from mesh.core.module import Applied, ModuleError, ModuleStep, Preparation, Step
 from mesh.core.outcome import Cause
 from mesh.core.run import Kind, PrerunEntry
@@ -110,6 +110,17 @@ def test_modules_alone_end_once_they_are_in_place() -> None:
     assert [type(order) for order in replay.handle(applied(0), applied(1))] == [Finish, Finish]
     replay.handle(Gone(time=2, node=0), Gone(time=2, node=1))
     assert replay.supervisor.outcome(3.0).exit_code == 0
+
+
+def test_modules_alone_end_when_their_time_is_over() -> None:
+    replay = Replay(Demo(), kind=Kind.MODULES, command=(), timeout=5.0)
+    replay.synced()
+    replay.handle(applied(0))
+    assert replay.handle(Tick(time=4, monotonic=4)) == []
+    assert replay.handle(Tick(time=6, monotonic=6)) != []
+    replay.handle(Gone(time=7, node=0), Gone(time=7, node=1))
+    outcome = replay.supervisor.outcome(8.0)
+    assert (outcome.exit_code, outcome.cause) == (124, Cause.TIMEOUT)
 
 
 def test_undo_takes_the_steps_in_reverse_and_joins_nothing() -> None:

@@ -61,7 +61,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "settled": {},
     "prepare": {
         "finds": FINDS,
-        "prerun": [{"run": "make", "inputs": ["a"]}],
+        "prerun": [{"run": "make", "inputs": ["a"], "module": ""}],
         "force": True,
         "claim": True,
         "evict": False,

@@ -8,7 +8,7 @@ import shutil
 import time
 
 from mesh.agent.ask.runs import orphans
-from mesh.agent.base.directories import machine_directory, machine_id, places_of
+from mesh.agent.base.directories import cut_short, machine_directory, machine_id, places_of
 from mesh.agent.base.light import signal
 from mesh.agent.control import requests
 from mesh.agent.control.takeover import end_run
@@ -96,7 +96,12 @@ def _files(machine: str, living: _Living) -> list[str]:
         if dead_pack or (of_run and not living.has(*of_run.groups())):
             found.append(os.path.join(machine, name))
     read = [journal.path for journal in journals(machine) if journal.is_fetched and not journal.is_on]
-    return [*found, *_stagings(os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")), *read]
+    return [
+        *found,
+        *cut_short(machine),
+        *_stagings(os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")),
+        *read,
+    ]
 
 
 def _groups(living: _Living) -> list[str]:

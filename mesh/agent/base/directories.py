@@ -55,6 +55,17 @@ def machine_directory(remote_dir: str) -> str:
     return os.path.join(os.path.expanduser(remote_dir), "machines", machine_id())
 
 
+def cut_short(machine: str) -> list[str]:
+    """Return the files in a machine's directory that steps of modules were writing when they were killed."""
+    directory, found = os.path.join(machine, "modules"), []
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+        kind, _, pid = name.rpartition("-")
+        is_ours = kind == "incoming" or kind.endswith("-output")
+        if is_ours and pid.isdigit() and not os.path.exists("/proc/" + pid):
+            found.append(os.path.join(directory, name))
+    return found
+
+
 def stand_in(remote_dir: str = "~") -> str:
     """Return the path in /tmp that stands for one below HOME where HOME is read-only."""
     return f"/tmp/mesh-home-{os.geteuid()}" + remote_dir[1:]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
         run: str  # shell text
         inputs: Sequence[str]  # paths
+        module: str  # whose environment it enters; "": it is the user's own
 
 
 # High numbers, as users' own lines like to take 3 to 9 and 200 (flock).
@@ -121,7 +122,10 @@ class Prerun:
         else:
             code = os.WEXITSTATUS(status)
             how = f"exit {code}" if code else "the session was left (exit 0)"
-        return f"{how} in {self.entries[self.step]['run']!r}"
+        entry = self.entries[self.step]
+        if entry["module"]:  # its text may hold values of variables
+            return f"{entry['module']}: the environment could not be entered ({how})"
+        return f"{how} in {entry['run']!r}"
 
     def release(self) -> None:
         """Let the session run its EXIT trap and end."""

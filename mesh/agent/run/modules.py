@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 
+from mesh.agent.base.directories import cut_short
 from mesh.agent.base.errors import hint, why
 from mesh.agent.base.light import loads, partial
 from mesh.agent.process.processes import descendants
@@ -83,6 +84,8 @@ class Modules:
         self._request, self._applied, self._facts, self._is_failed = request, [], {}, False
         try:
             os.makedirs(self._incoming.directory, 0o700, exist_ok=True)
+            for path in cut_short(self._state.machine):
+                os.unlink(path)
             setting = self._environment.of_modules(self._incoming.directory, request.force)
             process = self._process = WorkerProcess(
                 setting, lambda worker: StepRunner(worker).run(request.steps, request.undo, request.force)

@@ -95,7 +95,8 @@ class Parts:
 
         # In a copy of the workspace that the run has for itself, there is nothing to skip.
         entries: list[Entry] = [
-            {"run": one.run, "inputs": [] if self.share else list(one.inputs)} for one in request.prerun
+            {"run": one.run, "inputs": [] if self.share else list(one.inputs), "module": one.module}
+            for one in request.prerun
         ]
         self.prerun = PrerunSession(self._port, self._loop, self.state, self.sources, self.group, self._prerun_held)
         self.prerun.start(entries, setting, request.force)

@@ -22,6 +22,7 @@ FACT_DESCRIPTOR = 3  # a check writes there what its step reports
 FACT_BYTES = 65536
 TAIL_BYTES = 4096  # of the output of a text, for the reason of its failure
 READ_BYTES = 1 << 16
+TURN_BYTES = 1 << 20  # read from one pipe before the next look at the clock; a pipe holds less
 KILL_LIMIT_S = 5.0  # for a text that has run out of time to be gone; one that runs as root may stay
 
 
@@ -153,9 +154,9 @@ class StepRunner:
             self._read(self._wake, poll)
 
     def _read(self, descriptor: int, poll: select.poll) -> bytes:
-        """Return all that a pipe holds now."""
+        """Return what a pipe holds now, even if a process writes without end."""
         data = b""
-        while True:
+        while len(data) < TURN_BYTES:
             try:
                 piece = os.read(descriptor, READ_BYTES)
             except BlockingIOError:
@@ -167,6 +168,7 @@ class StepRunner:
                     pass
                 return data
             data += piece
+        return data
 
     def _pass_on(self, data: bytes) -> None:
         while data:

@@ -81,6 +81,8 @@ class Steps:
         # The environment names every host, so that modules and prerun wait until all have answered.
         if phases.have_all(Phase.SYNCING) and (synced := phases.of(Phase.SYNCED)) and self._rounds:
             phases.put(synced, Phase.APPLYING)
+            if not self._has_ranks:
+                self._start_timeout()
             return [self._apply(node, self._rounds.first(node)) for node in synced]
         before = Phase.SYNCED
         if self._rounds:
@@ -103,11 +105,15 @@ class Steps:
             return [*told, *self._ending.finish()]
         state.ranks.started = state.clock.time  # gang start: all ranks or none
         self._ending.last_output = state.clock.monotonic
-        if state.spec.rules.timeout:
-            state.clock.start("timeout", state.spec.rules.timeout)
+        self._start_timeout()
         nodes = phases.of(Phase.READY)
         phases.put(nodes, Phase.RUNNING)
         return [*self._name_skipped(), *(Start(node=node) for node in nodes)]
+
+    def _start_timeout(self) -> None:
+        state = self._state
+        if state.spec.rules.timeout:
+            state.clock.start("timeout", state.spec.rules.timeout)
 
     def _apply(self, node: int, steps: tuple[Step, ...]) -> Order:
         return Apply(node=node, steps=steps, undo=self._rounds.is_undo)
