@@ -86,6 +86,7 @@ def desk_of(home: Home) -> Iterator[Desk]:
                 desk.mesh("job", "stop", "*")
                 desk.mesh("job", "wait", "*", "--timeout", "30")
             desk.mesh("serve", "stop")
+            eventually(lambda: not desk.processes(), 5.0)  # the kernel ends the hands of a steward that has ended
             left = desk.processes()
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
