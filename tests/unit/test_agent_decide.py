@@ -137,11 +137,23 @@ HISTORIES: Histories = {
         [*CONFIRMED, AnnounceEnd("rank", TERM), ReleaseOutput(), SendSignal(TERM, GRACE)],
     ),
     "5: what is left of a detached run is ended after its last rank": (
-        [*DETACHED, (2.0, RankEnded(False)), (3.0, RankEnded(False))],
+        [*DETACHED, (1.5, ClientLost()), (2.0, RankEnded(False)), (3.0, RankEnded(False))],
+        [*CONFIRMED, *end()],
+    ),
+    "a host whose ranks have ended waits until the agents meet, or the client is gone": (
+        [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (9.0, ClientHeard())],
+        CONFIRMED,
+    ),
+    "a host whose ranks have ended leaves once the agents have begun to meet": (
+        [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (3.0, PeersReady(0))],
+        [*CONFIRMED, ReportDone(), *end()],
+    ),
+    "a host whose ranks have ended leaves once the client is silent": (
+        [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (15.1,)],
         [*CONFIRMED, *end()],
     ),
     "5: ranks that fail in one turn are signalled no more": (
-        [*DETACHED, (2.0, RankEnded(True), RankEnded(True)), (9.0,)],
+        [*DETACHED, (1.5, ClientLost()), (2.0, RankEnded(True), RankEnded(True)), (9.0,)],
         [*CONFIRMED, *end()],
     ),
     "a detached run ends after its timeout": (
@@ -419,7 +431,8 @@ def test_the_agent_exits_once_its_client_has_everything() -> None:
 
 def test_a_detached_agent_exits_once_neither_client_nor_hosts_wait_for_it() -> None:
     decisions = decisions_of()
-    replay([*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (3.0, AllGone(), Relayed())], decisions)
+    ended = (2.0, RankEnded(False), RankEnded(False))
+    replay([*DETACHED, (1.5, PeersReady(0)), ended, (3.0, AllGone(), Relayed())], decisions)
     assert not decisions.is_done(3.0, True, False)
     assert decisions.due_at(3.0) == 15.0
     decisions.handle(ClientLost(), 4.0)

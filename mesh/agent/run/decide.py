@@ -120,8 +120,10 @@ class Decisions:
             moments.append(lease.silent_at)
         if self.is_detached:
             moments.append(unattended.due_at())
-        if not self.is_ending and (self._terminated or (self.is_detached and unattended.is_over)):
+        if not self.is_ending and (self._terminated or (self.is_detached and self._may_finish(now))):
             moments.append(now)
+        elif not self.is_ending and self.is_detached and unattended.is_over:
+            moments.append(lease.silent_at)
         return min(moments)
 
     # ---- facts and time
@@ -171,8 +173,15 @@ class Decisions:
         cause, more = self._unattended.due(now)
         if cause:
             self._signal(SIGNAL_TERM, self._rules.grace, cause, more)
-        if self._unattended.is_over and not self.is_ending:
+        if self._may_finish(now) and not self.is_ending:
             self._finish(SIGNAL_TERM, self._rules.grace)
+
+    def _may_finish(self, now: float) -> bool:
+        """Return True if the ranks have ended and the client introduces the agents no more.
+
+        The others could not meet without this one: a failure on one host would not end the ranks on another.
+        """
+        return self._unattended.is_over and (self._unattended.is_introduced or self._lease.is_silent(now))
 
     # ---- the client
 
