@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+from mesh.agent.process.processes import all_processes, below
 from tests.lab import eventually
 
 CACHE = Path("/var/cache/mesh-tests/engines-2")  # a new number when the packages change
@@ -170,8 +172,25 @@ def podman(place: Path, enter: Sequence[str] = (), root: Path = Path("/")) -> It
     try:
         yield Engine("podman", variables, enter)
     finally:
+        _end_monitors(place)
         for mount in sorted(_mounts_below(place), reverse=True):
             subprocess.run(["umount", mount], capture_output=True, check=False)
+
+
+def _end_monitors(place: Path) -> None:
+    """End containers whose client was killed before they began, which podman itself does not find any more."""
+    every = {process.pid: process for process in all_processes()}
+    monitors = {pid for pid in every if f"-b\0{place}/".encode() in _command(pid)}
+    for process in below(monitors, list(every.values())):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def _mounts_below(place: Path) -> list[str]:

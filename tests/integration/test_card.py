@@ -45,10 +45,10 @@ def test_packages_and_top_level() -> None:
 
 
 def test_every_command_is_an_invoke_task_with_the_options_of_the_table(home: Home) -> None:
-    listed = re.findall(r"^  (\w+)", inv(home, "--list").stdout, re.MULTILINE)
-    assert set(listed) == set(COMMANDS)
+    listed = re.findall(r"^  ([\w.]+)", inv(home, "--list").stdout, re.MULTILINE)
+    assert set(listed) == {name.replace(" ", ".") for name in COMMANDS}
     for name in COMMANDS:
-        flags = set(next(c for c in namespace.to_contexts() if c.name == name).flags)
+        flags = set(next(c for c in namespace.to_contexts() if c.name == name.replace(" ", ".")).flags)
         assert {option.flag.replace("_", "-") for option in options_of(name)} <= flags, name
 
 

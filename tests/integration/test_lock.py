@@ -266,6 +266,11 @@ def logins(host: TestHost) -> int:
     return host.path("/var/log/sshd.log").read_text().count("Accepted publickey")
 
 
+def is_local(line: bytes) -> bool:
+    """Return True for a run on this machine: another test may have it on ``local``, also as a job."""
+    return b" local:" in line or b" job:" in line
+
+
 def test_ps_asks_each_host_of_all_clusters_once(pod: Home, lab: Lab) -> None:
     """A host whose cable is cut stands in three clusters, one that refuses connections in two."""
     clusters = [lab.cluster_yaml("first", hosts=lab.hosts[:2])]
@@ -278,15 +283,14 @@ def test_ps_asks_each_host_of_all_clusters_once(pod: Home, lab: Lab) -> None:
     process = pod.popen("ps")
     assert process.stdout is not None
     head = process.stdout.readline()
-    # A run of another test may be on the built-in cluster, which is this machine.
-    line = next(line for line in process.stdout if b" local:" not in line)
+    line = next(line for line in process.stdout if not is_local(line))
     assert process.poll() is None  # it waits for the host that does not answer
     assert head.split()[:2] == [b"run", b"cluster"]
     assert line.split()[:2] == [run.encode(), b"first"]
     assert line.split()[4:6] == [b"2", b"2"]  # hosts and ranks
     out, err = process.communicate(timeout=60)
     assert process.returncode == 125
-    assert [line for line in out.splitlines() if b" local:" not in line] == []
+    assert [line for line in out.splitlines() if not is_local(line)] == []
     assert [err.decode().count(f"{host.address}: cannot connect") for host in lab.hosts] == [0, 0, 1, 1]
     assert "no answer within 4 s" in err.decode()
     assert [logins(host) for host in lab.hosts[:2]] == [number + 1 for number in before]

@@ -111,7 +111,7 @@ def test_before_the_ranks_start_it_keeps_the_command_from_starting(pod: Home, la
 
 
 GREETINGS = {
-    "garbled": (b'"type":"hello"\n"type":"hel', "does not speak our protocol: no frame", "`mesh check CLUSTER`"),
+    "garbled": (b'"type":"hello"\n"type":"hel', "does not speak our protocol: no frame", "`mesh check pod`"),
     "older": (b',"protocol":1\n', "agent: speaks protocol 0, this mesh speaks 1", "mesh stop RUN"),
     "newer": (
         b'"protocol":1\n"protocol":2',
