@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 
 from sqlalchemy import Connection, Engine, create_engine, event, literal_column, select, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 
 from mesh.core.errors import MeshError
@@ -17,6 +18,7 @@ from mesh.jobs.place import StorePlace, refuse_remote
 from mesh.jobs.reading import STORE_VERSION
 
 BUSY_TIMEOUT_S = 60.0
+IDLE_TRANSACTION_LIMIT_S = 10.0  # of a connection to PostgreSQL that waits for its own client
 SQLITE_CLOCK = "(julianday('now') - 2440587.5) * 86400.0"  # seconds since the epoch
 POSTGRES_CLOCK = "extract(epoch from clock_timestamp())"
 POSTGRES_LOCK_NUMBER = 6374968  # of the advisory lock under which one process makes the tables
@@ -77,6 +79,7 @@ def open_database(place: StorePlace) -> Database:
     if place.url:
         url = place.url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+psycopg://", 1)
         engine = _told_call(place.name, lambda: create_engine(url, pool_pre_ping=True))
+        event.listen(engine, "connect", _limit_idle_transactions)
         with told(place.name), engine.begin() as connection:
             connection.execute(
                 text(f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK_NUMBER})")
@@ -114,6 +117,14 @@ def _make_sqlite(engine: Engine, place: StorePlace) -> None:
     if found != STORE_VERSION:
         with engine.begin() as connection:
             tables.migrate(connection, place.name)
+
+
+def _limit_idle_transactions(raw: DBAPIConnection, record: object) -> None:
+    """Have the server end the transaction of a frozen process, because others wait for the rows that it locks."""
+    cursor = raw.cursor()
+    cursor.execute(f"SET idle_in_transaction_session_timeout = {int(IDLE_TRANSACTION_LIMIT_S * 1000)}")
+    cursor.close()
+    raw.commit()
 
 
 def _sqlite_engine(place: StorePlace) -> Engine:

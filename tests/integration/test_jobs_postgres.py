@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import pwd
 import shutil
@@ -18,13 +19,13 @@ import pytest
 
 from mesh.core.errors import MeshError
 from mesh.jobs.database import StoreFailed
-from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted, Wished
+from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted
 from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import LeaseLost
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.store import open_store
-from mesh.jobs.values import State, Wanted
+from mesh.jobs.values import State
 from tests.job_histories import job_spec
 from tests.jobs_world import ROOT, Host, overlaps
 from tests.jobs_world import job_spec as world_spec
@@ -48,12 +49,13 @@ pytestmark = [
     pytest.mark.root,  # the server refuses to run as root, so that the test must be able to become its user
     pytest.mark.skipif(not PROGRAMS, reason="needs PostgreSQL"),
 ]
-pytest.importorskip("psycopg")
+psycopg = pytest.importorskip("psycopg")
+NUMBERS = itertools.count()  # of databases
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of a server with its files in a directory of its own; it listens on a Unix socket only."""
+def directory() -> Iterator[str]:
+    """The directory of a server, with its files and its Unix socket; it listens on nothing else."""
     user = pwd.getpwnam("postgres")
     where = tempfile.mkdtemp(prefix="mesh-pg-")
     os.chown(where, user.pw_uid, user.pw_gid)
@@ -62,9 +64,18 @@ def server() -> Iterator[str]:
     subprocess.run([f"{programs}/initdb", "-D", f"{where}/data", "-A", "trust", "-U", "mesh", "-N"], **quiet)  # type: ignore[call-overload]
     control = [f"{programs}/pg_ctl", "-D", f"{where}/data", "-w", "-l", f"{where}/log"]
     subprocess.run([*control, "-o", f"-c listen_addresses='' -k {where}", "start"], **quiet)  # type: ignore[call-overload]
-    yield f"postgresql://mesh@/postgres?host={where}"
+    yield where
     subprocess.run([*control, "-m", "immediate", "stop"], **quiet)  # type: ignore[call-overload]
     shutil.rmtree(where)
+
+
+@pytest.fixture
+def server(directory: str) -> str:
+    """The address of a new database on the server."""
+    name = f"mesh{next(NUMBERS)}"
+    with psycopg.connect(f"postgresql://mesh@/postgres?host={directory}", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"postgresql://mesh@/{name}?host={directory}"
 
 
 def place_of(server: str, tmp_path: Path) -> StorePlace:
@@ -130,8 +141,6 @@ def test_a_second_steward_takes_over_from_one_that_is(server: str, tmp_path: Pat
     for index in range(4):
         Host(tmp_path, f"h{index}").make()
     store = open_store(StorePlace(directory=tmp_path, url=server))
-    for left in store.jobs(active_only=True):  # of other tests
-        store.record(left.id, Wished(time=time.time(), wanted=Wanted.STOP))
     jobs = store.submit(
         [world_spec(f"job-{index}", ["0.5:ok"], hosts=1 + index % 2) for index in range(8)], time.time()
     )
