@@ -144,8 +144,8 @@ def test_twenty_processes_submit_two_hundred_jobs_to_postgresql(server: str, tmp
     assert len(set(ids)) == len(ids) == 200
 
 
-# SIGSTOP belongs here too. Two of 21 such runs did not take over: the frozen process was in a transaction that the server
-# did not end, although it has a limit for that. The cause is not known yet.
+# SIGSTOP belongs here too. In two of 21 such runs the second steward did not take over: the frozen process was in a
+# transaction that the server did not end, although it has a limit for that. The cause is not known yet.
 @pytest.mark.parametrize("number", [signal.SIGKILL], ids=["killed"])
 def test_a_second_steward_takes_over_from_one_that_is(server: str, tmp_path: Path, number: signal.Signals) -> None:
     for index in range(4):
