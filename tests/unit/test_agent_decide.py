@@ -140,12 +140,12 @@ HISTORIES: Histories = {
         [*DETACHED, (1.5, ClientLost()), (2.0, RankEnded(False)), (3.0, RankEnded(False))],
         [*CONFIRMED, *end()],
     ),
-    "a host whose ranks have ended waits until the agents meet, or the client is gone": (
+    "a host whose ranks have ended waits for the client, which has the agents meet": (
         [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (9.0, ClientHeard())],
         CONFIRMED,
     ),
-    "a host whose ranks have ended leaves once the agents have begun to meet": (
-        [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (3.0, PeersReady(0))],
+    "a host whose ranks have ended leaves once the agents have met and the client has left": (
+        [*DETACHED, (2.0, RankEnded(False), RankEnded(False)), (3.0, PeersReady(0)), (4.0, ClientLost())],
         [*CONFIRMED, ReportDone(), *end()],
     ),
     "a host whose ranks have ended leaves once the client is silent": (
@@ -285,7 +285,7 @@ HISTORIES: Histories = {
         [*CONFIRMED, AnnounceEnd("timeout", TERM), ReleaseOutput(), SendSignal(TERM, GRACE)],
     ),
     "8: a failed rank is reported to the other hosts once": (
-        [*DETACHED, (2.0, PeersReady(1)), (3.0, RankEnded(True), RankEnded(True))],
+        [*DETACHED, (2.0, PeersReady(1), ClientLost()), (3.0, RankEnded(True), RankEnded(True))],
         [*CONFIRMED, SendNews(PeerNews("rank")), ReportDone(), *end()],
     ),
     "8: what happened before the other hosts are there is reported then": (
@@ -432,10 +432,10 @@ def test_the_agent_exits_once_its_client_has_everything() -> None:
 def test_a_detached_agent_exits_once_neither_client_nor_hosts_wait_for_it() -> None:
     decisions = decisions_of()
     ended = (2.0, RankEnded(False), RankEnded(False))
-    replay([*DETACHED, (1.5, PeersReady(0)), ended, (3.0, AllGone(), Relayed())], decisions)
-    assert not decisions.is_done(3.0, True, False)
+    replay([*DETACHED, ended], decisions)
     assert decisions.due_at(3.0) == 15.0
-    decisions.handle(ClientLost(), 4.0)
+    assert not decisions.is_done(3.0, True, False)
+    replay([(4.0, ClientLost()), (4.0, AllGone(), Relayed())], decisions)
     assert not decisions.is_done(4.0, True, True)
     assert decisions.is_done(4.0, False, False)
 

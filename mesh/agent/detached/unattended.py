@@ -29,11 +29,6 @@ class Unattended:
         """True once all ranks of this host have ended."""
         return self._rules is not None and self._rules.is_over
 
-    @property
-    def is_introduced(self) -> bool:
-        """True once the agents of the run have begun to meet."""
-        return self._node >= 0
-
     def start(self, rules: UnattendedRules) -> None:
         """Follow these rules from now on."""
         self._rules = rules

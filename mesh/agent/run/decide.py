@@ -177,11 +177,12 @@ class Decisions:
             self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _may_finish(self, now: float) -> bool:
-        """Return True if the ranks have ended and the client introduces the agents no more.
+        """Return True if the ranks have ended and the client has left, as it does once the agents have met.
 
-        The others could not meet without this one: a failure on one host would not end the ranks on another.
+        The end signals every process of the run here, also one that looks for the other agents. Without a meeting, a
+        failure on this host would not end the ranks on others.
         """
-        return self._unattended.is_over and (self._unattended.is_introduced or self._lease.is_silent(now))
+        return self._unattended.is_over and self._lease.is_silent(now)
 
     # ---- the client
 
