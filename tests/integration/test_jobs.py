@@ -265,11 +265,12 @@ def test_a_missing_variable_holds_the_job_and_names_it(desk: Desk) -> None:
 
 
 def test_a_job_is_a_cluster(desk: Desk) -> None:
-    job = desk.submit("machines: local:2\nrun: echo made >made-$RANK; sleep 60\nresults: ['made-*']\n")
+    job = desk.submit("machines: local:2\nrun: echo made >made-$RANK; sleep 300\nresults: ['made-*']\n")
     desk.until(job, "running")
     done = desk.mesh("exec", f"job:{job}:1", "sh", "-c", "cat made-1; echo $MESH_HOSTS")
     assert (done.status, done.out.splitlines()[0]) == (0, b"[0] made"), done.err
-    assert desk.mesh("stacks", f"job:{job}").status == 0
+    # Another test may have a run on this machine too, which makes the word ambiguous as long as it lasts.
+    assert eventually(lambda: desk.mesh("stacks", f"job:{job}").status == 0, 60.0)
     assert f"job:{job}" in desk.mesh("ps", f"job:{job}").out.decode()
     assert desk.mesh("pull", f"job:{job}", "made-*", "--into", "got").status == 0
     assert (desk.home.project / "got/rank-0001/made-1").read_text() == "made\n"
