@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 
 from mesh.core.notify import Moment
 from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
+from mesh.core.tpu import TpuSpec
 
 PRIORITY_LIMIT = 100  # priorities are -100 .. 100
 UNLIMITED = -1  # as a number of recoveries
@@ -56,6 +57,7 @@ class MachinesSpec(Struct, frozen=True, kw_only=True):
     maker: str = ""  # the name of a maker of machines; "": hosts that are there
     pool: str = ""  # of a maker: the quota that its machines use
     units: int = 0  # of a maker: how much of the quota
+    tpu: TpuSpec | None = None  # of the maker "tpu": what it makes
 
     @property
     def count(self) -> int:
