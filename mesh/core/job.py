@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 
 from mesh.core.notify import Moment
 from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
+from mesh.core.tasks import WorkerSpec
 from mesh.core.tpu import TpuSpec
 
 PRIORITY_LIMIT = 100  # priorities are -100 .. 100
@@ -144,6 +145,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     notify: tuple[NotifySpec, ...] = ()
     array: ArraySpec | None = None
     checkpoint_dir: str = ""  # MESH_CHECKPOINT_DIR
+    worker: WorkerSpec | None = None  # the job takes its commands from a task file
     file: str = ""  # the text of the job file, as given
     config: str = ""  # the resolved file, for people
 
