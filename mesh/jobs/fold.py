@@ -26,6 +26,7 @@ from mesh.jobs.change import (
     unanswered,
     with_attempt,
     with_generation,
+    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
 from mesh.jobs.restart import backoff, judge
@@ -348,9 +349,10 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
     """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    earlier = with_run(job, run)
     others = tuple(one for one in job.attempts if one.run != run)
-    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0)
-    return replace(job, attempts=(*others, adopted))
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
 
 
 def _machines(job: Job, event: Answer) -> Job:

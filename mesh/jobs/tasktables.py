@@ -107,7 +107,7 @@ def claim(connection: Connection, job: Job, time: float) -> Turn | None:
         return None
     record = given(record_of(state.records, task.id), job.id, time)
     _save(connection, state, [record])
-    return Turn(task=task, number=record.runs, since=time, after=job.attempt)
+    return Turn(task=task, number=record.runs, since=time)
 
 
 def note_turn(connection: Connection, before: Job, job: Job) -> None:

@@ -23,7 +23,10 @@ class Turn(Struct, frozen=True, kw_only=True):
     task: TaskSpec
     number: int  # of the task's instances: 1 ..
     since: float  # seconds since the epoch
-    after: int  # attempts of the worker before it
+
+    def has(self, part: Part | None) -> bool:
+        """Return True for the command of this turn."""
+        return part is not None and part.step < 0 and (part.name, part.number) == (self.task.id, self.number)
 
 
 class TurnEnd(Struct, frozen=True, kw_only=True):

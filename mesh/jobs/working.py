@@ -61,7 +61,7 @@ def asked(job: Job, event: AnyEvent) -> Job:
         return job
     match event:
         case TaskGiven(turn=turn, time=time) if wants_task(job, time):
-            job = replace(job, work=replace(work, turn=replace(turn, after=job.attempt), idle_since=0.0))
+            job = replace(job, work=replace(work, turn=turn, idle_since=0.0))
             return move(job, State.PREPARING, time, f"task {turn.task.id} starts")
         case TasksSeen():
             return _seen(job, work, event)
@@ -106,6 +106,13 @@ def ended(job: Job, event: RunEnded) -> Job | None:
     return move(job, State.PREPARING, event.time, f"prefix {part.name} {'is done' if succeeded else 'failed'}{detail}")
 
 
+def adopted(job: Job, earlier: Attempt, refused: Attempt) -> Job:
+    """Return a worker whose hosts run an earlier command of its own. It is ended, and the turn given back."""
+    if job.work is None or earlier.part == refused.part:
+        return job
+    return replace(job, work=replace(job.work, is_returning=True))
+
+
 def settle_work(job: Job, time: float) -> Job:
     """Close a turn of which nothing runs any more, and give machines back after the idle time."""
     worker = job.spec.worker
@@ -134,7 +141,7 @@ def _closed(job: Job, work: Work, time: float) -> Job:
     turn = work.turn
     if turn is None or job.current is not None:
         return job
-    mine = [one for one in job.attempts if one.number > turn.after and one.part and one.part.step < 0]
+    mine = [one for one in job.attempts if turn.has(one.part)]
     last = mine[-1] if mine and mine[-1].stage is Stage.ENDED else None
     if last is None and job.state is State.PREPARING and not work.is_returning:
         return job  # it is started soon, perhaps again
