@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
-from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
 FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
 LAST_RETRY_S = 60.0
@@ -74,7 +74,7 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
         case Start(attempt=number, run=run, hosts=hosts):
             assert job.generation is not None
             attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts)
-            return replace(job, attempts=(*job.attempts, attempt), attempt=number)
+            return replace(job, attempts=(*job.attempts, attempt), attempt=number, setup=Setup.CHECK)
         case Make(generation=number):
             return with_generation(job, number, phase=Phase.ASKED)
     return job

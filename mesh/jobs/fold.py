@@ -87,8 +87,8 @@ def _asked(job: Job, event: AnyEvent) -> Job:
     match event:
         case events.Wished():
             return _wished(job, event)
-        case events.RestartAsked(time=time, by=by):
-            return _restart(job, time, by)
+        case events.RestartAsked(time=time, by=by, setup=setup):
+            return _restart(replace(job, setup=setup), time, by)
         case events.HoldChanged(time=time, is_on_hold=is_on_hold):
             job = replace(job, is_on_hold=is_on_hold)
             if is_on_hold and job.state is State.QUEUED:
