@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mesh.api.asked import tpu_lines
 from mesh.api.choosing import project_here
 from mesh.api.submitting import Wanted, array_of, name_of, read_wanted, resolved
 from mesh.config.jobman import FAILURES_OF_LOOP
@@ -29,9 +30,12 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
     if indexes:
         at_once = f", {limit} at a time" if limit else ""
         yield f"array      {len(indexes)} jobs, MESH_ARRAY_INDEX {wanted.array.partition('%')[0]}{at_once}"
-    count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
-    yield f"machines   {machines.cluster} ({cluster.backend}): {count}"
-    yield f"hosts      {', '.join(host.name for host in cluster.hosts)}"
+    if machines.tpu is not None:
+        yield from tpu_lines(machines.tpu)
+    if cluster is not None:
+        count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
+        yield f"machines   {machines.cluster} ({cluster.backend}): {count}"
+        yield f"hosts      {', '.join(host.name for host in cluster.hosts)}"
     if command.workers:
         yield f"workers    {', '.join(map(str, command.workers))}"
     yield f"nproc      {'as many as each host has GPUs' if command.nproc == AUTO else command.nproc}"

@@ -16,6 +16,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.api.asked import about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, project_here
 from mesh.app.owner import user_name
@@ -25,6 +26,7 @@ from mesh.config.jobfile import JobFile, read_job_file
 from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
+from mesh.config.tpuspec import machines_of
 from mesh.config.variables import passed_variables
 from mesh.config.yamlfile import quoted
 from mesh.core.cluster import Cluster, Host
@@ -78,7 +80,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec, _ = resolved(found, wanted)
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
-    notices = found.notices
+    notices = (*found.notices, *about_made_machines(spec, project_here()))
     if spec.workspace.keep is Keep.SNAPSHOT or found.files:
         only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
         workspace, variables, more = _snapshot(project_here(), only, spec)
@@ -91,8 +93,11 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     return Ready(specs=(spec,), notices=notices)
 
 
-def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster]:
-    """Return the job of a file with the hosts that it may have, and these hosts. Raises UsageError."""
+def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
+    """Return the job of a file with the hosts that it may have, and these hosts; None if they will be made.
+
+    Raises UsageError.
+    """
     return resolved(read_wanted(wanted), wanted)
 
 
@@ -107,18 +112,23 @@ def name_of(found: JobFile) -> str:
     return next(free for free in (jobman.numbered(name, count) for count in itertools.count(1)) if free not in taken)
 
 
-def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster]:
-    """Return the job of a file that was read, with the hosts that it may have. Raises UsageError."""
+def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
+    """Return the job of a file that was read, as ``resolved_job`` does."""
     project = project_here()
     spec = _of_project(found.spec, project)
-    cluster = with_login(_cluster(found, wanted.clusters_file), spec.machines)
+    spec = replace(spec, user=spec.user or user_name())
+    machines = spec.machines
+    if machines.tpu is not None:
+        made = machines_of(in_zone(machines.tpu, os.environ))
+        return replace(spec, machines=replace(made, login=machines.login, login_key=machines.login_key)), None
+    cluster = with_login(_cluster(found, wanted.clusters_file), machines)
     machines = replace(
         spec.machines,
         clusters_file=_clusters_file(wanted.clusters_file),
         candidates=tuple(Candidate(name=host.name, key=_key(cluster, host)) for host in cluster.hosts),
     )
     _check_count(machines, spec, found)
-    return replace(spec, machines=machines, user=spec.user or user_name()), cluster
+    return replace(spec, machines=machines), cluster
 
 
 def _of_project(spec: JobSpec, project: Project) -> JobSpec:

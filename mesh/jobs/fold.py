@@ -296,6 +296,7 @@ def _unknown(job: Job, time: float, run: str) -> Job:
         return job  # the order to start it is under way
     if attempt.stage is Stage.LIVE:
         reason = "no host has its run any more"
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
         return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
     return with_attempt(job, run, stage=Stage.NEVER)
 

@@ -63,7 +63,7 @@ docker:
     - /run
     - /home/zephyr/.ssh:/root/.ssh
   workdir: /home/zephyr
-  flags: ["--privileged", "--network=host"]
+  flags: ["--network=host"]  # the engine of a test host has no right to --privileged
 
 command:
   run: |
@@ -100,7 +100,7 @@ def hosts() -> Iterator[Cluster]:
         for host in lab.hosts:
             host.path(PROGRAM).write_text(gcs.program())
             host.path(PROGRAM).chmod(0o755)
-            host.script("mkdir -p /home/zephyr")
+            host.script("mkdir -p /home/zephyr/.ssh")
         yield Cluster(lab, [stack.enter_context(engine_on(host)) for host in lab.hosts])
 
 
