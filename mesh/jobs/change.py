@@ -11,7 +11,7 @@ from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
-from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
 FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
 LAST_RETRY_S = 60.0
@@ -79,7 +79,8 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
             if job.work is not None and job.spec.worker is not None:
                 part = next_part(job.work, job.spec.worker, job.generation.number)
             attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts, part=part)
-            return replace(job, attempts=(*job.attempts, attempt)[-ATTEMPTS_KEPT:], attempt=number)
+            attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT:]
+            return replace(job, attempts=attempts, attempt=number, setup=Setup.CHECK)
         case Make(generation=number):
             return with_generation(job, number, phase=Phase.ASKED)
     return job

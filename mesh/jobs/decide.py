@@ -17,7 +17,7 @@ from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
-from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
+from mesh.jobs.values import Job, OpenOrder, Phase, Setup, Stage, State
 
 
 def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]]:
@@ -77,7 +77,7 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     if generation is None or generation.phase is not Phase.READY or job.current or job.is_open(Prepare, Start):
         return None
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
-    if job.spec.modules and job.prepared != generation.number:
+    if job.spec.modules and job.prepared != generation.number and job.setup is not Setup.SKIP:
         return Prepare(attempt=number, hosts=generation.hosts)
     if job.work is not None:
         if (fetch := working.fetch_first(job, time)) is not None or not working.may_start(job, time):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder
 from mesh.jobs.turns import Turn
-from mesh.jobs.values import Wanted
+from mesh.jobs.values import Setup, Wanted
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -50,6 +50,7 @@ class RestartAsked(Event, frozen=True, kw_only=True, tag="restart-asked"):
     """A person wants the attempt ended and followed by another one."""
 
     by: str = ""
+    setup: Setup = Setup.CHECK  # of the other one
 
 
 class HoldChanged(Event, frozen=True, kw_only=True, tag="hold"):

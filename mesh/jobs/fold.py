@@ -93,8 +93,8 @@ def _asked(job: Job, event: AnyEvent) -> Job:
     match event:
         case events.Wished():
             return _wished(job, event)
-        case events.RestartAsked(time=time, by=by):
-            return _restart(job, time, by)
+        case events.RestartAsked(time=time, by=by, setup=setup):
+            return _restart(replace(job, setup=setup), time, by)
         case events.HoldChanged(time=time, is_on_hold=is_on_hold):
             job = replace(job, is_on_hold=is_on_hold)
             if is_on_hold and job.state is State.QUEUED:
@@ -313,6 +313,7 @@ def _unknown(job: Job, time: float, run: str) -> Job:
         return job  # the order to start it is under way
     if attempt.stage is Stage.LIVE:
         reason = "no host has its run any more"
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
         return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
     return with_attempt(job, run, stage=Stage.NEVER)
 

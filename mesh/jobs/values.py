@@ -39,6 +39,14 @@ class Wanted(Enum):
     DELETE = "delete"
 
 
+class Setup(Enum):
+    """The treatment of a job's modules before its next attempt."""
+
+    CHECK = "check"  # set up what is not in place
+    SKIP = "skip"
+    FORCE = "force"  # set up what is in place as well
+
+
 class Phase(Enum):
     """The phase of a generation of machines; it only moves forward."""
 
@@ -122,6 +130,7 @@ class Job(Struct, frozen=True, kw_only=True):
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer
     prepared: int = 0  # the generation whose hosts the modules have prepared
+    setup: Setup = Setup.CHECK  # before the next attempt
     outcome: State | None = None  # while ending: the final state
     status: int = 0  # while ending: the exit status to be
     is_restarting: bool = False  # a person wants the attempt ended and followed by another one

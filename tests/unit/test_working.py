@@ -37,7 +37,7 @@ def spec(worker: WorkerSpec = WORKER, **changes: object):  # type: ignore[no-unt
 
 
 def _task(job: Job, name: str = "a") -> AnyEvent:
-    return events.TaskGiven(turn=Turn(task=replace(TASK, id=name), number=1, since=1.0))
+    return events.TaskGiven(turn=Turn(task=replace(TASK, id=name), number=job.attempt + 1, since=1.0))
 
 
 MORE: dict[str, Callable[..., AnyEvent]] = {
