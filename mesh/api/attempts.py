@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from mesh.api.choosing import choose_cluster
 from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
+from mesh.config.modules import ENVIRONMENTS
 from mesh.config.project import FILE, VARIABLE, load_project
 from mesh.config.selectors import Part, pick
 from mesh.config.settings import Options
 from mesh.core.cluster import Cluster
-from mesh.core.job import JobSpec, Keep
+from mesh.core.job import JobSpec, Keep, MachinesSpec
 from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.naming import is_name
-from mesh.core.paths import job_directory, jobs_directory, runs_directory
-from mesh.core.run import Group, Rules, RunSpec
+from mesh.core.paths import job_directory, jobs_directory
+from mesh.core.run import Group, Kind, Launch, Rules, RunSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.job import read_machines, write_machines
 from mesh.jobs.values import Job
@@ -107,7 +108,25 @@ def hosts_of_attempt(job: Job, hosts: Sequence[str], *, starts: bool = False) ->
         found = choose_cluster(machines.cluster, DEFAULTS, machines.clusters_file, purpose=purpose)
     if tuple(host.name for host in found.hosts) != tuple(hosts):
         found = pick(found, Part(cluster=found.name, picks=tuple(hosts)), machines_told(job))
+    found = with_login(found, job.spec.machines)
     return replace(found, name=f"job:{job.id}", workspace=workspace_name(job))
+
+
+def with_login(cluster: Cluster, machines: MachinesSpec) -> Cluster:
+    """Return hosts with the login of a job where their cluster has none of its own."""
+    if not machines.login and not machines.login_key:
+        return cluster
+    key = os.path.expanduser(machines.login_key)
+    key = key if os.path.isfile(key) else ""  # as with JOBMAN, the usual keys of ssh are tried then
+    hosts = [
+        replace(
+            host,
+            user=host.user or machines.login,
+            identity_file=host.identity_file or key,
+        )
+        for host in cluster.hosts
+    ]
+    return replace(cluster, hosts=tuple(hosts))
 
 
 def machines_told(job: Job) -> str:
@@ -130,11 +149,41 @@ def with_locks(spec: RunSpec, cluster: Cluster) -> RunSpec:
     return replace(spec, lock=locks, claim=locks)
 
 
-def with_modules(spec: RunSpec, cluster: Cluster) -> tuple[RunSpec, Preparation]:
-    """Return a run with the modules of the mesh.yaml in its snapshot. Raises UsageError."""
+def with_modules(job: Job, spec: RunSpec, cluster: Cluster) -> tuple[RunSpec, Preparation]:
+    """Return the run of an attempt with its modules. Raises UsageError.
+
+    The job's own modules have prepared all hosts before, so that the run needs no more than the environment of the
+    command. A job without any has those of the mesh.yaml in its snapshot.
+    """
+    if job.spec.modules:
+        return preparation_of(spec, cluster, [one for one in job.spec.modules if one[0] in ENVIRONMENTS])
     if not has_project(spec.workspace, is_snapshot=spec.as_is):
         return spec, NO_PREPARATION
     return preparation_of(spec, cluster, load_project(spec.workspace).modules.descriptions)
+
+
+def setup_of_attempt(
+    job: Job, run: str, cluster: Cluster, *, only: Sequence[str] = (), undo: bool = False
+) -> tuple[RunSpec, Preparation]:
+    """Return the run that sets up the modules of a job on all of its hosts. Raises UsageError.
+
+    only: names of modules; (): all of them; undo: undo them, the last one first
+    """
+    spec = run_of_attempt(job, run, job.attempt, os.environ)
+    group = replace(spec.groups[0], command=(), nproc=1)
+    spec = replace(
+        spec,
+        kind=Kind.MODULES,
+        groups=(group,),
+        rules=Rules(grace=spec.rules.grace),
+        prerun=(),
+        launcher=Launch.NONE,
+        detach=False,
+        sync=spec.sync and not undo,
+        name="",
+    )
+    chosen = [one for one in job.spec.modules if not only or one[0] in only]
+    return preparation_of(with_locks(spec, cluster), cluster, chosen, undo=undo)
 
 
 def has_project(workspace: Path, *, is_snapshot: bool) -> bool:
@@ -142,8 +191,8 @@ def has_project(workspace: Path, *, is_snapshot: bool) -> bool:
     return is_snapshot and (workspace / FILE).is_file()
 
 
-def write_directory(job: Job, directory: Path, run: str, attempt: int, cluster: Cluster) -> None:
-    """Write what the directory of a job has once an attempt starts. Raises OSError."""
+def write_directory(job: Job, directory: Path, cluster: Cluster) -> None:
+    """Write what the directory of a job has once it has hosts. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, text in (("job.yaml", job.spec.file), ("config.yaml", job.spec.config)):
         path = directory / name
@@ -151,14 +200,13 @@ def write_directory(job: Job, directory: Path, run: str, attempt: int, cluster: 
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(text)
     if job.spec.workspace.tree:
-        _link(directory / "workspace", jobs_directory(os.environ) / TREES / job.spec.workspace.tree)
-    (directory / "attempts").mkdir(exist_ok=True, mode=0o700)
-    _link(directory / "attempts" / str(attempt), runs_directory(os.environ) / run)
+        link(directory / "workspace", jobs_directory(os.environ) / TREES / job.spec.workspace.tree)
     write_machines(directory, cluster)
 
 
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
     """Make a relative link, also in place of another one."""
+    path.parent.mkdir(exist_ok=True, mode=0o700)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     path.symlink_to(os.path.relpath(target, path.parent))

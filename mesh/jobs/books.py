@@ -30,6 +30,7 @@ class Books:
         self._looks: dict[_Key, AnyLook] = {}
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
+        self._workers: set[int] = set()
 
     def put(self, job: Job, *, is_ours: bool = True) -> None:
         """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
@@ -41,6 +42,8 @@ class Books:
             self._asks[job.id] = ask
         if (hold := hold_of(job)) is not None:
             self._holds[job.id] = hold
+        if job.work is not None:
+            self._workers.add(job.id)
         if not is_ours:
             return
         if (wake := wake_at(job)) < math.inf:
@@ -57,10 +60,15 @@ class Books:
         self._asks.pop(number, None)
         self._holds.pop(number, None)
         self._wakes.pop(number, None)
+        self._workers.discard(number)
         for kind in (LookAtRun, LookAtMachines):
             self._looks.pop((number, kind), None)
         for other in before.depends_on if before else ():
             self._dependents[other].discard(number)
+
+    def workers(self) -> list[Job]:
+        """Return the jobs that take tasks of a file, by id."""
+        return [self.jobs[number] for number in sorted(self._workers)]
 
     def dependents(self, number: int) -> list[int]:
         """Return the jobs that wait for the end of another one."""

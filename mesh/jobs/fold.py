@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders
+from mesh.jobs import events, orders, working
 from mesh.jobs.change import (
+    ATTEMPTS_KEPT,
     EXIT_STOPPED,
     HELD_BY_PERSON,
     closed,
@@ -25,9 +26,11 @@ from mesh.jobs.change import (
     unanswered,
     with_attempt,
     with_generation,
+    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
 from mesh.jobs.restart import backoff, judge
+from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
@@ -46,7 +49,7 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return settle(job, event.time)
+    return working.settle_work(settle(job, event.time), event.time)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -71,6 +74,7 @@ def submitted(event: events.Submitted) -> Job:
         depends_on=event.depends_on,
         seq=1,
         store=event.store,
+        work=Work() if spec.worker is not None else None,
     )
     return replace(job, reason=waiting_reason(job))
 
@@ -79,6 +83,8 @@ def waiting_reason(job: Job) -> str:
     """Return why a queued job cannot have its turn yet."""
     if job.depends_on:
         return f"waits for job {', '.join(map(str, job.depends_on))}"
+    if job.work is not None and not job.work.has_tasks:
+        return working.waits_for(job)
     return "waits for its time" if job.not_before else WAITS_FOR_TURN
 
 
@@ -87,8 +93,8 @@ def _asked(job: Job, event: AnyEvent) -> Job:
     match event:
         case events.Wished():
             return _wished(job, event)
-        case events.RestartAsked(time=time, by=by):
-            return _restart(job, time, by)
+        case events.RestartAsked(time=time, by=by, setup=setup):
+            return _restart(replace(job, setup=setup), time, by)
         case events.HoldChanged(time=time, is_on_hold=is_on_hold):
             job = replace(job, is_on_hold=is_on_hold)
             if is_on_hold and job.state is State.QUEUED:
@@ -108,7 +114,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return job
+    return working.asked(job, event)
 
 
 def _wished(job: Job, event: events.Wished) -> Job:
@@ -171,7 +177,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
     machines = job.spec.machines
-    number = len(job.generations) + 1
+    number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
         name=f"{LABEL}-{job.store}-{job.id}-g{number}",
@@ -183,10 +189,17 @@ def _granted(job: Job, event: events.Granted) -> Job:
         units=machines.units,
         granted=event.time,
     )
-    job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
+    job = replace(job, generations=(*kept_generations(job), generation), avoided=(), not_before=0.0)
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
+
+
+def kept_generations(job: Job) -> tuple[Generation, ...]:
+    """Return the generations that the kept attempts had, and the newest ones."""
+    used = {one.generation for one in job.attempts}
+    newest = job.generations[-ATTEMPTS_KEPT:]
+    return tuple(one for one in job.generations if one.number in used or one in newest)
 
 
 def short_list(names: tuple[str, ...]) -> str:
@@ -224,7 +237,8 @@ def _answered(job: Job, event: Answer) -> Job:
             fetched = next((one for one in job.attempts if one.run == run), None)
             if fetched is None:
                 return job
-            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1)
+            part = replace(fetched.part, task=None) if fetched.part else None
+            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
         case events.Prepared():
             return replace(job, prepared=job.generation.number) if job.generation else job
@@ -246,7 +260,8 @@ def _seen(job: Job, time: float, run: str, progress: str) -> Job:
     job = with_attempt(job, run, stage=Stage.LIVE, started=started)
     job = replace(job, started=job.started or started, progress=progress or job.progress)
     if job.state is State.PREPARING:
-        return move(job, State.RUNNING, time, f"attempt {attempt.number} on {short_list(attempt.hosts)}")
+        label = attempt.part.name if attempt.part else f"attempt {attempt.number}"
+        return move(job, State.RUNNING, time, f"{label} on {short_list(attempt.hosts)}")
     return job
 
 
@@ -260,7 +275,7 @@ def _ended(job: Job, event: RunEnded) -> Job:
         kind = Refusal.BUSY if event.cause == Cause.BUSY.value else Refusal.UNREACHABLE
         refused = events.Refused(time=event.time, kind=kind, why=event.reason or "could not start", hosts=event.hosts)
         return _refused(job, refused, orders.Start(attempt=attempt.number, run=event.run, hosts=attempt.hosts))
-    verdict = judge(job, event)
+    verdict, failures = judge(job, event), job.failures
     lost = keys_of(job, event.hosts)
     job = with_attempt(
         job,
@@ -282,6 +297,8 @@ def _ended(job: Job, event: RunEnded) -> Job:
         streak=verdict.streak,
         avoided=lost,
     )
+    if (worker := working.ended(job, event)) is not None:
+        return replace(worker, failures=failures)  # those of tasks are counted by task
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
     return recover(job, event.time, verdict.reason, verdict.delay)
@@ -296,6 +313,7 @@ def _unknown(job: Job, time: float, run: str) -> Job:
         return job  # the order to start it is under way
     if attempt.stage is Stage.LIVE:
         reason = "no host has its run any more"
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
         return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
     return with_attempt(job, run, stage=Stage.NEVER)
 
@@ -332,9 +350,10 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
     """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    earlier = with_run(job, run)
     others = tuple(one for one in job.attempts if one.run != run)
-    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0)
-    return replace(job, attempts=(*others, adopted))
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
 
 
 def _machines(job: Job, event: Answer) -> Job:

@@ -110,7 +110,7 @@ def demand_of(machines: MachinesSpec) -> Demand:
 
 def ask_of(job: Job) -> Ask | None:
     """Return the request of a queued job; None while it waits for other jobs, or does not wait."""
-    if job.state is not State.QUEUED or job.depends_on:
+    if job.state is not State.QUEUED or job.depends_on or (job.work is not None and not job.work.has_tasks):
         return None
     array = job.spec.array
     return Ask(

@@ -46,6 +46,7 @@ from mesh.jobs.requests import About, AnyRequest, Reply
 from mesh.jobs.serving import Server, send_rows
 from mesh.jobs.sockets import listen
 from mesh.jobs.store import Decided, Store
+from mesh.jobs.taskwatch import TaskWatch
 from mesh.jobs.values import Job, OpenOrder, State, row_of
 
 TURN_S = 0.5  # the longest turn: signals and writes of other processes are seen this soon
@@ -82,6 +83,7 @@ class Steward:
         self._children = Children(options.hand, environ, self._selector, self._take, keep)
         self._children.deadlines |= options.deadlines
         self._mailing = Mailing(store, environ, self._wake)
+        self._tasks = TaskWatch(store, self._record, self._took, self._note)
         self._server: Server | None = None
         self._lease: Lease | None = None
         self._renew_at = 0.0
@@ -172,6 +174,7 @@ class Steward:
             now = time.time()
             for number in self._books.due(now):
                 self._record(number, Timer(time=now))
+            self._tasks.give(filter(self._is_ours, self._books.workers()), now, self._lease)
             self._start_jobs(now)
             self._look(now)
             self._mailing.send()
@@ -290,7 +293,8 @@ class Steward:
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
-        if job.state in (State.ENDING, State.RECOVERING) and job.is_open(Start):
+        is_returning = job.work is not None and job.work.is_returning
+        if (job.state in (State.ENDING, State.RECOVERING) or is_returning) and job.is_open(Start):
             self._children.stop_starts(job.id)
         if job.state.is_final:
             self._release_dependents({job.id: job.state.value})
