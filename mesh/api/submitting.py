@@ -15,6 +15,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.api.asked import about_made_machines, in_zone, tpu_lines
 from mesh.api.attempts import has_project
 from mesh.api.choosing import choose_cluster, project_here
 from mesh.app.owner import user_name
@@ -23,6 +24,7 @@ from mesh.config.jobfile import JobFile, read_job_file
 from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
+from mesh.config.tpuspec import machines_of
 from mesh.config.variables import passed_variables
 from mesh.config.yamlfile import quoted
 from mesh.core.cluster import Cluster, Host
@@ -75,9 +77,10 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec, _ = resolved_job(wanted)
     indexes, limit = array_of(wanted.array)
     project = project_here()
-    notices: tuple[str, ...] = ()
+    notices = about_made_machines(spec, project)
     if spec.workspace.keep is Keep.SNAPSHOT:
-        workspace, variables, notices = _snapshot(project)
+        workspace, variables, more = _snapshot(project)
+        notices = (*notices, *more)
         spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
     spec = replace(spec, config=_config(spec))
     if indexes:
@@ -86,11 +89,17 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     return Ready(specs=(spec,), notices=notices)
 
 
-def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster]:
-    """Return the job of a file with the hosts that it may have, and these hosts. Raises UsageError."""
+def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
+    """Return the job of a file with the hosts that it may have, and these hosts; None if they will be made.
+
+    Raises UsageError.
+    """
     found = read_wanted(wanted)
     project = project_here()
     spec = _of_project(found.spec, project)
+    spec = replace(spec, user=spec.user or user_name())
+    if spec.machines.tpu is not None:
+        return replace(spec, machines=machines_of(in_zone(spec.machines.tpu, os.environ))), None
     cluster = _cluster(found, wanted.clusters_file)
     machines = replace(
         spec.machines,
@@ -98,7 +107,7 @@ def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster]:
         candidates=tuple(Candidate(name=host.name, key=_key(cluster, host)) for host in cluster.hosts),
     )
     _check_count(machines, spec, found)
-    return replace(spec, machines=machines, user=spec.user or user_name()), cluster
+    return replace(spec, machines=machines), cluster
 
 
 def _of_project(spec: JobSpec, project: Project) -> JobSpec:
@@ -217,9 +226,12 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
     if indexes:
         at_once = f", {limit} at a time" if limit else ""
         yield f"array      {len(indexes)} jobs, MESH_ARRAY_INDEX {wanted.array.partition('%')[0]}{at_once}"
-    count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
-    yield f"machines   {machines.cluster} ({cluster.backend}): {count}"
-    yield f"hosts      {', '.join(host.name for host in cluster.hosts)}"
+    if machines.tpu is not None:
+        yield from tpu_lines(machines.tpu)
+    if cluster is not None:
+        count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
+        yield f"machines   {machines.cluster} ({cluster.backend}): {count}"
+        yield f"hosts      {', '.join(host.name for host in cluster.hosts)}"
     if command.workers:
         yield f"workers    {', '.join(map(str, command.workers))}"
     yield f"nproc      {'as many as each host has GPUs' if command.nproc == AUTO else command.nproc}"

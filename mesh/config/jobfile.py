@@ -18,6 +18,8 @@ from mesh.config.project import VARIABLE
 from mesh.config.secretnames import is_secret_name
 from mesh.config.section import Section, as_seconds
 from mesh.config.settings import read_nproc
+from mesh.config.tpuspec import KEY as TPU
+from mesh.config.tpuspec import machines_of, read_tpu
 from mesh.config.whentimes import read_after
 from mesh.core.errors import UsageError
 from mesh.core.job import (
@@ -37,16 +39,15 @@ from mesh.core.naming import is_name
 from mesh.core.run import DEFAULT_GRACE, RANKS_PER_HOST_MAX, SHELL, Launch
 
 KEYS = (
-    *("job", "machines", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
+    *("job", "machines", "tpu", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
     "checkpoint",
 )
 # Keys of the format that this version refuses, each with the reason.
-MACHINES_MADE = "not yet: jobs run on hosts that are there; name a cluster by `machines:`"
 MODULES = "stands in mesh.yaml, with `modules:`; both hold for jobs"
 NOT_YET = {
-    **dict.fromkeys(("tpu", "kubernetes"), MACHINES_MADE),
+    "kubernetes": "not yet: name a cluster by `machines:`, or a TPU by `tpu:`",
     **dict.fromkeys(("ssh", "gcsfuse", "docker", "conda", "venv", "uv"), MODULES),
-    "cost": "not yet: hosts that are there have no price",
+    "cost": "not yet: no limit is kept; `mesh job cost` estimates what a job has cost",
     "logs": "not yet: the output of every attempt is in its run directory",
 }
 JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass")
@@ -140,6 +141,10 @@ def _name(job: Section, path: Path | None, command: Sequence[str]) -> str:
 
 
 def _machines(keys: Section) -> MachinesSpec:
+    if TPU in keys:
+        if "machines" in keys:
+            keys.add(TPU, "is there beside machines:; a job has one of the two")
+        return machines_of(read_tpu(keys.node(TPU), TPU, keys.problems))
     if "machines" not in keys:
         if not keys.problems.lines:
             where = keys.problems.path

@@ -119,9 +119,9 @@ BAD = {
         "machines: pod\nrun: x\ncommand: {run: y}\n",
         ["train.yaml:3: command.run: is there beside run; a job has one command"],
     ),
-    "machines that are made": (
-        "tpu: {accelerator: v4-8}\nrun: x\n",
-        ["train.yaml:1: tpu: not yet: jobs run on hosts that are there; name a cluster by `machines:`"],
+    "machines that cannot be made": (
+        "kubernetes: {cluster: x}\nmachines: pod\nrun: x\n",
+        ["train.yaml:1: kubernetes: not yet: name a cluster by `machines:`, or a TPU by `tpu:`"],
     ),
     "modules": (
         "machines: pod\nrun: x\nsetup: {modules: [docker]}\nconda: {name: x}\n",
