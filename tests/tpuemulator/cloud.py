@@ -233,6 +233,7 @@ class Cloud:
                 chores, self._chores = self._chores, []
             for chore in chores:
                 chore()
+            self._hosts.tick()
             with self.lock:
                 self._tick()
         self._hosts.end()
