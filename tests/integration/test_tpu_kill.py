@@ -1,8 +1,8 @@
 """Stewards and hands are killed at random points over whole lives of jobs, on machines of two emulated zones.
 
 The emulator is a process of its own, and its journal is the oracle: no machine was made twice, none was deleted that
-was not condemned, none is left once every job has ended, and nothing of others was touched. By the notes of the ranks no
-job had two live attempts. By hand, with so many deaths: ``python -m tests.integration.test_tpu_kill 200 SEED [FAULTS]``
+was not condemned, none is left once every job has ended, and nothing of others was touched. By the notes of the ranks
+no job had two live attempts. By hand, with so many deaths: ``python -m tests.integration.test_tpu_kill 200 SEED [FAULTS]``
 """
 
 from __future__ import annotations
