@@ -2,7 +2,7 @@
 
 The emulator is a process of its own, and its journal is the oracle: no machine was made twice, none was deleted that
 was not condemned, none is left once every job has ended, and nothing of others was touched. By the notes of the ranks
-no job had two live attempts. By hand, with so many deaths: ``python -m tests.integration.test_tpu_kill 200 SEED [FAULTS]``
+no job had two live attempts. By hand, with 200 deaths: ``python -m tests.integration.test_tpu_kill 200 SEED [FAULTS]``
 """
 
 from __future__ import annotations
