@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from mesh.core.tpu import TpuSpec
-
-# Accelerator types of these kinds count cores: https://cloud.google.com/tpu/docs/v4 (and v2, v3, v5p).
-CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}
+from mesh.core.tpu import TpuSpec, accelerator_of, kind_of
 
 
 def kind_of_accelerator(accelerator: str) -> str:
     """Return the kind of chip.
 
     >>> kind_of_accelerator("v6e-32"), kind_of_accelerator("v5litepod-16")
-    ('v6e', 'v5litepod')
+    ('v6e', 'v5e')
     """
-    return accelerator.rpartition("-")[0] or accelerator
+    return kind_of(accelerator)
 
 
 def chips_of(accelerator: str) -> int:
@@ -23,10 +20,7 @@ def chips_of(accelerator: str) -> int:
     >>> chips_of("v6e-32"), chips_of("v4-8"), chips_of("v5p-16"), chips_of("?")
     (32, 4, 8, 0)
     """
-    number = accelerator.rpartition("-")[2]
-    if not (number.isascii() and number.isdecimal()):
-        return 0
-    return max(1, int(number) // CORES_PER_CHIP.get(kind_of_accelerator(accelerator), 1))
+    return accelerator_of(accelerator).chips
 
 
 def chips_of_request(tpu: TpuSpec) -> int:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
+from mesh.jobs.generations import ended
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
@@ -119,12 +120,12 @@ def silenced(job: Job, event: NotAsked) -> Job:
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
 
 
-def lose_machines(job: Job, time: float) -> Job:
-    """Note that the machines of the present generation are gone."""
+def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
+    """Note that the machines of the present generation are gone. phase: RELEASING if a part of them must be deleted"""
     generation = job.generation
     if generation is None:
         return job
-    job = with_generation(job, generation.number, phase=Phase.RELEASED)
+    job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
     job = replace(job, open=())  # nothing can be done there any more
     current = job.current
     if current is None:
