@@ -43,7 +43,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """The size of one slice of an accelerator."""
 
     kind: str  # of its chips: v5e
-    chips: int  # 0: the accelerator's family is not in the table
+    chips: int  # 0: its name has no number
     hosts: int  # as far as the table has it, else 0; the API's answer is what counts
 
 
@@ -53,13 +53,15 @@ def accelerator_of(name: str) -> Accelerator:
     >>> accelerator_of("v4-16")
     Accelerator(kind='v4', chips=8, hosts=2)
     >>> accelerator_of("v5litepod-8"), accelerator_of("v9x-32")
-    (Accelerator(kind='v5e', chips=8, hosts=1), Accelerator(kind='v9x', chips=0, hosts=0))
+    (Accelerator(kind='v5e', chips=8, hosts=1), Accelerator(kind='v9x', chips=32, hosts=0))
     """
     family, _, number = name.partition("-")
-    if family not in FAMILIES or not number.isdigit():
+    if not (number.isascii() and number.isdecimal()):
         return Accelerator(kind=family, chips=0, hosts=0)
-    kind, counted, alone = FAMILIES[family]
+    kind, counted, alone = FAMILIES.get(family, (family, 1, 0))
     chips = max(1, int(number) // counted)
+    if family not in FAMILIES:
+        return Accelerator(kind=kind, chips=chips, hosts=0)
     return Accelerator(kind=kind, chips=chips, hosts=1 if chips <= alone else -(-chips // POD_HOST_CHIPS))
 
 
@@ -106,7 +108,7 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def chips(self) -> int:
-        """The number of chips of all slices; 0 for an accelerator that is not in the table."""
+        """The number of chips of all slices."""
         return accelerator_of(self.accelerator).chips * self.slices
 
     @property
