@@ -11,8 +11,10 @@ from mesh.jobs import events, orders
 from mesh.jobs.change import (
     EXIT_STOPPED,
     HELD_BY_PERSON,
+    avoiding,
     closed,
     end,
+    has_others,
     hold,
     intended,
     keys_of,
@@ -183,7 +185,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
         units=machines.units,
         granted=event.time,
     )
-    job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
+    job = replace(job, generations=(*job.generations, generation), not_before=0.0)
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
@@ -323,11 +325,14 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
             return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
         case Refusal.BUSY:
-            delay = BUSY_RETRY_S
+            is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
+            job = avoiding(job, event.hosts)
+            delay = 0.0 if is_news and has_others(job) else BUSY_RETRY_S
         case _:
+            job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts), hint=event.hint)
+    return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
