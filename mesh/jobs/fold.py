@@ -209,8 +209,9 @@ def _answered(job: Job, event: Answer) -> Job:
     if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
-    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
-        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
+    match event:  # a look may come before the answer to the start
+        case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
+            job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
     match event:
         case events.Refused():
             return _refused(job, event, answered)
