@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.agent.run.decide import HANDLERS, STUCK_LIMIT_S, Decisions, Rules
+from mesh.agent.run.decide import HANDLERS, STUCK_LIMIT_S, Decisions
 from mesh.agent.run.facts import (
     AllGone,
     CleanedUp,
@@ -72,6 +72,7 @@ from mesh.agent.run.orders import (
     StayAttached,
     StopSync,
 )
+from mesh.agent.run.rules import Rules
 
 INT, TERM = 2, 15
 GRACE, DRAIN, TIMEOUT, LEASE, RECONNECT, PATIENCE = 10.0, 2.0, 100.0, 60.0, 5.0, 30.0

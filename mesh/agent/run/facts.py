@@ -113,6 +113,14 @@ class RankEnded(Fact):
         self.is_failure = is_failure
 
 
+class NodeStopped(Fact):
+    """A node has ended its program."""
+
+    def __init__(self, rank: int, code: int, why: str) -> None:
+        """Make the fact. code: exit status of the program; why: the reason that the node gave, for people"""
+        self.rank, self.code, self.why = rank, code, why
+
+
 class SetupEnded(Fact):
     """The process of a setup has ended."""
 
@@ -163,15 +171,16 @@ class PeersReady(Fact):
 
 
 class PeerNews(Fact):
-    """The first report about another host: a rank has failed, a host is lost, or a client has sent a signal."""
+    """The first report about another host: why the run ends there."""
 
-    def __init__(self, cause: str, signal: int = 0, lost: int = -1, reason: str = "") -> None:
+    def __init__(self, cause: str, signal: int = 0, lost: int = -1, reason: str = "", code: int = 0) -> None:
         """Make the report.
 
-        cause: "rank", "lost" or "signal"
+        cause: "rank", "lost", "signal", or "program" for a node that has ended its program
         signal: its number, for "signal"; lost, reason: number of the host and why it is lost, for "lost"
+        code, reason: exit status and why, for "program"
         """
-        self.cause, self.signal, self.lost, self.reason = cause, signal, lost, reason
+        self.cause, self.signal, self.lost, self.reason, self.code = cause, signal, lost, reason, code
 
 
 # ---- the end
