@@ -144,6 +144,19 @@ def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys[name] for name in names if name in keys)
 
 
+def avoiding(job: Job, names: Sequence[str]) -> Job:
+    """Note hosts of the present generation that could not be used, behind those of the attempts before."""
+    new = keys_of(job, names)
+    return replace(job, avoided=(*(key for key in job.avoided if key not in new), *new))
+
+
+def has_others(job: Job) -> bool:
+    """Return True if a job may have enough hosts that no attempt has found in use."""
+    machines = job.spec.machines
+    others = {one.key for one in machines.candidates} - set(job.avoided)
+    return 0 < machines.count <= len(others)
+
+
 def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):

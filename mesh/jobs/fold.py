@@ -12,8 +12,10 @@ from mesh.jobs.change import (
     ATTEMPTS_KEPT,
     EXIT_STOPPED,
     HELD_BY_PERSON,
+    avoiding,
     closed,
     end,
+    has_others,
     hold,
     intended,
     keys_of,
@@ -192,17 +194,17 @@ def _granted(job: Job, event: events.Granted) -> Job:
         granted=event.time,
         zone=next_zone(job),
     )
-    job = replace(job, generations=(*kept_generations(job), generation), avoided=(), not_before=0.0)
+    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
 
 
 def kept_generations(job: Job) -> tuple[Generation, ...]:
-    """Return the generations that the kept attempts had, and the newest ones."""
+    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
     used = {one.generation for one in job.attempts}
     newest = job.generations[-ATTEMPTS_KEPT:]
-    return tuple(one for one in job.generations if one.number in used or one in newest)
+    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
 
 
 def short_list(names: tuple[str, ...]) -> str:
@@ -225,8 +227,9 @@ def _answered(job: Job, event: Answer) -> Job:
     if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
         return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0, silence="", silent_since=0.0)
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
-    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
-        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
+    match event:  # a look may come before the answer to the start
+        case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
+            job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
     match event:
         case events.Refused():
             return _refused(job, event, answered)
@@ -348,11 +351,14 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
             return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
         case Refusal.BUSY:
-            delay = BUSY_RETRY_S
+            is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
+            job = avoiding(job, event.hosts)
+            delay = 0.0 if is_news and has_others(job) else BUSY_RETRY_S
         case _:
+            job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts), hint=event.hint)
+    return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:

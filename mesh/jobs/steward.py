@@ -89,7 +89,6 @@ class Steward:
         self._renew_at = 0.0
         self._unwritten: deque[tuple[int, AnyEvent]] = deque()
         self._unwritten_at = 0.0
-        self._asked_at = 0.0  # when the queue was asked last
         self._changes = -2
         self._changed: set[int] = set()  # jobs whose rows watchers have not seen
         self._trouble: deque[str] = deque(maxlen=TROUBLE_COUNT)
@@ -189,7 +188,7 @@ class Steward:
 
     def _pause(self) -> float:
         now = time.time()
-        until = min(self._books.next_event(), self._books.next_turn(now)) - now
+        until = self._books.next_event() - now
         deadline = self._children.next_deadline() - time.monotonic()
         return max(0.0, min(TURN_S, until, deadline))
 
@@ -227,9 +226,9 @@ class Steward:
         self._check_dependencies()
 
     def _start_jobs(self, now: float) -> None:
-        if not self._books.has_changed and self._books.next_turn(self._asked_at) > now:
+        is_due = self._books.is_turn_due(now)
+        if not (is_due or self._books.has_changed):
             return
-        self._asked_at = now
         usage = self._store.usage(now)
         for user, seconds in self._books.held_seconds(now).items():
             usage[user] = usage.get(user, 0.0) + seconds

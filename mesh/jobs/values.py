@@ -140,7 +140,7 @@ class Job(Struct, frozen=True, kw_only=True):
     status: int = 0  # while ending: the exit status to be
     is_restarting: bool = False  # a person wants the attempt ended and followed by another one
     depends_on: tuple[int, ...] = ()  # jobs that have not succeeded yet
-    avoided: tuple[str, ...] = ()  # keys of machines that the last attempt could not use
+    avoided: tuple[str, ...] = ()  # keys of machines that attempts could not use since one ran, the latest last
     generations: tuple[Generation, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     open: tuple[OpenOrder, ...] = ()
