@@ -209,15 +209,20 @@ def has_project(workspace: Path, *, is_snapshot: bool) -> bool:
 
 def write_directory(job: Job, directory: Path, cluster: Cluster) -> None:
     """Write what the directory of a job has once it has hosts. Raises OSError."""
+    write_files(job.spec, directory)
+    if job.spec.workspace.tree:
+        link(directory / "workspace", jobs_directory(os.environ) / TREES / job.spec.workspace.tree)
+    write_machines(directory, cluster)
+
+
+def write_files(spec: JobSpec, directory: Path) -> None:
+    """Write the file of a job and its resolved copy into the job's directory. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name, text in (("job.yaml", job.spec.file), ("config.yaml", job.spec.config)):
+    for name, text in (("job.yaml", spec.file), ("config.yaml", spec.config)):
         path = directory / name
         if text and not path.exists():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(text)
-    if job.spec.workspace.tree:
-        link(directory / "workspace", jobs_directory(os.environ) / TREES / job.spec.workspace.tree)
-    write_machines(directory, cluster)
 
 
 def link(path: Path, target: Path) -> None:

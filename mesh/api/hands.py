@@ -22,7 +22,7 @@ from mesh.api.checking import numbered
 from mesh.api.detached import DetachedRun, Place
 from mesh.api.fetching import Fetch
 from mesh.api.inquiries import STOP_TIMEOUT_S, ask, count_gpus, told_failures
-from mesh.api.joblogs import link_attempt, note
+from mesh.api.joblogs import link_attempt, note, write_addresses
 from mesh.api.jobprogress import ProgressReader
 from mesh.api.looking import Seen, Standing, look_at, look_at_end
 from mesh.api.lookout import Lookouts
@@ -106,6 +106,7 @@ class JobHands:
             write_directory(job, request.directory, machines)
             link_attempt(job, request.directory, spec, order.attempt, cluster)
             link_part(job, request.directory, spec, cluster)
+            write_addresses(request.directory, machines)
             names = ", ".join(host.name for host in cluster.hosts)
             note(request.directory, f"attempt {order.attempt} is run {order.run} on {names}")
         except UsageError as error:

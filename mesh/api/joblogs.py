@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from mesh.rundir.layout import LOGS as RUN_LOGS
 from mesh.rundir.layout import log_name
 
 LOGS, ATTEMPTS, JOB_LOG = "logs", "attempts", "job.log"
+ADDRESSES, START_TIME = "ips.json", "start_time.txt"
 COMMAND_NAMES = ("main_command", "command")  # of the log of the command, in two versions of JOBMAN
 
 
@@ -42,6 +44,21 @@ def link_attempt(job: Job, directory: Path, spec: RunSpec, attempt: int, cluster
         target = place / RUN_LOGS / log_name(placement, placement.ranks(node)[0], Stream.STDOUT)
         for name in COMMAND_NAMES:
             link(directory / LOGS / f"{name}_worker_{worker}.log", target)
+
+
+def write_addresses(directory: Path, cluster: Cluster) -> None:
+    """Write the addresses of all hosts and the time of this start, as JOBMAN does. Raises OSError."""
+    hosts = [
+        {"worker": worker, "internal_ip": host.internal_ip or host.address, "external_ip": host.address}
+        for worker, host in enumerate(cluster.hosts)
+    ]
+    _write(directory / ADDRESSES, json.dumps(hosts, indent=2) + "\n")
+    _write(directory / START_TIME, time.strftime("%Y-%m-%d %H:%M:%S\n"))
+
+
+def _write(path: Path, text: str) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
 
 
 def note(directory: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from mesh.app.owner import user_name
 from mesh.config import jobman
 from mesh.config.hosts import NoHost, numbers
 from mesh.config.jobfile import JobFile, read_job_file
+from mesh.config.jobman import JobmanKeys
 from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
@@ -60,6 +61,7 @@ class Ready(Struct, frozen=True, kw_only=True):
 
     specs: tuple[JobSpec, ...]
     notices: tuple[str, ...] = ()
+    jobman: JobmanKeys = JobmanKeys()
 
 
 def read_wanted(wanted: Wanted) -> JobFile:
@@ -91,8 +93,8 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec = replace(spec, config=_config(spec))
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
-        return Ready(specs=tuple(members), notices=notices)
-    return Ready(specs=(spec,), notices=notices)
+        return Ready(specs=tuple(members), notices=notices, jobman=found.jobman)
+    return Ready(specs=(spec,), notices=notices, jobman=found.jobman)
 
 
 def about_tasks(spec: JobSpec) -> tuple[str, ...]:

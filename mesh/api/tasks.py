@@ -144,7 +144,9 @@ def requeue(words: Sequence[str]) -> list[JobRow]:
     rows = store.rows()
     chosen: dict[int, JobRow] = {}
     for word in words:
-        found = [row for row in rows if row.task and word in (row.task, str(row.id), f"job:{row.id}")]
+        job = word.removeprefix("job:")
+        number = int(job) if job.isascii() and job.isdecimal() else 0  # JOBMAN writes 000042
+        found = [row for row in rows if row.task and (row.task == word or row.id == number)]
         if not found:
             raise UsageError(f"no worker has a task {word!r}", hint="mesh job list")
         chosen |= {row.id: row for row in found}

@@ -7,7 +7,8 @@ from operator import add
 
 from mesh.cli.option import COMMAND, OUTPUT, AnyOption, Option, as_text, as_words, switch, text
 
-QUEUE = ("job queue",)
+QUEUE = ("job queue", "jobman queue")
+REQUEUE = ("job requeue", "jobman requeue")
 WHICH_TASKS = "Which tasks"
 CHANGES = "Changes"
 
@@ -29,6 +30,6 @@ DONE: Option[str | bool | None] = Option(
     "done", QUEUE, CHANGES, "ID", "take a task for done; alone: list those that are", as_text, None, bare=True
 )
 CLEANUP = switch("cleanup", QUEUE, CHANGES, "nothing to do: a task of a lost worker is free once it is proved gone")
-JSON_TASKS = switch("json", ("job queue", "job requeue"), OUTPUT, "print one JSON object for each")
+JSON_TASKS = switch("json", (*QUEUE, *REQUEUE), OUTPUT, "print one JSON object for each")
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

@@ -9,6 +9,7 @@ from mesh.cli import taskoptions as t
 from mesh.cli.command import Takes, command
 from mesh.cli.jobs import GROUP
 from mesh.cli.options import Given
+from mesh.cli.others import GROUP as JOBMAN_GROUP
 from mesh.cli.speech import columns, say, show
 from mesh.core.errors import UsageError
 
@@ -150,3 +151,27 @@ def requeue(given: Given) -> None:
 
     rows = give_back(given.words)
     show(map(_as_json, rows) if given[t.JSON_TASKS] else map(told, rows))
+
+
+@command(
+    "jobman queue",
+    JOBMAN_GROUP,
+    "FILE",
+    takes=Takes.PATHS,
+    examples=(("mesh jobman queue tasks.yaml --reset-all", "as `mesh job queue`"),),
+)
+def jobman_queue(given: Given) -> None:
+    """List or change the tasks of a file that workers take them from."""
+    queue(given)
+
+
+@command(
+    "jobman requeue",
+    JOBMAN_GROUP,
+    "ID ...",
+    takes=Takes.PATHS,
+    examples=(("mesh jobman requeue 000042", "the worker ends its task, and takes the next one"),),
+)
+def jobman_requeue(given: Given) -> None:
+    """Give the tasks of workers back: each ends, and waits behind the others."""
+    requeue(given)

@@ -111,7 +111,7 @@ def read_job_file(
         modules=modules.modules,
         restart=jobman.read_loop(job, lambda: _restart(keys), has_restart="restart" in keys),
         results=_results(keys),
-        progress=_progress(keys),
+        progress=_progress(keys) or (jobman.PROGRESS if theirs.is_jobman else ""),
         notify=read_job_notify(keys.node("notify"), problems) if "notify" in keys else (),
         checkpoint_dir=keys.text("checkpoint", "a directory on the hosts"),
         file=_text_of(path),

@@ -21,6 +21,7 @@ LOOP = (
     "job.loop: the command is started again after failures and preemptions, with a growing pause, and not after "
     "success; `restart: always` does that too"
 )
+PROGRESS = r"completed step: (?P<step>\d+).*?loss: (?P<loss>[-+0-9.eE]+)"  # of MaxText, which JOBMAN looks for
 MERGE = "exec 2>&1\n"  # a log of JOBMAN has stdout and stderr
 IGNORED_BY_SOME = {
     "tpu": ("startup_script", "tags", "metadata"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,7 @@ def world(home: Home, hosts: Cluster) -> Iterator[World]:
         yield World(desk, hosts.lab)
     assert hosts.containers() == []
     for host in hosts.lab.hosts:
+        host.script("rm -f /home/zephyr/go")
         for line in mounts_of(host):
             host.run("umount", "-l", line.split()[4])
     hosts.reset()
@@ -140,3 +142,52 @@ def test_the_quick_start_by_the_commands_of_mesh(world: World) -> None:
     assert re.search(r" run \S+ sets up gcsfuse, ssh, docker on ", (logs / "job.log").read_text())
     assert world.mounts() == [host.index for host in world.lab.hosts]  # the command ran on one of them alone
     assert "test-v6" in desk.mesh("job", "list").out.decode()
+
+
+def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
+    mesh, project = world.mesh, world.project
+    done = mesh("jobman", "create", "--config=quick-start.yaml", "--cluster", "pod")
+    assert done.status == 0, done.err
+    assert done.out.decode().splitlines() == ["job 000001 test-v6: jobs/000001", "logs: jobs/000001/logs"]
+    place = project / "jobs/000001"
+    assert (place / "job.yaml").read_text() == QUICK_START  # at once: the steward may be busy
+    assert "allocation_mode" not in (place / "config.yaml").read_text()
+    assert (project / "jobs/.gitignore").read_text() == "*\n"
+    world.desk.until(1, "running", within=90.0)
+    listed = mesh("jobman", "list").out.decode().splitlines()
+    assert listed[0].split() == ["Job", "ID", "User", "Name", "Accelerator", "Zone", "Host0", "IP", "Status"]
+    address = world.lab.hosts[0].address
+    assert listed[1].split()[-1] == "RUNNING"
+    assert listed[1].split()[0] == "000001"
+    assert address in listed[1].split()
+    assert [one["worker"] for one in json.loads((place / "ips.json").read_text())] == [0, 1]
+    assert (place / "start_time.txt").exists()
+    assert (place / "logs/gcsfuse_worker_0.log").exists()
+    assert (place / "logs/gcsfuse_worker_1.log").exists()
+    again = mesh("jobman", "gcsfuse", "000001")
+    assert again.status == 0, again.err
+    assert mesh("jobman", "conda", "1").status == 2
+    assert mesh("jobman", "cancel", "000001").status == 0
+    world.desk.until(1, "stopped")
+    assert mesh("jobman", "list").out.decode().splitlines()[1].split()[-1] == "DEAD"
+    for host in world.lab.hosts:
+        host.script("touch /home/zephyr/go")
+    assert mesh("jobman", "resume", "000001").out.decode().startswith("job 000001 test-v6: QUEUEING")
+    assert mesh("job", "wait", "1").status == 0
+    assert (place / "logs/main_command_worker_0.log").read_text() == "in /home/zephyr: hello it's\nto stderr\n"
+    status = mesh("jobman", "status", "000001").out.decode()
+    assert "Job Name" in status
+    assert status.endswith("in /home/zephyr: hello it's\nto stderr\n")
+    ran = mesh("jobman", "run", "000001", "--cmd-only")
+    assert ran.status == 0
+    assert b"hello it's" in ran.out
+    log = (place / "logs/job.log").read_text()
+    assert log.count("sets up gcsfuse, ssh, docker") == 2  # of two attempts of three
+    undone = mesh("job", "setup", "1", "--undo")
+    assert undone.status == 0, undone.err
+    assert world.mounts() == []
+    assert all(not host.script("cat .ssh/authorized_keys 2>/dev/null || true") for host in world.lab.hosts)
+    gone = mesh("jobman", "delete", "000001")
+    assert gone.status == 0, gone.err
+    assert not place.is_symlink()
+    assert mesh("jobman", "list").out.decode().splitlines()[1:] == []
