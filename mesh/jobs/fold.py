@@ -201,10 +201,10 @@ def _granted(job: Job, event: events.Granted) -> Job:
 
 
 def kept_generations(job: Job) -> tuple[Generation, ...]:
-    """Return the generations that the kept attempts had, and the newest ones."""
+    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
     used = {one.generation for one in job.attempts}
     newest = job.generations[-ATTEMPTS_KEPT:]
-    return tuple(one for one in job.generations if one.number in used or one in newest)
+    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
 
 
 def short_list(names: tuple[str, ...]) -> str:

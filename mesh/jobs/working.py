@@ -15,7 +15,7 @@ from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recov
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
 from mesh.jobs.turns import How, Part, TurnEnd, Work, next_part
-from mesh.jobs.values import Attempt, Job, Phase, Stage, State
+from mesh.jobs.values import Attempt, Job, Phase, Setup, Stage, State
 
 EXIT_SOME_FAILED = 1  # of a worker that ends when a task has failed
 PREFIX_FAILED = "prefix failed"  # begins the reason of a worker that a required step holds
@@ -40,7 +40,7 @@ def is_ready(job: Job) -> bool:
     generation = job.generation
     if job.work is None or job.state is not State.PREPARING or generation is None or job.current is not None:
         return False
-    is_prepared = not job.spec.modules or job.prepared == generation.number
+    is_prepared = not job.spec.modules or job.prepared == generation.number or job.setup is Setup.SKIP
     return generation.phase is Phase.READY and is_prepared and part_to_run(job) is None
 
 
