@@ -29,6 +29,7 @@ from mesh.jobs.values import Generation, Job, Phase
 
 ABSENT_AGAIN_S = 20.0  # between the two looks that prove machines absent
 LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
+FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
 LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
 ZONES_AT_ONCE = 8
 REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
@@ -40,6 +41,7 @@ class Pace(Struct, frozen=True, kw_only=True):
 
     absent_again: float = ABSENT_AGAIN_S
     lost_again: float = LOST_AGAIN_S
+    fewer_again: float = FEWER_AGAIN_S
     list_interval: float = LIST_INTERVAL_S
 
 
@@ -120,7 +122,8 @@ class Evidence:
             How.LOST: pace.lost_again,
             How.MISSING: pace.absent_again,
             How.ABSENT: pace.absent_again,
-            How.INCOMPLETE: pace.absent_again,
+            How.OTHER_COUNT: pace.absent_again,
+            How.FEWER: pace.fewer_again,
         }
         self._first: dict[str, tuple[str, float]] = {}  # by name: what was seen, and since when
 
@@ -186,7 +189,7 @@ class JobMaker:
             names = delete_machines(intent_of(request.job, generation), self._environ)
         except NotAsked as error:
             raise NoAnswer(str(error), hint=error.hint) from error
-        state = f"{', '.join(names)}: being deleted" if names else "not listed any more"
+        state = f"{', '.join(dict.fromkeys(names))}: being deleted" if names else "not listed any more"
         return MachinesPending(generation=order.generation, state=state)
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
@@ -218,7 +221,7 @@ class JobMaker:
         intent = intent_of(job, generation)
         found = standing(intent, seen, node_ids(generation.keys))
         if not self._evidence.is_proved(order.name, found, seen.time):
-            return None if found.how in (How.LOST, How.MISSING) else _pending(number, found)
+            return _pending(number, found)
         match found.how:
             case How.UNKNOWN:
                 return None
@@ -271,7 +274,7 @@ def hosts_of_generation(job: Job, hosts: Sequence[str], environ: Mapping[str, st
         pass
     intent = intent_of(job, generation)
     found = look_at_machines(intent, node_ids(generation.keys), environ)
-    if found is None or found.how not in (How.READY, How.INCOMPLETE):
+    if found is None or found.how not in (How.READY, How.OTHER_COUNT, How.FEWER):
         raise NoAnswer(f"{generation.name}: {found.text if found else 'the TPU API gives no answer'}")
     return replace(cluster_of_nodes(intent, found.nodes, f"job:{job.id}", environ), source=None)
 

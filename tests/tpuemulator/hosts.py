@@ -25,6 +25,7 @@ class Hosts(Protocol):
     def address(self, number: int) -> str: ...
     def up(self, number: int, node: str) -> None: ...
     def down(self, number: int, node: str) -> None: ...
+    def tick(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -43,6 +44,7 @@ class NoHosts:
 
     def up(self, number: int, node: str) -> None: ...
     def down(self, number: int, node: str) -> None: ...
+    def tick(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -52,10 +54,17 @@ class DirectoryHosts(NoHosts):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
+        self._dead: set[str] = set()  # nodes
 
     def down(self, number: int, node: str) -> None:
-        """Kill the ranks of a node, and note their ends for those who count them."""
+        self._dead.add(node)
         for path in (self._root / "hosts").glob(f"{node}-w*"):
+            (path / "down").touch()
+        self.tick()
+
+    def tick(self) -> None:
+        """Kill the ranks of dead nodes, also those that begin there now, and note their ends."""
+        for path in [path for node in self._dead for path in (self._root / "hosts").glob(f"{node}-w*")]:
             notes = path / "ranks"
             alive: dict[int, dict[str, object]] = {}
             for line in notes.read_text().splitlines() if notes.exists() else []:
@@ -108,6 +117,8 @@ class LabHosts:
 
     def up(self, number: int, node: str) -> None:
         """Boot a machine."""
+        if number in self._free:  # it was killed to come back as another one
+            self._free.remove(number)
         host = self._host(number)
         shutil.rmtree(host.directory / "fs", ignore_errors=True)
         (host.directory / "fs").mkdir()
@@ -122,7 +133,10 @@ class LabHosts:
         if number in self._is_up:
             self._is_up.discard(number)
             self.lab.kill(self._host(number))
+        if number not in self._free:
             self._free.append(number)
+
+    def tick(self) -> None: ...
 
     def end(self) -> None:
         self.lab.down()

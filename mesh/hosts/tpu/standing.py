@@ -23,7 +23,8 @@ class How(Enum):
     """How machines are."""
 
     READY = "ready"  # each is there, with all addresses
-    INCOMPLETE = "incomplete"  # READY, with another number of addresses than the accelerator's name lets expect
+    FEWER = "fewer"  # READY, with fewer hosts than the accelerator's name lets expect: some may be missing
+    OTHER_COUNT = "other count"  # READY, with more hosts than that, or of a type that is not in the table
     PENDING = "pending"
     LOST = "lost"  # some are gone for good, and the rest must be deleted
     MISSING = "missing"  # the same by the absence of some, which needs a second look some time later
@@ -37,7 +38,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     how: How
     text: str  # for people
     is_waiting: bool = False  # with PENDING: in Google's queue
-    nodes: tuple[TpuNode, ...] = ()  # with READY and INCOMPLETE: in order
+    nodes: tuple[TpuNode, ...] = ()  # in order, where they are READY
 
 
 def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
@@ -105,5 +106,6 @@ def _of_addresses(intent: Intent, nodes: Sequence[TpuNode]) -> Standing:
     counted = sum(len(node.workers) for node in nodes)
     if hosts and all(len(node.workers) == hosts for node in nodes):
         return Standing(how=How.READY, text=f"{counted} hosts are READY", nodes=tuple(nodes))
+    is_fewer = any(len(node.workers) < hosts for node in nodes)
     text = f"READY with {counted} addresses"
-    return Standing(how=How.INCOMPLETE, text=text, nodes=tuple(nodes))
+    return Standing(how=How.FEWER if is_fewer else How.OTHER_COUNT, text=text, nodes=tuple(nodes))
