@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster
 from mesh.app.carriers import carrier_of
+from mesh.app.machines import hosts_of_generation
 from mesh.app.modules import preparation_of
 from mesh.config.modules import ENVIRONMENTS
 from mesh.config.project import FILE, VARIABLE, load_project
@@ -98,8 +99,10 @@ def hosts_of_attempt(job: Job, hosts: Sequence[str], *, starts: bool = False) ->
     """Return the hosts of an attempt as one cluster, by the name ``job:ID``.
 
     hosts: their names in the job's cluster; starts: look them up in cluster.yaml, where they may have another address
-    Raises UsageError if the cluster has them no more, and MeshError if they cannot be found.
+    Raises UsageError if the cluster has them no more, and MeshError if they cannot be found; NoAnswer without the API.
     """
+    if job.spec.machines.tpu is not None:
+        return replace(hosts_of_generation(job, hosts), name=f"job:{job.id}", workspace=workspace_name(job))
     directory = job_directory(os.environ, job.id)
     found = None if starts else read_machines(directory)
     if found is None or not set(hosts) <= {host.name for host in found.hosts}:
@@ -131,7 +134,8 @@ def with_login(cluster: Cluster, machines: MachinesSpec) -> Cluster:
 
 def machines_told(job: Job) -> str:
     """Return the machines of a job for messages."""
-    return f"machines: {job.spec.machines.cluster}"
+    machines = job.spec.machines
+    return f"machines: {machines.cluster}" if machines.tpu is None else f"tpu: {machines.tpu.accelerator}"
 
 
 def with_workers(job: Job, cluster: Cluster) -> Cluster:

@@ -14,6 +14,7 @@ from mesh.cli import (  # noqa: F401
     jobs,
     jobsetup,
     jobstorage,
+    machines,
     others,
     othersjobman,
     runs,

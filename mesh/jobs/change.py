@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
+from mesh.jobs.generations import ended
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
@@ -45,9 +46,14 @@ def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:
     return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=0.0, tries=0)
 
 
-def recover(job: Job, time: float, reason: str, delay: float) -> Job:
-    """Have a job give back what it has, and queue it again after a delay."""
-    return move(job, State.RECOVERING, time, reason, not_before=time + delay if delay else 0.0, retry_at=0.0, tries=0)
+def recover(job: Job, time: float, reason: str, delay: float, *, keeps_machines: bool = False) -> Job:
+    """Have a job give back what it has, and queue it again after a delay.
+
+    keeps_machines: machines that were made stay, and the next attempt starts on them
+    """
+    not_before = time + delay if delay else 0.0
+    job = replace(job, keeps_machines=keeps_machines, not_before=not_before, retry_at=0.0, tries=0)
+    return move(job, State.RECOVERING, time, reason)
 
 
 def with_attempt(job: Job, run: str, **changes: object) -> Job:
@@ -113,12 +119,12 @@ def silenced(job: Job, event: NotAsked) -> Job:
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
 
 
-def lose_machines(job: Job, time: float) -> Job:
-    """Note that the machines of the present generation are gone."""
+def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
+    """Note that the machines of the present generation are gone. phase: RELEASING if a part of them must be deleted"""
     generation = job.generation
     if generation is None:
         return job
-    job = with_generation(job, generation.number, phase=Phase.RELEASED)
+    job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
     job = replace(job, open=())  # nothing can be done there any more
     current = job.current
     if current is None:
@@ -140,10 +146,13 @@ def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
 def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
-        return job
+        return _held_up(job, time)
     if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
         return job
     generation = job.generation
+    if generation is not None and generation.maker and generation.phase is Phase.READY and _goes_on(job):
+        job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
+        return _held_up(move(job, State.PREPARING, time, job.reason), time)
     if generation is not None and generation.phase is not Phase.RELEASING:
         is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
         if is_kept:
@@ -163,6 +172,22 @@ def settle(job: Job, time: float) -> Job:
     is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
     job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted, silent_since=0.0, silence="")
     return move(job, outcome, time, job.reason, job.hint)
+
+
+def _held_up(job: Job, time: float) -> Job:
+    """Return a job without a command as running once its machines are ready: it holds them until a person stops it."""
+    generation = job.generation
+    if not job.spec.holds or job.state is not State.PREPARING or generation is None:
+        return job
+    is_prepared = not job.spec.modules or job.prepared == generation.number
+    if generation.phase is not Phase.READY or not is_prepared:
+        return job
+    return move(job, State.RUNNING, time, f"holds {len(generation.hosts)} hosts")
+
+
+def _goes_on(job: Job) -> bool:
+    """Return True if the next attempt starts on the machines that the last one had."""
+    return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
 
 
 def to_fetch(job: Job, time: float) -> Attempt | None:

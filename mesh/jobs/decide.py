@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
+from mesh.jobs.generations import overdue_at
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
 from mesh.jobs.values import Job, OpenOrder, Phase, Setup, Stage, State
 
@@ -116,7 +117,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min(moments, default=math.inf)
+    return min([*moments, overdue_at(job)])
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

@@ -151,10 +151,18 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
 
     generation: int
     state: str  # for people
+    is_waiting: bool = False  # in the maker's own queue
 
 
 class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
     """The machines of a generation are gone, by evidence."""
+
+    generation: int
+    evidence: str
+
+
+class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
+    """Some machines of a generation are gone, by evidence; what is left of it must be deleted."""
 
     generation: int
     evidence: str
@@ -204,6 +212,6 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
 FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged
 FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
-FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent
+FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
 AnyEvent = FromPeople | FromSteward | FromHands | FromMakers

@@ -27,6 +27,7 @@ from mesh.jobs.change import (
     with_generation,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
+from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
 
@@ -34,7 +35,7 @@ UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives 
 UNREACHABLE_RETRY_S = 10.0
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
 WAITS_FOR_TURN = "waits for its turn"
-LABEL = "mesh"  # the beginning of a generation's name
+DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
 def fold(job: Job | None, event: AnyEvent) -> Job:
@@ -103,7 +104,8 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
         case events.Timer(time=time):
-            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -153,7 +155,8 @@ def _restart(job: Job, time: float, by: str) -> Job:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:
         return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
-    return replace(recover(job, time, f"restarted{f' by {by}' if by else ''}", 0.0), is_restarting=True)
+    reason = f"restarted{f' by {by}' if by else ''}"
+    return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
 
 
 def _dependency(job: Job, event: events.DependencyEnded) -> Job:
@@ -174,7 +177,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
     number = len(job.generations) + 1
     generation = Generation(
         number=number,
-        name=f"{LABEL}-{job.store}-{job.id}-g{number}",
+        name=generation_name(job.spec, job.store, job.id, number),
         phase=Phase.PLANNED if machines.maker else Phase.READY,
         hosts=event.hosts,
         keys=event.keys,
@@ -182,6 +185,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
         pool=machines.pool,
         units=machines.units,
         granted=event.time,
+        zone=next_zone(job),
     )
     job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
     if machines.maker:
@@ -206,6 +210,8 @@ def _answered(job: Job, event: Answer) -> Job:
     answered = next((one.order for one in job.open if one.op == event.op), None)
     if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
+    if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
+        return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0, silence="", silent_since=0.0)
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
     if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
         job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
@@ -284,7 +290,8 @@ def _ended(job: Job, event: RunEnded) -> Job:
     )
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
-    return recover(job, event.time, verdict.reason, verdict.delay)
+    stays = event.cause != Cause.LOST.value
+    return recover(job, event.time, verdict.reason, verdict.delay, keeps_machines=stays)
 
 
 def _unknown(job: Job, time: float, run: str) -> Job:
@@ -308,8 +315,10 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         job = with_attempt(job, attempt.run, stage=Stage.NEVER)
     elif isinstance(order, orders.Start):
         return job
-    if isinstance(order, orders.Make):
-        job = with_generation(job, order.generation, phase=Phase.RELEASED)
+    if isinstance(order, orders.Make) and job.generation is not None:
+        # An earlier try may have had an answer that was lost: it is condemned, and proved gone like any other.
+        end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
+        job = with_generation(job, order.generation, phase=Phase.RELEASING, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
@@ -348,12 +357,21 @@ def _machines(job: Job, event: Answer) -> Job:
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
             return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
-        case events.MachinesPending(state=state):
-            return replace(job, reason=state) if _asks(job) else job
+        case events.Made(time=time, generation=number):
+            return with_generation(job, number, asked=time)
+        case events.MachinesPending(time=time, generation=number, state=state, is_waiting=is_waiting):
+            if not _asks(job) or generation is None or generation.number != number:
+                return job
+            since = 0.0 if is_waiting else generation.making_since or time
+            return replace(with_generation(job, number, making_since=since), reason=state)
+        case events.MachinesLost(time=time, generation=number, evidence=evidence):
+            if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
+                return job
+            return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
                 return job
-            return _absent(job, time, evidence)
+            return _gone(job, time, evidence, Phase.RELEASED)
     return job
 
 
@@ -361,10 +379,15 @@ def _asks(job: Job) -> bool:
     return job.state is State.REQUESTING
 
 
-def _absent(job: Job, time: float, evidence: str) -> Job:
-    """Note that machines are gone: as ordered, or by a preemption."""
+def _lost(job: Job, time: float, evidence: str) -> Job:
+    """Condemn machines of which some are gone, or that were never complete."""
+    return _gone(job, time, evidence, Phase.RELEASING)
+
+
+def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:
+    """Note that machines are gone: as ordered, by a preemption, or as they never came."""
     attempt = job.current
-    job = lose_machines(job, time)
+    job = lose_machines(job, time, phase)
     if job.state is State.REQUESTING:
         job = replace(job, streak=job.streak + 1)
         return recover(job, time, evidence, backoff(job, job.streak))

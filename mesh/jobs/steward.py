@@ -39,7 +39,7 @@ from mesh.jobs.events import (
 from mesh.jobs.interfaces import Request
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
-from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Start
+from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Prepare, Start
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
 from mesh.jobs.requests import About, AnyRequest, Reply
@@ -290,7 +290,9 @@ class Steward:
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
-        if job.state in (State.ENDING, State.RECOVERING) and job.is_open(Start):
+        # A start whose machines are gone is no open order any more, and its child would try for hours.
+        starts = job.is_open(Start) or (before is not None and before.is_open(Start, Prepare))
+        if job.state in (State.ENDING, State.RECOVERING) and starts:
             self._children.stop_starts(job.id)
         if job.state.is_final:
             self._release_dependents({job.id: job.state.value})

@@ -68,6 +68,11 @@ class Generation(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker
     units: int = 0  # of a maker
     granted: float = 0.0  # seconds since the epoch
+    zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
+    asked: float = 0.0  # the maker has accepted the request
+    making_since: float = 0.0  # it no longer waits in the maker's own queue
+    end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
+    ended: float = 0.0  # with `end`
 
 
 class Stage(Enum):
@@ -127,6 +132,7 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before: float = 0.0  # it stays queued until then
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer
+    keeps_machines: bool = False  # while recovering: the next attempt gets the machines that it has, if they were made
     prepared: int = 0  # the generation whose hosts the modules have prepared
     setup: Setup = Setup.CHECK  # before the next attempt
     outcome: State | None = None  # while ending: the final state
