@@ -19,7 +19,6 @@ from mesh.api.jobsetup import job_of
 from mesh.api.jobstore import JobStore
 from mesh.api.submitting import Wanted, ready_to_submit
 from mesh.app.owner import user_name
-from mesh.core.chips import chips_of_request, kind_of_accelerator
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.tpu import TpuSpec
 from mesh.hosts.job import read_machines
@@ -162,9 +161,9 @@ def totals(lines: Sequence[Line]) -> Iterator[str]:
     asked: dict[tuple[str, str], int] = {}
     for line in lines:
         if line.tpu is not None and line.row.state not in jobs.ENDED:
-            key = line.zone, kind_of_accelerator(line.tpu.accelerator)
+            key = line.zone, line.tpu.kind
             sums = asked if state_of(line.row) == QUEUEING else held
-            sums[key] = sums.get(key, 0) + chips_of_request(line.tpu)
+            sums[key] = sums.get(key, 0) + line.tpu.chips
     for zone, kind in sorted({*held, *asked}):
         yield f"{zone} {kind}: {held.get((zone, kind), 0)} chips held, {asked.get((zone, kind), 0)} asked for"
 

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 from mesh.core.module import Described
 from mesh.core.notify import Moment
 from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
+from mesh.core.tasks import WorkerSpec
 from mesh.core.tpu import TpuSpec
 
 PRIORITY_LIMIT = 100  # priorities are -100 .. 100
@@ -148,6 +149,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     array: ArraySpec | None = None
     holds: str = ""  # the cluster whose machines `mesh up` has it make and hold, without a command; "": it has one
     checkpoint_dir: str = ""  # MESH_CHECKPOINT_DIR
+    worker: WorkerSpec | None = None  # the job takes its commands from a task file
     file: str = ""  # the text of the job file, as given
     config: str = ""  # the resolved file, for people
 

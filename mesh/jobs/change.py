@@ -11,6 +11,7 @@ from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.generations import ended
 from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
 FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
@@ -19,6 +20,7 @@ HELD_MACHINES_S = 600.0  # for a person to let a held job go on with the machine
 FETCH_LIMIT_S = 1800.0  # for output and results after the outcome is decided
 LOST_FETCH_LIMIT_S = 60.0  # for the output of machines of which some are lost
 EXIT_STOPPED = 143  # 128 + SIGTERM
+ATTEMPTS_KEPT = 100  # in the record of a job; its events have all of them
 HELD_BY_PERSON = "held by a person"
 
 
@@ -79,8 +81,12 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
     match order:
         case Start(attempt=number, run=run, hosts=hosts):
             assert job.generation is not None
-            attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts)
-            return replace(job, attempts=(*job.attempts, attempt), attempt=number, setup=Setup.CHECK)
+            part = None
+            if job.work is not None and job.spec.worker is not None:
+                part = next_part(job.work, job.spec.worker, job.generation.number)
+            attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts, part=part)
+            attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT:]
+            return replace(job, attempts=attempts, attempt=number, setup=Setup.CHECK)
         case Make(generation=number):
             return with_generation(job, number, phase=Phase.ASKED)
     return job
@@ -141,6 +147,19 @@ def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     keys = dict(zip(generation.hosts, generation.keys, strict=False))
     return tuple(keys[name] for name in names if name in keys)
+
+
+def avoiding(job: Job, names: Sequence[str]) -> Job:
+    """Note hosts of the present generation that could not be used, behind those of the attempts before."""
+    new = keys_of(job, names)
+    return replace(job, avoided=(*(key for key in job.avoided if key not in new), *new))
+
+
+def has_others(job: Job) -> bool:
+    """Return True if a job may have enough hosts that no attempt has found in use."""
+    machines = job.spec.machines
+    others = {one.key for one in machines.candidates} - set(job.avoided)
+    return 0 < machines.count <= len(others)
 
 
 def settle(job: Job, time: float) -> Job:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder
+from mesh.jobs.turns import Turn
 from mesh.jobs.values import Setup, Wanted
 
 
@@ -66,6 +67,14 @@ class PriorityChanged(Event, frozen=True, kw_only=True, tag="priority"):
     by: str = ""
 
 
+class TaskReturnAsked(Event, frozen=True, kw_only=True, tag="task-return"):
+    """A person wants the task of a worker ended, and free for another turn."""
+
+    task: str
+    number: int = 0  # of the task's instances; 0: the one that the worker has
+    by: str = ""
+
+
 # ---- from the queue, the clock and the steward
 
 
@@ -99,6 +108,21 @@ class TakenOver(Event, frozen=True, kw_only=True, tag="taken-over"):
 
     epoch: int
     steward: str = ""
+
+
+class TaskGiven(Event, frozen=True, kw_only=True, tag="task-given"):
+    """A worker has the instance of a task. The same transaction notes it for the task."""
+
+    turn: Turn
+
+
+class TasksSeen(Event, frozen=True, kw_only=True, tag="tasks-seen"):
+    """The task file of a worker has a task for it, or none."""
+
+    has_tasks: bool
+    is_over: bool = False  # and none will come, unless the file changes
+    failed: int = 0  # with is_over: tasks that were not done
+    problem: str = ""  # with the file, of which the tasks before hold
 
 
 # ---- answers
@@ -209,8 +233,8 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
     problem: str = ""  # a part that is missing for good; "": none
 
 
-FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged
-FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver
+FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
+FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver | TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers

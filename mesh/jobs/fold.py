@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders
+from mesh.jobs import events, orders, working
 from mesh.jobs.change import (
+    ATTEMPTS_KEPT,
     EXIT_STOPPED,
     HELD_BY_PERSON,
+    avoiding,
     closed,
     end,
+    has_others,
     hold,
     intended,
     keys_of,
@@ -25,10 +28,12 @@ from mesh.jobs.change import (
     unanswered,
     with_attempt,
     with_generation,
+    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
 from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
 from mesh.jobs.restart import backoff, judge
+from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
@@ -47,7 +52,7 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return settle(job, event.time)
+    return working.settle_work(settle(job, event.time), event.time)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -72,6 +77,7 @@ def submitted(event: events.Submitted) -> Job:
         depends_on=event.depends_on,
         seq=1,
         store=event.store,
+        work=Work() if spec.worker is not None else None,
     )
     return replace(job, reason=waiting_reason(job))
 
@@ -80,6 +86,8 @@ def waiting_reason(job: Job) -> str:
     """Return why a queued job cannot have its turn yet."""
     if job.depends_on:
         return f"waits for job {', '.join(map(str, job.depends_on))}"
+    if job.work is not None and not job.work.has_tasks:
+        return working.waits_for(job)
     return "waits for its time" if job.not_before else WAITS_FOR_TURN
 
 
@@ -110,7 +118,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return job
+    return working.asked(job, event)
 
 
 def _wished(job: Job, event: events.Wished) -> Job:
@@ -174,7 +182,7 @@ def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
     machines = job.spec.machines
-    number = len(job.generations) + 1
+    number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
         name=generation_name(job.spec, job.store, job.id, number),
@@ -187,10 +195,17 @@ def _granted(job: Job, event: events.Granted) -> Job:
         granted=event.time,
         zone=next_zone(job),
     )
-    job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
+    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
+
+
+def kept_generations(job: Job) -> tuple[Generation, ...]:
+    """Return the generations that the kept attempts had, and the newest ones."""
+    used = {one.generation for one in job.attempts}
+    newest = job.generations[-ATTEMPTS_KEPT:]
+    return tuple(one for one in job.generations if one.number in used or one in newest)
 
 
 def short_list(names: tuple[str, ...]) -> str:
@@ -213,8 +228,9 @@ def _answered(job: Job, event: Answer) -> Job:
     if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
         return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0, silence="", silent_since=0.0)
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
-    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
-        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
+    match event:  # a look may come before the answer to the start
+        case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
+            job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
     match event:
         case events.Refused():
             return _refused(job, event, answered)
@@ -230,7 +246,8 @@ def _answered(job: Job, event: Answer) -> Job:
             fetched = next((one for one in job.attempts if one.run == run), None)
             if fetched is None:
                 return job
-            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1)
+            part = replace(fetched.part, task=None) if fetched.part else None
+            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
         case events.Prepared():
             return replace(job, prepared=job.generation.number) if job.generation else job
@@ -252,7 +269,8 @@ def _seen(job: Job, time: float, run: str, progress: str) -> Job:
     job = with_attempt(job, run, stage=Stage.LIVE, started=started)
     job = replace(job, started=job.started or started, progress=progress or job.progress)
     if job.state is State.PREPARING:
-        return move(job, State.RUNNING, time, f"attempt {attempt.number} on {short_list(attempt.hosts)}")
+        label = attempt.part.name if attempt.part else f"attempt {attempt.number}"
+        return move(job, State.RUNNING, time, f"{label} on {short_list(attempt.hosts)}")
     return job
 
 
@@ -266,7 +284,7 @@ def _ended(job: Job, event: RunEnded) -> Job:
         kind = Refusal.BUSY if event.cause == Cause.BUSY.value else Refusal.UNREACHABLE
         refused = events.Refused(time=event.time, kind=kind, why=event.reason or "could not start", hosts=event.hosts)
         return _refused(job, refused, orders.Start(attempt=attempt.number, run=event.run, hosts=attempt.hosts))
-    verdict = judge(job, event)
+    verdict, failures = judge(job, event), job.failures
     lost = keys_of(job, event.hosts)
     job = with_attempt(
         job,
@@ -288,6 +306,8 @@ def _ended(job: Job, event: RunEnded) -> Job:
         streak=verdict.streak,
         avoided=lost,
     )
+    if (worker := working.ended(job, event)) is not None:
+        return replace(worker, failures=failures)  # those of tasks are counted by task
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
     stays = event.cause != Cause.LOST.value
@@ -333,18 +353,22 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
             return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
         case Refusal.BUSY:
-            delay = BUSY_RETRY_S
+            is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
+            job = avoiding(job, event.hosts)
+            delay = 0.0 if is_news and has_others(job) else BUSY_RETRY_S
         case _:
+            job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts), hint=event.hint)
+    return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
     """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    earlier = with_run(job, run)
     others = tuple(one for one in job.attempts if one.run != run)
-    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0)
-    return replace(job, attempts=(*others, adopted))
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
 
 
 def _machines(job: Job, event: Answer) -> Job:

@@ -140,6 +140,12 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "start start start",
     ),
     # ---- refusals
+    "a run that a look has seen before the answer to its start, and that is gone then, is lost": (
+        job_spec(),
+        "granted seen unknown",
+        "queued",
+        "start",
+    ),
     "busy hosts send a job back to the queue": (job_spec(), "granted refused:busy:other", "queued", "start"),
     "unreachable hosts are tried again": (
         job_spec(),
