@@ -410,18 +410,21 @@ class Lab:
         )
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
         for host in self.hosts:
-            lines.append(f"link add p{host.index} type veth peer name eth0 netns {host.pid}")
-            lines.append(f"link set p{host.index} master br0 up")
+            lines += self._cable(host)
         self.in_switch("ip", "-batch", "-", text="\n".join(lines) + "\n")
         for host in self.hosts:
             self._address(host)
 
     def _connect(self, host: TestHost) -> None:
         """Give a host its cable and its address."""
-        lines = [f"link add p{host.index} type veth peer name eth0 netns {host.pid}"]
-        lines.append(f"link set p{host.index} master br0 up")
-        self.in_switch("ip", "-batch", "-", text="\n".join(lines) + "\n")
+        self.in_switch("ip", "-batch", "-", text="\n".join(self._cable(host)) + "\n")
         self._address(host)
+
+    def _cable(self, host: TestHost) -> list[str]:
+        # An address keeps its link address, so that a machine that is made anew there is found without a wait for ARP.
+        link = f"02:00:00:00:{host.index // 256:02x}:{host.index % 256:02x}"
+        lines = [f"link add p{host.index} type veth peer name eth0 address {link} netns {host.pid}"]
+        return [*lines, f"link set p{host.index} master br0 up"]
 
     def _address(self, host: TestHost) -> None:
         own = f"link set lo up\naddr add {host.address}/16 dev eth0\nlink set eth0 up\n"

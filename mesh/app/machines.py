@@ -189,7 +189,7 @@ class JobMaker:
             names = delete_machines(intent_of(request.job, generation), self._environ)
         except NotAsked as error:
             raise NoAnswer(str(error), hint=error.hint) from error
-        state = f"{', '.join(names)}: being deleted" if names else "not listed any more"
+        state = f"{', '.join(dict.fromkeys(names))}: being deleted" if names else "not listed any more"
         return MachinesPending(generation=order.generation, state=state)
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
@@ -221,7 +221,7 @@ class JobMaker:
         intent = intent_of(job, generation)
         found = standing(intent, seen, node_ids(generation.keys))
         if not self._evidence.is_proved(order.name, found, seen.time):
-            return None if found.how in (How.LOST, How.MISSING) else _pending(number, found)
+            return _pending(number, found)
         match found.how:
             case How.UNKNOWN:
                 return None

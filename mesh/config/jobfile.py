@@ -90,7 +90,7 @@ def read_job_file(
     jobman.hint_misplaced(node, keys)
     job = Section(keys.node("job") if "job" in keys else None, "job", JOB_KEYS, problems, "a mapping")
     theirs = jobman.read_jobman(node, job)
-    modules = read_job_modules(keys, job, directory or Path.cwd())
+    modules = read_job_modules(keys, job, directory or Path.cwd(), is_jobman=theirs.is_jobman)
     machines = replace(_machines(keys), login=theirs.login, login_key=modules.login_key)
     queue, worker = read_queue(job, path, machines.tpu)
     found = CommandSpec(words=()) if worker and not command else _command(keys, command)

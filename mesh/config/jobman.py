@@ -13,7 +13,7 @@ from mesh.core.job import RestartOn, RestartSpec
 
 JOB_KEYS = ("env_type", "loop", "remote_user", "worker_num", "environment", "id", "dir")
 FILE_KEYS = ("brevo_email",)
-MARKS = ("env_type", "loop", "remote_user", "worker_num", "environment")  # of `job:`; `env_type` alone proves nothing
+MARKS = ("loop", "remote_user", "worker_num", "environment")  # keys of `job:` that only JOBMAN's files have
 AUTO = "auto"
 WORKER_NUM = "a number, or auto"
 FAILURES_OF_LOOP = 1_000_000  # `loop` has no limit

@@ -27,16 +27,19 @@ class JobModules(Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
 
-def read_job_modules(keys: Section, job: Section, directory: Path) -> JobModules:
-    """Return the modules of a job. directory: the workspace, in which relative files are"""
+def read_job_modules(keys: Section, job: Section, directory: Path, *, is_jobman: bool = False) -> JobModules:
+    """Return the modules of a job. directory: the workspace, in which relative files are
+
+    is_jobman: an environment without its section is left out, as JOBMAN does, and a notice names it
+    """
     sections: dict[str, Node | None] = {
         name: keys.node(name) for name in SECTIONS if name in keys and yamlfile.found(keys.node(name)) != "nothing"
     }
     setup = Section(
         keys.node("setup") if "setup" in keys else None, "setup", ("modules",), keys.problems, "a mapping with modules:"
     )
-    named = _env_type(job, sections)
     notices: list[str] = []
+    named = _env_type(job, sections, notices if is_jobman else None)
     if "modules" in setup:
         listed = listed_modules(setup.node("modules"), setup.where("modules"), keys.problems, (COMMAND,))
         _check_listed(listed, sections, setup)
@@ -53,8 +56,11 @@ def read_job_modules(keys: Section, job: Section, directory: Path) -> JobModules
     return JobModules(modules=found, files=tuple(files), login_key=login_key, notices=tuple(notices))
 
 
-def _env_type(job: Section, sections: dict[str, Node | None]) -> str:
-    """Return the word of ``job.env_type``; "" where it is not there."""
+def _env_type(job: Section, sections: dict[str, Node | None], notices: list[str] | None) -> str:
+    """Return the word of ``job.env_type``; "" where it is not there.
+
+    notices: get a word without a section; None: that is a problem
+    """
     if "env_type" not in job or yamlfile.found(job.node("env_type")) == "nothing":
         return ""
     word = job.text("env_type", ENV_TYPE).lower()
@@ -62,7 +68,10 @@ def _env_type(job: Section, sections: dict[str, Node | None]) -> str:
         job.unexpected("env_type", ENV_TYPE)
         return NO_ENVIRONMENT
     if word != NO_ENVIRONMENT and word not in sections:
-        job.add("env_type", f"{word} has no section {word}:")
+        if notices is None:
+            job.add("env_type", f"{word} has no section {word}:")
+        else:
+            notices.append(f"job.env_type: {word} has no section {word}:, so that the command has no environment")
         return NO_ENVIRONMENT
     return word
 

@@ -48,9 +48,14 @@ def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:
     return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=0.0, tries=0)
 
 
-def recover(job: Job, time: float, reason: str, delay: float) -> Job:
-    """Have a job give back what it has, and queue it again after a delay."""
-    return move(job, State.RECOVERING, time, reason, not_before=time + delay if delay else 0.0, retry_at=0.0, tries=0)
+def recover(job: Job, time: float, reason: str, delay: float, *, keeps_machines: bool = False) -> Job:
+    """Have a job give back what it has, and queue it again after a delay.
+
+    keeps_machines: machines that were made stay, and the next attempt starts on them
+    """
+    not_before = time + delay if delay else 0.0
+    job = replace(job, keeps_machines=keeps_machines, not_before=not_before, retry_at=0.0, tries=0)
+    return move(job, State.RECOVERING, time, reason)
 
 
 def with_attempt(job: Job, run: str, **changes: object) -> Job:
@@ -164,6 +169,9 @@ def settle(job: Job, time: float) -> Job:
     if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
         return job
     generation = job.generation
+    if generation is not None and generation.maker and generation.phase is Phase.READY and _goes_on(job):
+        job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
+        return _held_up(move(job, State.PREPARING, time, job.reason), time)
     if generation is not None and generation.phase is not Phase.RELEASING:
         is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
         if is_kept:
@@ -194,6 +202,11 @@ def _held_up(job: Job, time: float) -> Job:
     if generation.phase is not Phase.READY or not is_prepared:
         return job
     return move(job, State.RUNNING, time, f"holds {len(generation.hosts)} hosts")
+
+
+def _goes_on(job: Job) -> bool:
+    """Return True if the next attempt starts on the machines that the last one had."""
+    return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
 
 
 def to_fetch(job: Job, time: float) -> Attempt | None:

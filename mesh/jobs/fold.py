@@ -163,7 +163,8 @@ def _restart(job: Job, time: float, by: str) -> Job:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:
         return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
-    return replace(recover(job, time, f"restarted{f' by {by}' if by else ''}", 0.0), is_restarting=True)
+    reason = f"restarted{f' by {by}' if by else ''}"
+    return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
 
 
 def _dependency(job: Job, event: events.DependencyEnded) -> Job:
@@ -309,7 +310,8 @@ def _ended(job: Job, event: RunEnded) -> Job:
         return replace(worker, failures=failures)  # those of tasks are counted by task
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
-    return recover(job, event.time, verdict.reason, verdict.delay)
+    stays = event.cause != Cause.LOST.value
+    return recover(job, event.time, verdict.reason, verdict.delay, keeps_machines=stays)
 
 
 def _unknown(job: Job, time: float, run: str) -> Job:

@@ -134,6 +134,7 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before: float = 0.0  # it stays queued until then
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer
+    keeps_machines: bool = False  # while recovering: the next attempt gets the machines that it has, if they were made
     prepared: int = 0  # the generation whose hosts the modules have prepared
     setup: Setup = Setup.CHECK  # before the next attempt
     outcome: State | None = None  # while ending: the final state

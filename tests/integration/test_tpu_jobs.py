@@ -36,12 +36,19 @@ def tpus(running: Emulator) -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def desk(home: Home, tpus: Emulator) -> Iterator[Desk]:
-    """A user with gcloud's settings and key, and a steward."""
+def user(home: Home, tpus: Emulator) -> Home:
+    """A user with gcloud's settings and key."""
     (home.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
     shutil.copy(tpus.identity, home.path / ".ssh/google_compute_engine")
-    home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root", "MESH_SERVE": "0"}
-    with desk_of(home) as found, steward(found):
+    home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root"}
+    return home
+
+
+@pytest.fixture
+def desk(user: Home) -> Iterator[Desk]:
+    """The same with a steward whose maker looks often."""
+    user.environ["MESH_SERVE"] = "0"
+    with desk_of(user) as found, steward(found):
         try:
             yield found
         finally:
@@ -248,3 +255,22 @@ def test_a_job_that_is_stopped_while_machines_are_made(desk: Desk, tpus: Emulato
     assert end_of(desk, job)["state"] == "stopped"
     assert not tpus.nodes
     assert not tpus.requests
+
+
+def test_the_usual_steward_waits_for_machines_that_boot_slowly(user: Home, tpus: Emulator) -> None:
+    tpus.set(times={"boot": 5.0})
+    with desk_of(user) as desk:
+        job = desk.submit(job_file("echo $MESH_ATTEMPT"))
+        shown = end_of(desk, job)
+        assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 1, 0), shown
+        assert not tpus.nodes
+
+
+def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(desk: Desk, tpus: Emulator) -> None:
+    text = job_file("echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = 2 ]").replace("on: preemption", "on: failure")
+    job = desk.submit(text)
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 2, 1), shown
+    assert desk.output(job) == b"1\n2\n"
+    newest = tpus.effects("create-request")[-1]
+    assert newest.endswith("-g1")

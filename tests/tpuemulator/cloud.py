@@ -26,6 +26,7 @@ TIMES = {
     "DELETING": 0.3,
     "SUSPENDING": 0.3,
     "endpoints": 0.0,  # from READY until the first address, and between two
+    "boot": 0.0,  # from READY until sshd answers
 }
 SETTINGS: dict[str, Any] = {
     "times": {},
@@ -114,6 +115,7 @@ class Cloud:
         self._operations: dict[str, str] = {}  # by request id: what it made
         self._ids = 1000 + int(time.time()) % 100000 * 100
         self._chores: list[Callable[[], None]] = []  # for the main thread, which starts and kills hosts
+        self._boots: list[tuple[float, Node, int]] = []  # when which host of which node boots
 
     # ---- what the API does
 
@@ -243,6 +245,11 @@ class Cloud:
         return one.state not in self.settings["hold"] and time.time() >= one.since + times.get(one.state, 1e18)
 
     def _tick(self) -> None:
+        for boot in [one for one in self._boots if time.time() >= one[0]]:
+            self._boots.remove(boot)
+            _, node, number = boot
+            if number in node.hosts:
+                self._chores.append(lambda number=number, node=node: self._hosts.up(number, node.name))
         for request in list(self.requests.values()):
             self._tick_request(request)
         for node in list(self.nodes.values()):
@@ -283,7 +290,8 @@ class Cloud:
                     return  # no host is free yet
                 node.hosts = found
                 node.addresses = [self._hosts.address(number) for number in found]
-                self._chores += [lambda number=number: self._hosts.up(number, node.name) for number in found]
+                boots = time.time() + {**TIMES, **self.settings["times"]}["boot"]
+                self._boots += [(boots, node, number) for number in found]
             self._move(node, "READY")
             self._note("ready-node", node.zone, node.name, id=node.id)
         if node.state == "READY" and node.shown < len(node.addresses):

@@ -133,6 +133,7 @@ class LabHosts:
         if number in self._is_up:
             self._is_up.discard(number)
             self.lab.kill(self._host(number))
+        if number not in self._free:
             self._free.append(number)
 
     def tick(self) -> None: ...

@@ -259,6 +259,30 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     "and sends the job back to the queue": (CLOUD, "granted refused:capacity deleting absent", "queued", "make delete"),
     "wrong words for a maker are for a person": (CLOUD, "granted refused:person", "held", "make delete"),
     "and are proved to have made nothing": (CLOUD, "granted refused:person absent", "held", "make delete"),
+    "an attempt that failed is followed by another one on the same machines": (
+        CLOUD,
+        f"{MACHINES} ended:3 fetched @99 timer",
+        "preparing",
+        "make start fetch start",
+    ),
+    "not if they are gone meanwhile": (
+        CLOUD,
+        f"{MACHINES} ended:3 fetched lost absent",
+        "queued",
+        "make start fetch delete",
+    ),
+    "and not if a person holds the job": (
+        CLOUD,
+        f"{MACHINES} hold ended:3 fetched absent",
+        "held",
+        "make start fetch delete",
+    ),
+    "a restart by a person keeps them too": (
+        CLOUD,
+        f"{MACHINES} restart ended:143 fetched",
+        "preparing",
+        "make start stop fetch start",
+    ),
     "lost machines are deleted": (CLOUD, f"{MACHINES} lost", "recovering", "make start delete"),
     "and then asked for anew": (CLOUD, f"{MACHINES} lost deleting absent", "queued", "make start delete"),
     "machines that are being deleted are deleted again after a pause": (

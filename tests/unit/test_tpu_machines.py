@@ -236,3 +236,40 @@ def test_a_refusal_that_needs_a_person_moves_no_zone() -> None:
     history.happen(events.Refused(time=5.0, op=op(history.job, Make), kind=Refusal.PERSON, why="403"))
     assert history.told == "held"
     assert history.play("absent resume @99 granted").job.generations[-1].zone == ZONES[0]
+
+
+# ---- an API that fails, by our rules and by those of JOBMAN
+
+READY_ANSWER = Seen(complete=True, machines=(request("ACTIVE"), node(NAME)))
+FAILED_CALL = Seen(complete=False, why="403")
+FUTURE = Seen(complete=True, machines=(request("ACTIVE"), node(NAME, "77")))
+HISTORIES = {
+    "a login that expired": [READY_ANSWER, *[FAILED_CALL] * 40, READY_ANSWER],
+    "an API that flaps": [READY_ANSWER, FAILED_CALL] * 20,
+    "a list without it, once": [READY_ANSWER, Seen(complete=True), READY_ANSWER],
+    "a state from the future": [READY_ANSWER, FUTURE, FUTURE, READY_ANSWER],
+}
+
+
+def jobman(answer: Seen) -> str:
+    """Return what JOBMAN does with the answer to its call: one that failed is "NOT FOUND", and its TPU is deleted."""
+    states = [one.state for one in answer.machines if not one.is_request] if answer.complete else ["NOT FOUND"]
+    return "" if states[:1] in (["READY"], ["CREATING"]) else "delete"
+
+
+def ours(history: list[Seen]) -> list[How]:
+    """Return what our rules prove of a history of answers, one each 15 s."""
+    evidence, proved = Evidence(Pace()), []
+    for number, answer in enumerate(history):
+        if answer.complete:
+            found = standing(intent(), answer, ("1",))
+            if evidence.is_proved(NAME, found, number * 15.0):
+                proved.append(found.how)
+    return proved
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_an_api_that_fails_costs_jobman_a_healthy_machine_and_us_none(history: list[Seen]) -> None:
+    assert "delete" in [jobman(answer) for answer in history]
+    assert {How.LOST, How.MISSING, How.ABSENT}.isdisjoint(ours(history))
+    assert How.ABSENT in ours([READY_ANSWER, *[Seen(complete=True)] * 3])  # it is not that ours never does

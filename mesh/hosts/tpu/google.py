@@ -180,18 +180,20 @@ def _all(client: Api, zone: Zone) -> Seen:
     begun = time.monotonic()
     place = {"parent": translate.place_of(zone.project, zone.zone), "page_size": PAGE_NODES}
     # Requests come first: a node that appears between the two lists has its request in the first one.
-    requests = _pages(client.list_queued_resources, place, "queued_resources", zone)
-    nodes = _pages(client.list_nodes, place, "nodes", zone)
+    until = begun + CALL_LIMIT_S
+    requests = _pages(client.list_queued_resources, place, "queued_resources", zone, until)
+    nodes = _pages(client.list_nodes, place, "nodes", zone, until)
     machines = [_of_request(one, zone) for one in requests]
     # Nodes of the older API are no machines to log in to.
     machines += [_of_node(one, zone) for one in nodes if not name_of(one.api_version).startswith("V1")]
     return Seen(complete=True, machines=tuple(machines), time=begun)
 
 
-def _pages(call: Callable[..., Api], place: Mapping[str, Api], field: str, zone: Zone) -> list[Api]:
-    until, token, found = time.monotonic() + CALL_LIMIT_S, "", list[Api]()
+def _pages(call: Callable[..., Api], request: Mapping[str, Api], field: str, zone: Zone, until: float) -> list[Api]:
+    """Return what all pages of a list have. until: monotonic. Raises NotAsked where they have holes"""
+    token, found = "", list[Api]()
     while True:
-        page = next(call({**place, "page_token": token}, **patience(until)).pages)
+        page = next(call({**request, "page_token": token}, **patience(until)).pages)
         if page.unreachable:
             missing = ", ".join(page.unreachable)
             raise NotAsked(f"the TPU API cannot see all of {zone} now: {missing}", hint="try again in a moment")
