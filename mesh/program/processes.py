@@ -84,7 +84,7 @@ def groups_of(
                 hosts=tuple(host for host, _ in counts),
                 counts=tuple(count for _, count in counts),
                 sockets=1,
-                payload=name,
+                payloads=(name,) * len(members),
                 devices=devices,
                 ready=True,
                 may_fail=options.on_failure == "ignore",
