@@ -27,7 +27,7 @@ from mesh.protocol.questions import AskGpus
 from mesh.protocol.replies import Gpus
 
 HERE = "local"  # the name of the only host, where no node names one
-MOST_LOCAL_HOSTS = 64
+LOCAL_HOSTS_MAX = 64
 
 
 def named_hosts(program: Graph) -> list[str]:
@@ -69,8 +69,8 @@ def _cluster(program: Graph, options: Options) -> Cluster:
 def _local(program: Graph) -> Cluster:
     """Return hosts on this machine that have the names of the program's hosts."""
     names = named_hosts(program)
-    if len(names) > MOST_LOCAL_HOSTS:
-        raise UsageError(f'{program.name}: {len(names)} hosts, and launch("local") has at most {MOST_LOCAL_HOSTS}')
+    if len(names) > LOCAL_HOSTS_MAX:
+        raise UsageError(f'{program.name}: {len(names)} hosts, and launch("local") has at most {LOCAL_HOSTS_MAX}')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
     hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
     # The interpreter of this process has the packages that the program imports.

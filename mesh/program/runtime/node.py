@@ -24,7 +24,7 @@ from mesh.program.runtime.serving import Server
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
-FAILURE = 1  # exit status
+FAILURE_STATUS = 1
 
 
 class Process:
@@ -90,7 +90,11 @@ class Process:
         here = self._context.here
         failures.print_failure(error, "")
         self._report("failure", failures.describe(error, here.label, here.host))
-        return error.status & 0xFF or FAILURE if isinstance(error, CommandFailed) and error.status > 0 else FAILURE
+        return (
+            error.status & 0xFF or FAILURE_STATUS
+            if isinstance(error, CommandFailed) and error.status > 0
+            else FAILURE_STATUS
+        )
 
     def _die(self, error: BaseException) -> None:
         """End the process for the failure of a call that has no caller waiting."""
