@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs import events, orders, working
 from mesh.jobs.change import (
-    ATTEMPTS_KEPT,
     EXIT_STOPPED,
     HELD_BY_PERSON,
     avoiding,
@@ -18,23 +17,24 @@ from mesh.jobs.change import (
     has_others,
     hold,
     intended,
+    kept_generations,
     keys_of,
     lose_machines,
     move,
     queue,
     recover,
     settle,
+    short_list,
     silenced,
     unanswered,
     with_attempt,
     with_generation,
-    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
 from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
-from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
+from mesh.jobs.values import Generation, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
@@ -113,7 +113,9 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             return intended(job, op, order)
         case events.Timer(time=time):
             job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
-            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
+            if time < overdue_at(job):
+                return job
+            return _gone(job, time, "its machines were not ready in time", Phase.RELEASING)
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -199,23 +201,6 @@ def _granted(job: Job, event: events.Granted) -> Job:
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
-
-
-def kept_generations(job: Job) -> tuple[Generation, ...]:
-    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
-    used = {one.generation for one in job.attempts}
-    newest = job.generations[-ATTEMPTS_KEPT:]
-    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
-
-
-def short_list(names: tuple[str, ...]) -> str:
-    """Return names in a few words.
-
-    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
-    ('a, b', 'a, b and 2 more')
-    """
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
 
 
 # ---- answers
@@ -340,7 +325,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
         job = with_generation(job, order.generation, phase=Phase.RELEASING, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
-        return _adopt(job, attempt, event.by_run)
+        return working.adopted(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
         return job
     match event.kind:
@@ -363,14 +348,6 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
     return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
-def _adopt(job: Job, refused: Attempt, run: str) -> Job:
-    """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
-    earlier = with_run(job, run)
-    others = tuple(one for one in job.attempts if one.run != run)
-    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
-    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
-
-
 def _machines(job: Job, event: Answer) -> Job:
     """Fold an answer of a maker of machines."""
     generation = job.generation
@@ -391,7 +368,7 @@ def _machines(job: Job, event: Answer) -> Job:
         case events.MachinesLost(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
                 return job
-            return _lost(job, time, evidence)
+            return _gone(job, time, evidence, Phase.RELEASING)  # condemned: some are gone, or never came
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
                 return job
@@ -401,11 +378,6 @@ def _machines(job: Job, event: Answer) -> Job:
 
 def _asks(job: Job) -> bool:
     return job.state is State.REQUESTING
-
-
-def _lost(job: Job, time: float, evidence: str) -> Job:
-    """Condemn machines of which some are gone, or that were never complete."""
-    return _gone(job, time, evidence, Phase.RELEASING)
 
 
 def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mesh.core.outcome import Cause
-from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch
+from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch, with_run
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
 from mesh.jobs.turns import How, Part, TurnEnd, Work, next_part
@@ -106,8 +106,15 @@ def ended(job: Job, event: RunEnded) -> Job | None:
     return move(job, State.PREPARING, event.time, f"prefix {part.name} {'is done' if succeeded else 'failed'}{detail}")
 
 
-def adopted(job: Job, earlier: Attempt, refused: Attempt) -> Job:
-    """Return a worker whose hosts run an earlier command of its own. It is ended, and the turn given back."""
+def adopted(job: Job, refused: Attempt, run: str) -> Job:
+    """Take an earlier run of a job, which holds the hosts, for the attempt that was refused.
+
+    An earlier command of a worker is not the one that was refused: it is ended, and the turn given back.
+    """
+    earlier = with_run(job, run)
+    others = tuple(one for one in job.attempts if one.run != run)
+    again = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    job = replace(job, attempts=(*others, again))
     if job.work is None or earlier.part == refused.part:
         return job
     return replace(job, work=replace(job.work, is_returning=True))
