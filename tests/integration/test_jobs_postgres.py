@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from mesh.core.errors import MeshError
+from mesh.core.tasks import TaskList, TaskSpec
 from mesh.jobs.database import StoreFailed
 from mesh.jobs.events import Fetched, Granted, PriorityChanged, RunEnded, RunStarted
 from mesh.jobs.fold import fold_all
@@ -25,6 +26,7 @@ from mesh.jobs.leases import LeaseLost
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.store import open_store
+from mesh.jobs.tasktables import file_key
 from mesh.jobs.values import State
 from tests.job_histories import job_spec
 from tests.jobs_world import ROOT, Host, overlaps
@@ -142,6 +144,50 @@ def test_twenty_processes_submit_two_hundred_jobs_to_postgresql(server: str, tmp
     assert [(writer.returncode, errors) for writer, (_, errors) in zip(writers, said, strict=True)] == [(0, "")] * 20
     ids = [number for numbers, _ in said for number in numbers.split()]
     assert len(set(ids)) == len(ids) == 200
+
+
+TAKE = """
+import sys, time
+from pathlib import Path
+from mesh.core.tasks import WorkerSpec
+from mesh.jobs import events
+from mesh.jobs.place import StorePlace
+from mesh.jobs.store import open_store
+from tests.job_histories import job_spec
+store = open_store(StorePlace(directory=Path("/nowhere"), url=sys.argv[1]))
+job = store.submit([job_spec(worker=WorkerSpec(tasks=Path("/x/tasks.yaml")))], 1.0)[0].id
+store.record(job, events.TasksSeen(time=2.0, has_tasks=True))
+store.record(job, events.Granted(time=3.0, hosts=("h",), keys=(f"key-{job}",)))
+now = 4.0
+while (given := store.give_task(job, now)) is not None:
+    now += 1.0
+    attempt, op = given.job.attempts[-1], given.job.ops
+    print(attempt.part.name)
+    store.record(job, events.RunStarted(time=now, op=op, run=attempt.run))
+    store.record(job, events.RunEnded(time=now, run=attempt.run, exit_code=0, cause="completed"))
+    store.record(job, events.Fetched(time=now, op=op + 1, run=attempt.run))
+store.close()
+"""
+
+
+def test_six_workers_of_several_processes_share_a_task_file_in_postgresql(server: str, tmp_path: Path) -> None:
+    store = open_store(place_of(server, tmp_path))
+    names = [f"t{number}" for number in range(40)]
+    tasks = tuple(TaskSpec(id=name, run="true", accelerator="v4-8") for name in names)
+    key = file_key("me", "/x/tasks.yaml")
+    store.tasks.load(key, "1", TaskList(path=Path("/x/tasks.yaml"), tasks=tasks))
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    argv = [sys.executable, "-c", TAKE, server]
+    workers = [subprocess.Popen(argv, cwd=REPOSITORY, env=environ, **pipes) for _ in range(6)]  # type: ignore[call-overload]
+    said = [worker.communicate(timeout=180) for worker in workers]
+    assert [(worker.returncode, errors) for worker, (_, errors) in zip(workers, said, strict=True)] == [(0, "")] * 6
+    assert sorted(name for taken, _ in said for name in taken.split()) == sorted(names)
+    state = store.tasks.state(key)
+    assert state is not None
+    assert all(record.is_done and record.runs == 1 and not record.running for record in state.records.values())
+    assert store.audit() == []
+    store.close()
 
 
 # SIGSTOP belongs here too. In two of 21 such runs the second steward did not take over: the frozen process was in a
