@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.generations import ended
-from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
@@ -245,3 +245,8 @@ def short_list(names: tuple[str, ...]) -> str:
     """
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return ", ".join(names[:2]) + more
+
+
+def starts(order: AnyOrder, run: str) -> bool:
+    """Return True for the order to start a run."""
+    return isinstance(order, Start) and order.run == run

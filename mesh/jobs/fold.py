@@ -26,20 +26,21 @@ from mesh.jobs.change import (
     settle,
     short_list,
     silenced,
+    starts,
     unanswered,
     with_attempt,
     with_generation,
+    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
 from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
-from mesh.jobs.values import Generation, Job, Phase, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
-WAITS_FOR_TURN = "waits for its turn"
 DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
@@ -79,16 +80,7 @@ def submitted(event: events.Submitted) -> Job:
         store=event.store,
         work=Work() if spec.worker is not None else None,
     )
-    return replace(job, reason=waiting_reason(job))
-
-
-def waiting_reason(job: Job) -> str:
-    """Return why a queued job cannot have its turn yet."""
-    if job.depends_on:
-        return f"waits for job {', '.join(map(str, job.depends_on))}"
-    if job.work is not None and not job.work.has_tasks:
-        return working.waits_for(job)
-    return "waits for its time" if job.not_before else WAITS_FOR_TURN
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _asked(job: Job, event: AnyEvent) -> Job:
@@ -113,9 +105,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             return intended(job, op, order)
         case events.Timer(time=time):
             job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
-            if time < overdue_at(job):
-                return job
-            return _gone(job, time, "its machines were not ready in time", Phase.RELEASING)
+            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -149,12 +139,12 @@ def _resume(job: Job, time: float) -> Job:
         if generation is not None and generation.phase is Phase.READY:
             return move(job, State.PREPARING, time, "goes on with the machines that it has")
         if generation is not None:  # condemned, or not made yet
-            return recover(job, time, WAITS_FOR_TURN, 0.0)
+            return recover(job, time, working.WAITS_FOR_TURN, 0.0)
         after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
-        return queue(replace(job, not_before=after), time, "waits for its time" if after else WAITS_FOR_TURN)
+        return queue(replace(job, not_before=after), time, "waits for its time" if after else working.WAITS_FOR_TURN)
     if job.state.is_final:
         job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
-        return queue(job, time, WAITS_FOR_TURN)
+        return queue(job, time, working.WAITS_FOR_TURN)
     return job
 
 
@@ -177,7 +167,7 @@ def _dependency(job: Job, event: events.DependencyEnded) -> Job:
         return job
     if not event.succeeded:
         return hold(job, event.time, f"job {event.job} did not succeed", f"mesh job release {job.id}")
-    return replace(job, reason=waiting_reason(job))
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _granted(job: Job, event: events.Granted) -> Job:
@@ -238,11 +228,6 @@ def _answered(job: Job, event: Answer) -> Job:
             return replace(job, prepared=job.generation.number) if job.generation else job
         case _:
             return _machines(job, event)
-
-
-def starts(order: orders.Order, run: str) -> bool:
-    """Return True for the order to start a run."""
-    return isinstance(order, orders.Start) and order.run == run
 
 
 def _seen(job: Job, time: float, run: str, progress: str) -> Job:
@@ -325,7 +310,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
         job = with_generation(job, order.generation, phase=Phase.RELEASING, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
-        return working.adopted(job, attempt, event.by_run)
+        return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
         return job
     match event.kind:
@@ -348,6 +333,14 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
     return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
+def _adopt(job: Job, refused: Attempt, run: str) -> Job:
+    """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    earlier = with_run(job, run)
+    others = tuple(one for one in job.attempts if one.run != run)
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
+
+
 def _machines(job: Job, event: Answer) -> Job:
     """Fold an answer of a maker of machines."""
     generation = job.generation
@@ -368,7 +361,7 @@ def _machines(job: Job, event: Answer) -> Job:
         case events.MachinesLost(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
                 return job
-            return _gone(job, time, evidence, Phase.RELEASING)  # condemned: some are gone, or never came
+            return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
                 return job
@@ -378,6 +371,11 @@ def _machines(job: Job, event: Answer) -> Job:
 
 def _asks(job: Job) -> bool:
     return job.state is State.REQUESTING
+
+
+def _lost(job: Job, time: float, evidence: str) -> Job:
+    """Condemn machines of which some are gone, or that were never complete."""
+    return _gone(job, time, evidence, Phase.RELEASING)
 
 
 def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:

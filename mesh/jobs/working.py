@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from mesh.core.outcome import Cause
 from mesh.core.tasks import WorkerSpec
-from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch, with_run
+from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
 from mesh.jobs.turns import How, Part, TurnEnd, Work, next_part
@@ -20,6 +20,7 @@ from mesh.jobs.values import Attempt, Job, Phase, Setup, Stage, State
 
 EXIT_SOME_FAILED = 1  # of a worker that ends when a task has failed
 PREFIX_FAILED = "prefix failed"  # begins the reason of a worker that a required step holds
+WAITS_FOR_TURN = "waits for its turn"
 
 
 def waits_for(job: Job) -> str:
@@ -115,15 +116,8 @@ def ended(job: Job, event: RunEnded) -> Job | None:
     return move(job, State.PREPARING, event.time, f"prefix {part.name} {'is done' if succeeded else 'failed'}{detail}")
 
 
-def adopted(job: Job, refused: Attempt, run: str) -> Job:
-    """Take an earlier run of a job, which holds the hosts, for the attempt that was refused.
-
-    An earlier command of a worker is not the one that was refused: it is ended, and the turn given back.
-    """
-    earlier = with_run(job, run)
-    others = tuple(one for one in job.attempts if one.run != run)
-    again = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
-    job = replace(job, attempts=(*others, again))
+def adopted(job: Job, earlier: Attempt, refused: Attempt) -> Job:
+    """Return a worker whose hosts run an earlier command of its own. It is ended, and the turn given back."""
     if job.work is None or earlier.part == refused.part:
         return job
     return replace(job, work=replace(job.work, is_returning=True))
@@ -230,3 +224,12 @@ def wake_times(job: Job) -> Sequence[float]:
         return ()
     found = [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
     return [*found, job.work.idle_since + job.spec.worker.idle] if job.work.idle_since else found
+
+
+def waiting_reason(job: Job) -> str:
+    """Return why a queued job cannot have its turn yet."""
+    if job.depends_on:
+        return f"waits for job {', '.join(map(str, job.depends_on))}"
+    if job.work is not None and not job.work.has_tasks:
+        return waits_for(job)
+    return "waits for its time" if job.not_before else WAITS_FOR_TURN

@@ -18,7 +18,7 @@ from tests.desk import Desk
 from tests.lab import Lab, eventually
 
 ONE = {"config": "tasks.yaml", "end": True}
-WITHIN_S = 120.0
+WITHIN_S = 180.0
 
 
 class Queue:
@@ -57,7 +57,8 @@ class Queue:
 
     def finish(self, *workers: int) -> int:
         """Wait until workers have ended; return the status."""
-        return self.desk.mesh("job", "wait", *map(str, workers), "--timeout", str(WITHIN_S)).status
+        words = ("job", "wait", *map(str, workers), "--timeout", str(WITHIN_S))
+        return self.desk.mesh(*words, within=WITHIN_S + 60.0).status
 
     def lines(self) -> list[str]:
         return self.out.read_text().splitlines() if self.out.exists() else []
