@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import choose_cluster
+from mesh.api.taskparts import command_of, part_of, variables_of
 from mesh.app.carriers import carrier_of
 from mesh.app.machines import hosts_of_generation
 from mesh.app.modules import preparation_of
@@ -33,12 +34,17 @@ DEFAULTS = Options()
 PATTERN_CHARACTERS = "*?["
 
 
-def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str]) -> RunSpec:
-    """Return the run that an attempt of a job is. environ: the steward's, for the variables of ``pass:``"""
+def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str], *, starts: bool = False) -> RunSpec:
+    """Return the run that an attempt of a job is. environ: the steward's, for the variables of ``pass:``
+
+    starts: it is about to start, so that the commit of a task's repository is looked up
+    """
     spec = job.spec
     names = passed_names(spec, environ)
-    env = {name: environ[name] for name in names} | dict(spec.env) | job_variables(job, attempt)
-    command = spec.command
+    env = (
+        {name: environ[name] for name in names} | dict(spec.env) | variables_of(job, run) | job_variables(job, attempt)
+    )
+    command = command_of(job, run, starts=starts)
     kept = spec.workspace.keep is Keep.SNAPSHOT
     return RunSpec(
         run=run,
@@ -53,8 +59,14 @@ def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str])
         detach=True,
         secrets=tuple(sorted(name for name in env if _matches(name, spec.secret))),
         name=spec.name if is_name(spec.name) else "",
-        tags=(f"job-{job.id}",),
+        tags=tags_of(job, run),
     )
+
+
+def tags_of(job: Job, run: str) -> tuple[str, ...]:
+    """Return the tags of a run: its job, and its task or step."""
+    part = part_of(job, run)
+    return (f"job-{job.id}", part.name) if part and is_name(part.name) else (f"job-{job.id}",)
 
 
 def job_variables(job: Job, attempt: int) -> dict[str, str]:
@@ -138,9 +150,9 @@ def machines_told(job: Job) -> str:
     return f"machines: {machines.cluster}" if machines.tpu is None else f"tpu: {machines.tpu.accelerator}"
 
 
-def with_workers(job: Job, cluster: Cluster) -> Cluster:
-    """Return the hosts that run the command: all, or those of ``command.workers``. Raises UsageError."""
-    workers = job.spec.command.workers
+def with_workers(job: Job, cluster: Cluster, run: str) -> Cluster:
+    """Return the hosts that run the command of a run: all, or those of its ``workers:``. Raises UsageError."""
+    workers = command_of(job, run).workers
     if not workers:
         return cluster
     picks = tuple(str(worker) for worker in workers)

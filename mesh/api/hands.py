@@ -29,6 +29,7 @@ from mesh.api.lookout import Lookouts
 from mesh.api.pulling import pull
 from mesh.api.records import find_record
 from mesh.api.setups import Wish, set_up
+from mesh.api.taskparts import link_part, missing_worker, results_directory
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
@@ -55,6 +56,7 @@ from mesh.rundir.results import run_result
 LOOKS_AT_ONCE = 8
 log = logging.getLogger(__name__)
 FETCH_LIMIT_S = 3600.0
+WRONG_WORKERS_STATUS = 2  # of a task whose `workers:` the worker does not have
 _HOLDER = re.compile(rf"\(run ({RUN_ID.pattern})")
 DECIDED = (Cause.COMPLETED, Cause.RANK, Cause.TIMEOUT, Cause.LOST)  # by the run itself, and not by its client
 PERSONS = (
@@ -92,15 +94,18 @@ class JobHands:
         assert isinstance(order, Start)
         if lacking := _lacking(job):
             return lacking
-        spec = run_of_attempt(job, order.run, order.attempt, os.environ)
+        spec = run_of_attempt(job, order.run, order.attempt, os.environ, starts=True)
         if spec.sync and not spec.workspace.is_dir():
             return Refused(kind=Refusal.PERSON, why=f"the snapshot {spec.workspace} is gone", hint="submit it again")
         try:
             machines = hosts_of_attempt(job, order.hosts, starts=True)
-            cluster = with_workers(job, machines)
+            if wrong := missing_worker(job, order.run, len(machines.hosts)):
+                return RunEnded(run=order.run, exit_code=WRONG_WORKERS_STATUS, cause=Cause.RANK.value, reason=wrong)
+            cluster = with_workers(job, machines, order.run)
             spec, preparation = with_modules(job, with_locks(spec, cluster), cluster)
             write_directory(job, request.directory, machines)
             link_attempt(job, request.directory, spec, order.attempt, cluster)
+            link_part(job, request.directory, spec, cluster)
             write_addresses(request.directory, machines)
             names = ", ".join(host.name for host in cluster.hosts)
             note(request.directory, f"attempt {order.attempt} is run {order.run} on {names}")
@@ -155,6 +160,8 @@ class JobHands:
     def fetch(self, request: Request) -> Fetched:
         order = request.order
         assert isinstance(order, FetchOrder)
+        if wrong := missing_worker(request.job, order.run, len(order.hosts)):
+            return Fetched(run=order.run, problem=wrong)
         problems = _fetched(request, order)
         if order.results and request.job.spec.results:
             problems += _pulled(request, order.run)
@@ -165,7 +172,7 @@ def _run(request: Request, run: str, hosts: Sequence[str]) -> tuple[RunSpec, Clu
     """Return a run that was started, and its hosts. Raises NoAnswer if they cannot be found."""
     job = request.job
     try:
-        cluster = with_workers(job, hosts_of_attempt(job, hosts))
+        cluster = with_workers(job, hosts_of_attempt(job, hosts), run)
     except MeshError as error:
         raise NoAnswer(str(error), hint=error.hint) from error
     attempt = next((one.number for one in job.attempts if one.run == run), job.attempt)
@@ -305,7 +312,7 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
 def _pulled(request: Request, run: str) -> list[str]:
     """Pull the results of a job into its directory; return what is missing for good. Raises NoAnswer."""
     spec = request.job.spec
-    into = request.directory / "results"
+    into = results_directory(request.job, run, request.directory)
     try:
         result = pull(spec.results, cluster=run, into=into, quiet=True)
     except MeshError as error:

@@ -12,6 +12,7 @@ from mesh.api.choosing import project_here
 from mesh.api.submitting import Wanted, array_of, name_of, read_wanted, resolved
 from mesh.config.jobman import FAILURES_OF_LOOP
 from mesh.config.project import check_workspace
+from mesh.config.tasksfile import read_tasks
 from mesh.core.job import JobSpec, Keep, RestartOn, RestartSpec
 from mesh.core.module import Conda, Description, Docker, Gcsfuse, Python, Ssh
 from mesh.core.run import AUTO
@@ -41,7 +42,11 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
     yield f"nproc      {'as many as each host has GPUs' if command.nproc == AUTO else command.nproc}"
     if command.launcher.value:
         yield f"launcher   {command.launcher.value}"
-    yield f"command    {shlex.join(command.words)}"
+    if spec.worker is not None:
+        yield f"tasks      {spec.worker.tasks}: {len(read_tasks(spec.worker.tasks).tasks)} task(s)"
+        yield from (f"prefix     {step.name}: {step.run.strip()}" for step in spec.worker.prefix)
+    else:
+        yield f"command    {shlex.join(command.words)}"
     if spec.workspace.keep is Keep.SNAPSHOT:
         check_workspace(project, Path.home())
         listed = listing.list_workspace(project.workspace, project.ignore, include_git=project.include_git)

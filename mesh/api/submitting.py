@@ -27,6 +27,7 @@ from mesh.config.jobman import JobmanKeys
 from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
+from mesh.config.tasksfile import read_tasks
 from mesh.config.tpuspec import machines_of
 from mesh.config.variables import passed_variables
 from mesh.config.yamlfile import quoted
@@ -37,6 +38,7 @@ from mesh.core.paths import cache_directory, jobs_directory
 from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.reading import FINAL
+from mesh.jobs.tasking import matches
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
@@ -83,7 +85,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec, _ = resolved(found, wanted)
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
-    notices = (*found.notices, *about_made_machines(spec, project_here()))
+    notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
     if spec.workspace.keep is Keep.SNAPSHOT or found.files:
         only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
         workspace, variables, more = _snapshot(project_here(), only, spec)
@@ -94,6 +96,18 @@ def ready_to_submit(wanted: Wanted) -> Ready:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
         return Ready(specs=tuple(members), notices=notices, jobman=found.jobman)
     return Ready(specs=(spec,), notices=notices, jobman=found.jobman)
+
+
+def about_tasks(spec: JobSpec) -> tuple[str, ...]:
+    """Return notices about the task file of a worker. Raises UsageError with all problems of it."""
+    worker = spec.worker
+    if worker is None:
+        return ()
+    found = read_tasks(worker.tasks)
+    if any(matches(task, worker) for task in found.tasks):
+        return found.notices
+    where = " ".join(filter(None, (worker.accelerator, worker.zone)))
+    return (*found.notices, f"{worker.tasks}: no task{f' for {where}' if where else ''} yet; the worker waits for one")
 
 
 def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster | None]:

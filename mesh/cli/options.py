@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import jobmanoptions, joboptions, otheroptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -345,7 +345,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *jobmanoptions.TABLE]
+TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

@@ -20,6 +20,7 @@ from mesh.cli import (  # noqa: F401
     runs,
     serve,
     shells,
+    tasks,
 )
 from mesh.cli.command import COMMANDS, FAMILIES, Command, first_words, verbs_of
 from mesh.cli.completion import ASK, DESCRIBE, candidates, lines

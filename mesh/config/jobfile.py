@@ -25,6 +25,7 @@ from mesh.config.settings import read_nproc
 from mesh.config.tpuspec import KEY as TPU
 from mesh.config.tpuspec import machines_of, read_tpu
 from mesh.config.whentimes import read_after
+from mesh.config.worker import read_queue
 from mesh.core.errors import UsageError
 from mesh.core.job import (
     FIRST_BACKOFF_S,
@@ -91,7 +92,8 @@ def read_job_file(
     theirs = jobman.read_jobman(node, job)
     modules = read_job_modules(keys, job, directory or Path.cwd(), is_jobman=theirs.is_jobman)
     machines = replace(_machines(keys), login=theirs.login, login_key=modules.login_key)
-    found = _command(keys, command)
+    queue, worker = read_queue(job, path, machines.tpu)
+    found = CommandSpec(words=()) if worker and not command else _command(keys, command)
     if theirs.is_jobman and found.words[: len(SHELL)] == SHELL:
         found = replace(found, words=(*SHELL, jobman.MERGE + found.words[-1]))
     spec = JobSpec(
@@ -100,7 +102,7 @@ def read_job_file(
         machines=machines,
         command=found,
         priority=job.integer("priority", 0, -PRIORITY_LIMIT, PRIORITY_LIMIT),
-        queue=_queue(job),
+        queue=queue,
         depends_on=job.integers("depends_on", "the numbers of jobs, as [41, 42]"),
         after=_after(job, now),
         env={**_env(job, "env"), **_env(job, "environment")},
@@ -113,6 +115,7 @@ def read_job_file(
         notify=read_job_notify(keys.node("notify"), problems) if "notify" in keys else (),
         checkpoint_dir=keys.text("checkpoint", "a directory on the hosts"),
         file=_text_of(path),
+        worker=worker,
     )
     problems.check()
     return JobFile(
@@ -281,14 +284,6 @@ def _after(job: Section, now: float) -> float:
     except ValueError:
         job.unexpected("after", "a time of day, a date, or a date and time: 22:00, 2026-12-24, 2026-12-24T22:00")
         return 0.0
-
-
-def _queue(job: Section) -> str:
-    """Return the name of the job's queue."""
-    if "queue" in job and isinstance(job.node("queue"), MappingNode):
-        job.add("queue", "not yet: a job that takes tasks from a file")
-        return "default"
-    return job.text("queue", "the name of a queue", "default")
 
 
 def _workspace(keys: Section, default: Keep) -> WorkspaceSpec:

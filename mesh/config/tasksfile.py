@@ -236,7 +236,7 @@ def _check_dependencies(tasks: Sequence[TaskSpec], marks: Mapping[str, Node], pr
 
 
 def _circle(start: str, known: Mapping[str, TaskSpec], done: set[str]) -> list[str]:
-    """Return the tasks of a circle that begins behind a task; [] without one. done: tasks known to be in none"""
+    """Return the tasks of a circle that begins behind a task; [] without one. done: tasks that are in none"""
     path: list[str] = []
     waiting: list[tuple[str, int]] = [(start, 0)]
     while waiting:

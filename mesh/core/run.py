@@ -123,7 +123,7 @@ class Group(Struct, frozen=True, kw_only=True):
     counts: tuple[Annotated[int, Meta(ge=1, le=RANKS_PER_HOST_MAX)], ...] = ()  # ranks on each of hosts; (): nproc
     # The fields below are those of nodes of a program; a group that has any of them is a group of nodes.
     sockets: Sockets = 0  # that its ranks listen at: one at which other nodes call, and further ones by TCP
-    payload: Hash = ""  # of the bytes that each rank finds in a file; "": there are none
+    payloads: tuple[Hash, ...] = ()  # of the bytes that each rank finds in a file, by its index in the group; (): none
     devices: tuple[str, ...] = ()  # GPUs of each rank, as "0,1", by its index in the group; (): none is named
     ready: bool = False  # each rank reports that it is ready
     may_fail: bool = False  # a rank that fails ends nothing
@@ -135,7 +135,7 @@ class Group(Struct, frozen=True, kw_only=True):
     def is_node(self) -> bool:
         """True if the ranks are nodes of a program."""
         flags = self.ready or self.may_fail or self.ends_run or self.serves
-        return bool(self.sockets or self.payload or self.restarts or flags)
+        return bool(self.sockets or self.payloads or self.restarts or flags)
 
     @property
     def told(self) -> str:

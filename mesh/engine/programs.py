@@ -21,7 +21,7 @@ def nodes_of(run: Run, node: int) -> list[Node]:
                 label=placement.role(rank),
                 sockets=group.sockets,
                 remote=len(placement.hosts) > 1,
-                payload=group.payload,
+                payload=_payload(run, rank),
                 may_fail=group.may_fail,
                 restarts=group.restarts,
                 ends_run=group.ends_run,
@@ -53,8 +53,14 @@ def address_book(run: Run, locked: Mapping[int, Locked], address_of: Callable[[i
 
 def payloads_of(run: Run, node: int) -> dict[str, bytes]:
     """Return the payloads that nodes of a host have, by their hashes. Raises MeshError for one that is missing."""
-    groups = [run.spec.groups[number] for number in run.placement.groups(node)]
-    wanted = {group.payload for group in groups if group.payload}
+    wanted = {_payload(run, rank) for rank in run.placement.ranks(node)} - {""}
     if missing := wanted - run.local.payloads.keys():
         raise MeshError(f"the payload {min(missing)} of a node is not here")
     return {name: run.local.payloads[name] for name in sorted(wanted)}
+
+
+def _payload(run: Run, rank: int) -> str:
+    """Return the hash of a rank's payload; "" for none."""
+    place = run.placement.table[rank]
+    payloads = run.spec.groups[place.group].payloads
+    return payloads[place.index] if payloads else ""

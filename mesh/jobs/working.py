@@ -15,10 +15,11 @@ from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recov
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
 from mesh.jobs.turns import How, Part, TurnEnd, Work, next_part
-from mesh.jobs.values import Attempt, Job, Phase, Stage, State
+from mesh.jobs.values import Attempt, Job, Phase, Setup, Stage, State
 
 EXIT_SOME_FAILED = 1  # of a worker that ends when a task has failed
 PREFIX_FAILED = "prefix failed"  # begins the reason of a worker that a required step holds
+WAITS_FOR_TURN = "waits for its turn"
 
 
 def waits_for(job: Job) -> str:
@@ -40,7 +41,7 @@ def is_ready(job: Job) -> bool:
     generation = job.generation
     if job.work is None or job.state is not State.PREPARING or generation is None or job.current is not None:
         return False
-    is_prepared = not job.spec.modules or job.prepared == generation.number
+    is_prepared = not job.spec.modules or job.prepared == generation.number or job.setup is Setup.SKIP
     return generation.phase is Phase.READY and is_prepared and part_to_run(job) is None
 
 
@@ -214,3 +215,12 @@ def wake_times(job: Job) -> Sequence[float]:
         return ()
     found = [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
     return [*found, job.work.idle_since + job.spec.worker.idle] if job.work.idle_since else found
+
+
+def waiting_reason(job: Job) -> str:
+    """Return why a queued job cannot have its turn yet."""
+    if job.depends_on:
+        return f"waits for job {', '.join(map(str, job.depends_on))}"
+    if job.work is not None and not job.work.has_tasks:
+        return waits_for(job)
+    return "waits for its time" if job.not_before else WAITS_FOR_TURN

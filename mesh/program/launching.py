@@ -5,32 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from msgspec.structs import replace
+
+from mesh.config.settings import Options
 from mesh.core.errors import UsageError
 from mesh.program.graph import Graph
 from mesh.program.ledger import Ledger, Rules
 from mesh.program.payload import payloads
 from mesh.program.placing import Facts, Place, place
+from mesh.program.processes import Processes
 from mesh.program.running import Running
+from mesh.program.settings import facts_of, named_hosts, setting_of, showing_of
+from mesh.program.threads import Threads
 
-HERE = "local"  # the name of the only host, where no node names one
+START_ALLOWANCE_S = 600.0  # for connections, sync and prerun, which have limits of their own
 
 
 def launch(program: Graph, where: str, *, calls_run: bool, ready_timeout: float) -> Running:
     """Start all nodes of a program. Raises UsageError, and MeshError if a node fails or is not ready in time."""
     if not program.nodes:
         raise UsageError(f"{program.name}: the program has no nodes", hint="program.add(...) adds one")
-    if where != "threads":
-        raise UsageError(f"launch({where!r}): expected threads")
+    if where not in ("threads", "local", "cluster"):
+        raise UsageError(f"launch({where!r}): expected threads, local or cluster")
+    if where == "threads":
+        return _in_threads(program, calls_run, ready_timeout)
+    setting = setting_of(program, where, calls_run)
+    hosts = [host.name for host in setting.cluster.hosts]
+    check_hosts(program, hosts, setting.cluster.name)
+    places = place([node.wish for node in program.nodes], hosts, facts_of(program, setting.cluster))
+    used = {one.host for one in places}
+    cluster = replace(setting.cluster, hosts=tuple(host for host in setting.cluster.hosts if host.name in used))
+    spec = replace(setting.spec, ready_timeout=ready_timeout)
+    running = _running(program, places, calls_run, decides=False)
+    options = program.options or Options()
+    processes = Processes(
+        program, payloads(program, places), running, replace(setting, cluster=cluster, spec=spec), showing_of(options)
+    )
+    running.attach(processes)
+    processes.start()
+    return waited(running, ready_timeout + START_ALLOWANCE_S)
+
+
+def _in_threads(program: Graph, calls_run: bool, ready_timeout: float) -> Running:
     hosts = named_hosts(program)
     places = place([node.wish for node in program.nodes], hosts, {host: Facts(gpus=1 << 20) for host in hosts})
-    sent = payloads(program, places)
-    running = Running({one.label: one.host for one in places}, ledger_of(program, places, calls_run))
-    from mesh.program.threads import Threads
-
-    threads = Threads(program, sent, running, calls_run)
+    running = _running(program, places, calls_run)
+    threads = Threads(program, payloads(program, places), running, calls_run)
     running.attach(threads)
     threads.start()
     return waited(running, ready_timeout)
+
+
+def _running(program: Graph, places: Sequence[Place], calls_run: bool, *, decides: bool = True) -> Running:
+    return Running({one.label: one.host for one in places}, ledger_of(program, places, calls_run), decides=decides)
 
 
 def waited(running: Running, ready_timeout: float) -> Running:
@@ -41,12 +68,6 @@ def waited(running: Running, ready_timeout: float) -> Running:
         running.stop()
         raise
     return running
-
-
-def named_hosts(program: Graph) -> list[str]:
-    """Return the hosts that nodes name, in order of first use; one of our own where no node names any."""
-    names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
-    return list(names) or [HERE]
 
 
 def check_hosts(program: Graph, hosts: Sequence[str], cluster: str) -> None:

@@ -61,6 +61,7 @@ def place(wishes: Sequence[Wish], hosts: Sequence[str], facts: Mapping[str, Fact
     for wish in wishes:
         fitting = _fitting(wish, hosts, facts, found)
         names = [host for host in fitting for _ in range(wish.per_host)] if wish.per_host else _dealt(fitting, wish)
+        names.sort(key=list(hosts).index)  # nodes of a group are numbered host after host, as ranks are
         is_group = len(names) > 1 or wish.per_host > 0
         for index, host in enumerate(names):
             first = used.get(host, 0)
@@ -83,7 +84,8 @@ def _fitting(wish: Wish, hosts: Sequence[str], facts: Mapping[str, Facts], found
         if not there:
             raise UsageError(f"{wish.label}: {wish.like} has no place yet", hint="add it first")
         return there[:1]
-    named = list(wish.hosts or hosts)
+    busy = {host: sum(one.host == host for one in found) for host in hosts}
+    named = list(wish.hosts) or sorted(hosts, key=busy.__getitem__)  # those with the fewest nodes first
     if wish.has is None:
         return named
     lacks = {host: _lack(wish.has, host, facts.get(host, Facts())) for host in named}

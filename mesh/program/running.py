@@ -50,16 +50,16 @@ class Places(Protocol):
     def stop(self, stop: Stop) -> None:
         """Have all nodes stop. Called once."""
 
-    def close(self) -> int:
-        """Wait until no node is left, and return the exit status that the nodes gave; -1: none."""
+    def close(self) -> Stop | None:
+        """Wait until no node is left, and return how the program has ended; None: as it was stopped."""
 
 
 class Running:
     """A launched program. As a context manager it stops the program at the end of the block."""
 
-    def __init__(self, hosts: Mapping[str, str], ledger: Ledger) -> None:
-        """hosts: the name of each node's host, by label"""
-        self._hosts, self._ledger = hosts, ledger
+    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
+        """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
+        self._hosts, self._ledger, self._decides = hosts, ledger, decides
         self._changed = threading.Condition()
         self._results: dict[str, object] = {}
         self._failures: dict[str, BaseException] = {}
@@ -90,8 +90,30 @@ class Running:
                     self._ledger.states[label] = state
                     stop = None
             self._changed.notify_all()
-        if stop is not None:
+        if stop is not None and self._decides:
             self._carry_out(stop)
+
+    def note_attempt(self, label: str, attempt: int) -> None:
+        """Note that a node was started again. attempt: 2 for the second start"""
+        with self._changed:
+            self._attempts[label] = attempt
+
+    def note_stop(self, stop: Stop) -> None:
+        """Note that a node has ended the program."""
+        with self._changed:
+            self._ledger.stop(stop)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Note that nothing of the program is left."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    @property
+    def first_stop(self) -> Stop | None:
+        """The first reason for the end of the program, as far as it is seen from here."""
+        return self._ledger.stopped
 
     def keep_result(self, label: str, value: object) -> None:
         """Keep the value of a node."""
@@ -126,7 +148,7 @@ class Running:
         """
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not self._ledger.is_ready and self._ledger.stopped is None:
+            while not (self._ledger.is_ready or self._ledger.stopped is not None or self._stopping):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
@@ -138,6 +160,9 @@ class Running:
             if result.label in result.failures:
                 raise result.failures[result.label]
             raise MeshError(f"{result.label}: {result.why}")
+        if self._stopping and late:
+            result = self.wait()
+            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}")
         if stop is None and late:
             self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))
             self.wait()
@@ -170,10 +195,9 @@ class Running:
         with self._closing:
             if self._end is None:
                 assert self._places is not None
-                code = self._places.close()
-                stop = self._ledger.stopped or Stop(reason="stop")
+                stop = self._places.close() or self._ledger.stopped or Stop(reason="stop")
                 self._end = ProgramResult(
-                    exit_code=code if code >= 0 else stop.code,
+                    exit_code=stop.code,
                     reason=stop.reason,
                     why=stop.why,
                     label=stop.label,

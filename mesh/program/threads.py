@@ -60,7 +60,7 @@ class Threads:
         for node in self._nodes.values():
             node.context.set_stopped(stop.reason)
 
-    def close(self) -> int:
+    def close(self) -> None:
         """Wait for all threads. Raises MeshError for nodes that do not stop."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for node in self._nodes.values():
@@ -74,7 +74,6 @@ class Threads:
         if late:
             hint = "a run() ends by itself once wait_for_stop() returns; threads cannot be killed"
             raise MeshError(f"{', '.join(late)}: still running {STOP_TIMEOUT_S:g} s after the stop", hint=hint)
-        return -1
 
 
 class _StopFrom:

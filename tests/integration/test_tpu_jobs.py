@@ -144,7 +144,7 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
 
 
 def test_preempted_in_prerun(desk: Desk, tpus: Emulator) -> None:
-    desk.home.files(mesh__yaml="prerun:\n  - '[ $MESH_ATTEMPT != 1 ] || sleep 300'\n")
+    desk.home.files(mesh__yaml="prerun:\n  - '[ $MESH_PREEMPTIONS != 0 ] || sleep 300'\n")
     job = desk.submit(job_file("echo $MESH_ATTEMPT"))
     desk.until(job, "preparing", within=WITHIN_S)
     tpus.control("preempt", **place_of(tpus, "READY"), how="TERMINATED")

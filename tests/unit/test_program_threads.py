@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy
 import pytest
 
+import mesh.program
 from mesh.core.errors import UsageError
 from mesh.program import (
     CallTimeout,
@@ -36,6 +41,7 @@ from mesh.program import (
     wait_for_stop,
 )
 from tests.conftest import PATIENCE
+from tests.pythons import pythons
 
 
 @pytest.fixture(autouse=True)
@@ -429,3 +435,26 @@ def eventually(condition: Callable[[], object]) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def test_importing_the_names_of_nodes_is_cheap_and_needs_the_standard_library_only() -> None:
+    script = "import sys; from mesh.program import stop, here, Handle; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded.isdisjoint({"msgspec", "sqlalchemy", "paramiko", "yaml", "numpy", "fabric"})
+    assert "mesh.config" not in done.stdout
+
+
+def test_a_host_without_the_launching_half_can_import_the_names(tmp_path: Path) -> None:
+    shipped = tmp_path / "mesh"
+    (shipped / "program").mkdir(parents=True)
+    (shipped / "__init__.py").touch()
+    source = Path(mesh.program.__file__).parent
+    shutil.copy(source / "__init__.py", shipped / "program")
+    shutil.copytree(source / "runtime", shipped / "program/runtime")
+    script = "from mesh.program import Program, has, stop; Program('x')"
+    for python in pythons().values():
+        done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stderr.endswith(
+            "launched from your machine, not from a node; put the launch under `if __name__ == '__main__':`\n"
+        ), done.stderr

@@ -10,6 +10,7 @@ import io
 import mmap
 import pickle
 import sys
+from collections import ChainMap
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from mesh.program.runtime.errors import CannotTravel, Opaque
@@ -68,10 +69,13 @@ def _by_value(value: object, keep: "Callable[[pickle.PickleBuffer], bool]", by_n
         hint = "classes and functions without a file need `pip install cloudpickle`"
         raise CannotTravel(f"{type(value).__name__} cannot be sent: {by_name}; {hint}") from by_name
     try:
-        made: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=keep)
+        body = io.BytesIO()
+        pickler = cloudpickle.Pickler(body, protocol=5, buffer_callback=keep)
+        pickler.dispatch_table = ChainMap({Opaque: _restored}, pickler.dispatch_table)
+        pickler.dump(value)
     except Exception as error:
         raise CannotTravel(f"{type(value).__name__} cannot be sent: {error}") from error
-    return made
+    return body.getvalue()
 
 
 def loads(body: "bytes | bytearray | memoryview | mmap.mmap", buffers: Sequence[object] = ()) -> object:

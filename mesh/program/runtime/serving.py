@@ -19,6 +19,7 @@ from mesh.program.runtime.here import CURRENT, Context
 from mesh.program.runtime.links import Link
 
 NOT_SERVED = ("run",)
+STOP_CALL = "__mesh_stop__"
 GREETING_BYTES_LIMIT = 65536
 TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it must begin
 Key = Tuple["Session", int]
@@ -215,6 +216,8 @@ class Server:
 
     def _method(self, name: str) -> "Callable[..., object]":
         """Return a public method. Raises NotServed with the nearest name."""
+        if name == STOP_CALL:  # of the client, which has no other way to the agents
+            return self.context.stop_program
         served = self._served
         if name == "__call__" and callable(served):
             return served
