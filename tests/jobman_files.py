@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from msgspec import json, to_builtins
@@ -58,9 +59,17 @@ def plan(path: Path, directory: Path) -> str:
     except UsageError as error:
         return f"{error}\n{error.hint}\n".replace(f"{directory}/", "")
     spec = to_builtins(found.spec, enc_hook=str)
-    facts = {key: value for key, value in spec.items() if value and key not in ("file", "config")}
+    facts = {key: value for key, value in spec.items() if key not in ("file", "config")}
     facts |= {"notices": found.notices, "files": found.files, "jobman": to_builtins(found.jobman)}
+    facts["jobman"].pop("notices")
+    facts = with_values(facts)
     return json.format(json.encode(facts, order="sorted"), indent=1).decode() + "\n"
+
+
+def with_values(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts without those that are empty, so that a new key of mesh changes no plan."""
+    found = {key: with_values(value) if isinstance(value, dict) else value for key, value in facts.items()}
+    return {key: value for key, value in found.items() if value}
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, WorkspaceSpec
 from mesh.core.paths import cache_directory, jobs_directory
+from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.reading import FINAL
 from mesh.jobs.tasking import matches
@@ -135,7 +136,7 @@ def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
     spec = replace(spec, user=spec.user or user_name())
     machines = spec.machines
     if machines.tpu is not None:
-        made = machines_of(in_zone(machines.tpu, os.environ))
+        made = machines_of(in_zone(with_login_of(machines.tpu, machines), os.environ))
         return replace(spec, machines=replace(made, login=machines.login, login_key=machines.login_key)), None
     cluster = with_login(_cluster(found, wanted.clusters_file), machines)
     machines = replace(
@@ -145,6 +146,16 @@ def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
     )
     _check_count(machines, spec, found)
     return replace(spec, machines=machines), cluster
+
+
+def with_login_of(tpu: TpuSpec, machines: MachinesSpec) -> TpuSpec:
+    """Return a request whose machines have the login of JOBMAN's keys, where it names none by keys of its own."""
+    key = os.path.expanduser(machines.login_key)
+    return replace(
+        tpu,
+        user=tpu.user or machines.login,
+        identity_file=tpu.identity_file or (key if os.path.isfile(key) else ""),  # else the usual keys are tried
+    )
 
 
 def _of_project(spec: JobSpec, project: Project) -> JobSpec:
