@@ -186,6 +186,8 @@ def test_changes_by_hand(queue: Queue) -> None:
     assert mesh("job", "queue", "tasks.yaml", "--reset", "y").out == b"task y: pending\n"
     assert mesh("job", "queue", "tasks.yaml", "--reset-all").out.count(b"pending") == 4
     assert mesh("job", "queue", "tasks.yaml", "--cleanup").out == b"nothing to do\n"
+    assert mesh("jobman", "queue", "tasks.yaml").out == mesh("job", "queue", "tasks.yaml").out != b""
+    assert mesh("jobman", "requeue", "000001").status == 2  # it has ended, and has no task
     for wrong in (["--reset", "w"], ["--task", "w"], ["--reset-pattern", "w*"], ["--reset-all", "--reset-failed"]):
         assert mesh("job", "queue", "tasks.yaml", *wrong).status == 2
     assert (queue.desk.place / "tasks/hide/y").is_dir()
