@@ -24,7 +24,7 @@ from mesh.api.submitting import plan_lines as plan_lines
 from mesh.api.submitting import ready_to_submit
 from mesh.app.owner import user_name
 from mesh.core.errors import UsageError
-from mesh.core.job import PRIORITY_LIMIT
+from mesh.core.job import PRIORITY_LIMIT, JobSpec
 from mesh.core.outcome import EXIT_BUSY, EXIT_TIMEOUT
 from mesh.jobs.events import AnyEvent, FromPeople, HoldChanged, PriorityChanged, RestartAsked, Wished
 from mesh.jobs.reading import FINAL, Selection
@@ -81,8 +81,13 @@ def submit(
 def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
     ready = ready_to_submit(wanted)
-    rows, serving = JobStore().submit(ready.specs)
-    return Submitted(rows, serving, ready.notices)
+    return submit_specs(ready.specs, ready.notices)
+
+
+def submit_specs(specs: Sequence[JobSpec], notices: Sequence[str]) -> Submitted:
+    """Submit jobs that are complete. Raises MeshError."""
+    rows, serving = JobStore().submit(specs)
+    return Submitted(rows, serving, notices)
 
 
 # ---- look

@@ -79,10 +79,10 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     project = project_here()
     notices = about_made_machines(spec, project)
     if spec.workspace.keep is Keep.SNAPSHOT:
-        workspace, variables, more = _snapshot(project)
+        workspace, variables, more = snapshot_of(project)
         notices = (*notices, *more)
         spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
-    spec = replace(spec, config=_config(spec))
+    spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
         return Ready(specs=tuple(members), notices=notices)
@@ -170,7 +170,7 @@ def _key(cluster: Cluster, host: Host) -> str:
     return f"{user}@{host.address}:{host.port or SSH_PORT}"
 
 
-def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+def snapshot_of(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
     """Copy the workspace; return it, the variables of its git commit, and notices. Raises MeshError."""
     from mesh.workspace.git import asked_git
     from mesh.workspace.snapshot import take
@@ -184,6 +184,11 @@ def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple
     if project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True):
         notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
+
+
+def completed(spec: JobSpec) -> JobSpec:
+    """Return a job with its text for people."""
+    return replace(spec, config=_config(spec))
 
 
 def _config(spec: JobSpec) -> str:

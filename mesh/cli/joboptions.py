@@ -58,7 +58,7 @@ QUEUE = text("queue", SUBMIT, SHARING, "NAME", "the queue it waits in")
 PRIORITY: Option[int | None] = Option(
     "priority", ("job submit", "job prioritize"), SHARING, "N", "-100 to 100; the greatest is next", read_priority, None
 )
-ATTACH = switch("attach", SUBMIT, OUTPUT, "show its output until it has ended, with its status")
+ATTACH = switch("attach", (*SUBMIT, "multihost-job"), OUTPUT, "show its output until it has ended, with its status")
 DRY_SUBMIT = switch("dry-run", SUBMIT, OTHER, "print what would be submitted, and submit nothing")
 
 EVERY = switch("all", LIST, WHICH_JOB, "also those that ended more than a day ago")

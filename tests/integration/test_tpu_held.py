@@ -14,7 +14,7 @@ from mesh.hosts.tpu import google
 from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.machines import Intent, labels_of
 from tests.desk import Desk
-from tests.integration.test_tpu_jobs import desk, running, tpus  # noqa: F401 - fixtures
+from tests.integration.test_tpu_jobs import desk, running, tpus, user  # noqa: F401 - fixtures
 from tests.lab import eventually
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
 
