@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from mesh.config.project import Project
-from mesh.core.chips import chips_of_request
 from mesh.core.job import JobSpec
 from mesh.core.module import Gcsfuse
 from mesh.core.tpu import Provision, TpuSpec
@@ -36,7 +35,7 @@ def about_made_machines(spec: JobSpec, project: Project) -> tuple[str, ...]:
 def tpu_lines(tpu: TpuSpec) -> Iterator[str]:
     """Yield what would be asked for, a fact a line."""
     slices = f"{tpu.slices} slices of " if tpu.slices > 1 else ""
-    yield f"machines   {slices}{tpu.accelerator}, {tpu.runtime}, {chips_of_request(tpu)} chips"
+    yield f"machines   {slices}{tpu.accelerator}, {tpu.runtime}, {tpu.chips} chips"
     yield f"zones      {', '.join(tpu.zones)} of project {tpu.project}"
     waits = f", given up after {tpu.valid_for:g} s in the queue" if tpu.valid_for else ""
     way = "a request that waits in Google's queue" if tpu.provision is Provision.QUEUED_RESOURCES else "a tpu-vm"

@@ -24,7 +24,7 @@ from mesh.core.errors import UsageError
 WHICH_JOB = "Which job"
 CHANGES = ("job stop", "job resume", "job restart", "job hold", "job release", "job prioritize", "job delete")
 NAMES_JOBS = (*CHANGES, "job wait")  # commands that take several
-NAMES_JOB = (*NAMES_JOBS, "job show", "job logs", "job attach", "job list")
+NAMES_JOB = (*NAMES_JOBS, "job show", "job logs", "job attach", "job list", "job cost")
 WITH_COLOR = ("job list", "job show", "job logs", "job attach")
 SUBMIT, LIST = ("job submit",), ("job list",)
 SERVE_ACTIONS = ("status", "stop", "install", "uninstall", "log")
@@ -86,6 +86,25 @@ JSON_JOBS = switch(
     "print one JSON object for each",
 )
 JSON_OUTPUT = switch("json", ("job attach", "job logs"), OUTPUT, "print events as JSON lines")
+ALL_MACHINES = switch("all", ("job machines", "job audit"), WHICH_JOB, "also those given back; audit: also nobody's")
+DRY_GC = switch("dry-run", ("job gc",), OTHER, "print what would be deleted, and delete nothing")
+GC_YES: Option[Sequence[str]] = Option(
+    "yes",
+    ("job gc",),
+    OTHER,
+    "NAME",
+    "also a machine that is unknown to the store; repeatable",
+    as_words,
+    (),
+    joined=add,
+)
+COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+JSON_MACHINES = switch(
+    "json",
+    ("job machines", "job audit", "job gc", "job quota", "job cost"),
+    OUTPUT,
+    "print one JSON object for each",
+)
 LINES = Option("lines", ("serve",), OTHER, "N", "log: the last N lines (default: 50)", read_number, None)
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

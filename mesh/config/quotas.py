@@ -7,12 +7,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mesh.config import yamlfile
-from mesh.core.chips import quota_pool
 from mesh.core.tpu import Pricing
 
 FILE = "quotas.yaml"
 EXPECTED = "KIND/ZONE/PRICING, as v6e/us-east1-d/spot"
 _POOL = re.compile(r"([a-z][a-z0-9]*)/([a-z]+-[a-z]+[0-9]+-[a-z])/([a-z-]+)")
+
+
+def quota_pool(kind: str, zone: str, pricing: str) -> str:
+    """Return the name of a quota.
+
+    >>> quota_pool("v6e", "us-east1-d", "spot")
+    'v6e/us-east1-d/spot'
+    """
+    return f"{kind}/{zone}/{pricing}"
 
 
 class Limits(Mapping[str, float]):

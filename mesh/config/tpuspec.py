@@ -11,11 +11,11 @@ from typing import TypeVar
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config.interpolation import as_node
+from mesh.config.quotas import quota_pool
 from mesh.config.section import Section
-from mesh.config.tpu import SHAPES
+from mesh.config.tpu import INTERNAL_IP, SHAPES
 from mesh.config.tpuflags import Value, read_flags
 from mesh.config.yamlfile import Problems, scalar
-from mesh.core.chips import chips_of_request, pool_of_request
 from mesh.core.job import MachinesSpec
 from mesh.core.tpu import MAKE_FOR_S, Pricing, Provision, TpuSpec
 
@@ -27,6 +27,7 @@ OF_JOBMAN = (
 OURS = (
     *("runtime", "provision", "zones", "slices", "reservation", "labels", "network", "subnetwork", "external_ips"),
     *("service_account", "scopes", "data_disks", "autocheckpoint", "description", "valid_for", "make_for", "keep"),
+    *("user", "identity_file", "internal_ip", "iap"),
 )
 WRITTEN = ("num_workers", "ips")  # by JOBMAN, into the copy of a job's file; machines are asked of the API
 KEYS = (*OF_JOBMAN, *OURS, *WRITTEN)
@@ -44,8 +45,12 @@ V = TypeVar("V")
 
 
 def machines_of(tpu: TpuSpec) -> MachinesSpec:
-    """Return the machines of a job that are made, with the quota that they use."""
-    return MachinesSpec(maker=MAKER, pool=pool_of_request(tpu), units=chips_of_request(tpu), tpu=tpu)
+    """Return the machines of a job that are made, with the quota that they use.
+
+    The quota of a request with several zones counts for all of them together.
+    """
+    pool = quota_pool(tpu.kind, "+".join(tpu.zones), tpu.pricing.value)
+    return MachinesSpec(maker=MAKER, pool=pool, units=tpu.chips, tpu=tpu)
 
 
 def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...] = ()) -> TpuSpec:
@@ -82,6 +87,10 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         data_disks=_matching(keys, "data_disks", DISK, "names of disks, each with :read-only behind it where it is"),
         autocheckpoint=keys.flag("autocheckpoint"),
         description=keys.text("description"),
+        user=keys.text("user", "a user name"),
+        identity_file=_identity_file(keys),
+        internal_ip=_internal_ip(keys),
+        iap=keys.flag("iap"),
         valid_for=_valid_for(keys, provision),
         make_for=keys.seconds("make_for", MAKE_FOR_S) or MAKE_FOR_S,
         keep=keys.seconds("keep", 0.0),
@@ -250,6 +259,21 @@ def _startup_script(keys: Section, metadata: Mapping[str, str]) -> str:
                 return ""
     keys.add("startup_script", f"there is no file {written}; a text begins with {SCRIPT_START}, or has several lines")
     return ""
+
+
+def _identity_file(keys: Section) -> str:
+    written = keys.text("identity_file", "the path of a private key")
+    path = Path(written).expanduser()
+    if written and not path.is_file():
+        keys.add("identity_file", f"there is no file {path}")
+    return str(path.absolute()) if written else ""
+
+
+def _internal_ip(keys: Section) -> str:
+    found = keys.text("internal_ip", "auto, true or false", INTERNAL_IP[0]).lower()
+    if found not in INTERNAL_IP:
+        keys.unexpected("internal_ip", "auto, true or false")
+    return found
 
 
 def _valid_for(keys: Section, provision: Provision) -> float:

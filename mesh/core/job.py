@@ -143,6 +143,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     progress: str = ""  # a regular expression of output lines whose groups are shown; "": none
     notify: tuple[NotifySpec, ...] = ()
     array: ArraySpec | None = None
+    holds: str = ""  # the cluster whose machines `mesh up` has it make and hold, without a command; "": it has one
     checkpoint_dir: str = ""  # MESH_CHECKPOINT_DIR
     file: str = ""  # the text of the job file, as given
     config: str = ""  # the resolved file, for people

@@ -146,7 +146,7 @@ def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
 def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
-        return job
+        return _held_up(job, time)
     if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
         return job
     generation = job.generation
@@ -177,6 +177,17 @@ def settle(job: Job, time: float) -> Job:
 def _goes_on(job: Job) -> bool:
     """Return True if the next attempt starts on the machines that the last one had."""
     return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
+
+
+def _held_up(job: Job, time: float) -> Job:
+    """Return a job without a command as running once its machines are ready: it holds them until a person stops it."""
+    generation = job.generation
+    if not job.spec.holds or job.state is not State.PREPARING or generation is None:
+        return job
+    is_prepared = not job.spec.modules or job.prepared == generation.number
+    if generation.phase is not Phase.READY or not is_prepared:
+        return job
+    return move(job, State.RUNNING, time, f"holds {len(generation.hosts)} hosts")
 
 
 def to_fetch(job: Job, time: float) -> Attempt | None:

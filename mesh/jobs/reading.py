@@ -81,6 +81,23 @@ def read_job(file: Path, job: int) -> Job | None:
         return decode_job(found[0]) if found else None
 
 
+def read_jobs(file: Path) -> list[Job]:
+    """Return all jobs, by id, also deleted ones. Raises MeshError for a store that cannot be read."""
+    with _reading(file) as connection:
+        if connection is None:
+            return []
+        return [decode_job(text) for (text,) in connection.execute("SELECT body FROM jobs ORDER BY id")]
+
+
+def read_id(file: Path) -> str:
+    """Return the id of a store; "" where there is none yet. Raises MeshError for a store that cannot be read."""
+    with _reading(file) as connection:
+        if connection is None:
+            return ""
+        found = connection.execute("SELECT value FROM meta WHERE name = 'store'").fetchone()
+        return str(found[0]) if found else ""
+
+
 def read_events(file: Path, job: int, after: int = 0) -> list[AnyEvent]:
     """Return the events of a job, oldest first. after: only those behind so many. Raises MeshError."""
     with _reading(file) as connection:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from mesh.config.clusters import find_cluster, load_clusters
+from mesh.config.prices import read_prices
 from mesh.config.quotas import read_quotas
 from mesh.config.tpuflags import INSTEAD, WORDS, read_flags
+from mesh.config.tpusource import TpuMade
 from mesh.core.errors import UsageError
 from mesh.core.job import JobSpec, MachinesSpec
 from mesh.core.tpu import MAKE_FOR_S, Pricing, Provision, TpuSpec
+from tests.conftest import REPOSITORY
 from tests.unit.test_jobfile import problems, read
 
 LEAST = "accelerator: v6e-8, version: tpu-ubuntu2204-base, zone: us-east1-d"
@@ -215,3 +219,40 @@ def test_quotas(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_quotas(path)
     assert len(str(caught.value).splitlines()) == 3
+
+
+# ---- cluster.yaml, and the page
+
+
+def test_a_cluster_that_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "pod:\n  user: me\n  tpu: {accelerator: v4-8, version: x, slices: 2, pricing: reserved, zone: us-central2-b}\n"
+        "old:\n  tpu: {prefix: pod}\n"
+        "bad:\n  tpu: {accelerator: v4, slices: 0}\n  hosts: [a]\n"
+    )
+    file = load_clusters(path, required=True)
+    asked = TpuSpec(
+        accelerator="v4-8", runtime="x", zones=("us-central2-b",), slices=2, pricing=Pricing.RESERVED, user="me"
+    )
+    assert find_cluster("pod", file).source == TpuMade(spec=asked)
+    assert not isinstance(find_cluster("old", file).source, TpuMade)
+    assert [line.partition(": bad.")[2] for line in file.problems["bad"]] == [
+        "tpu: has hosts: beside it; the hosts of a TPU are asked of its API",
+        "tpu.accelerator: expected a type, as v6e-32 or v5litepod-16, found 'v4'",
+        "tpu.version: is missing",
+        "tpu.slices: expected a whole number from 1 to 256, found 0",
+    ]
+
+
+def test_the_files_of_the_page(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/machines.md").read_text()
+    job, cluster, prices, quotas = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    found = read(tmp_path, job).machines.tpu
+    assert found is not None
+    assert (found.zones, found.pricing) == (("us-east1-d", "us-east5-b"), Pricing.SPOT)
+    for name, text in {"cluster.yaml": cluster, "prices.yaml": prices, "quotas.yaml": quotas}.items():
+        (tmp_path / name).write_text(text)
+    assert isinstance(find_cluster("pod", load_clusters(tmp_path / "cluster.yaml", required=True)).source, TpuMade)
+    assert read_prices(tmp_path / "prices.yaml").of("v6e", "us-east1-d", "spot") == 0.01
+    assert read_quotas(tmp_path / "quotas.yaml")["v5e/us-west4-a/ondemand"] == 16
