@@ -105,6 +105,7 @@ def job_spec(name: str, schedule: Sequence[str], provision: Provision, slices: i
         provision=provision,
         pricing=Pricing.SPOT,
         slices=slices,
+        make_for=30.0,  # a request that is ACTIVE, and whose node vanished before it was seen, is given back then
     )
     machines = MachinesSpec(maker="tpu", pool="v4", units=tpu.chips, tpu=tpu)
     rules = RestartSpec(on=RestartOn.FAILURE, failures=2, backoff=(0.1, 0.4), again=(29,))
