@@ -99,6 +99,11 @@ GC_YES: Option[Sequence[str]] = Option(
     joined=add,
 )
 COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+SELFTEST = ("job selftest",)
+SELF_PROJECT = text("project", SELFTEST, HOSTS, "NAME", "the project (default: gcloud's)")
+SELF_ZONE = text("zone", SELFTEST, HOSTS, "NAME", "the zone (default: gcloud's)")
+SELF_ACCELERATOR = text("accelerator", SELFTEST, HOSTS, "TYPE", "the smallest there (default: v5litepod-1)")
+SELF_VERSION = text("runtime", SELFTEST, HOSTS, "NAME", "its software (default: v2-alpha-tpuv5-lite)")
 JSON_MACHINES = switch(
     "json",
     ("job machines", "job audit", "job gc", "job quota", "job cost"),
