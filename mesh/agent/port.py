@@ -71,6 +71,18 @@ class RanksPort(Port, Protocol):
         """Hold output for a journal, because the client is to leave. Raises OSError."""
 
 
+class NodesPort(Port, Protocol):
+    """The port of a program's nodes."""
+
+    @property
+    def stops_ranks(self) -> bool:
+        """True if ranks that end now may have been ended by mesh."""
+
+    @property
+    def is_detached(self) -> bool:
+        """True if the run goes on without its client."""
+
+
 class ControlPort(Port, Protocol):
     """The port of the control socket."""
 

@@ -26,7 +26,8 @@ def in_zone(tpu: TpuSpec, environ: Mapping[str, str]) -> TpuSpec:
 
 def about_made_machines(spec: JobSpec, project: Project) -> tuple[str, ...]:
     """Return a notice if all that a job leaves on its machines is deleted with them."""
-    mounts = any(isinstance(one, Gcsfuse) for _, one in project.modules.descriptions)
+    modules = spec.modules or project.modules.descriptions
+    mounts = any(isinstance(one, Gcsfuse) for _, one in modules)
     if spec.machines.tpu is None or spec.results or spec.checkpoint_dir or mounts:
         return ()
     return ("its machines are deleted at the end with all files on them: `results:` names those to keep",)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, knowing_secrets, make_spec
 from mesh.api.held import find_hosts
-from mesh.api.meant import clusters_meant
+from mesh.api.meant import clusters_meant, run_of_job
 from mesh.api.records import find_record
 from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
@@ -178,9 +178,12 @@ class FoundRun(Struct, frozen=True, kw_only=True):
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
     """Return the run that a name means, and where it is: as ``stop`` takes them. Raises UsageError.
 
-    A name that is a cluster means the run on its hosts.
+    A name that is a cluster means the run on its hosts, and a job means its newest run.
     """
-    if meant := clusters_meant(run, cluster, clusters_file):
+    own, its = run_of_job(run) if not cluster else ("", "")
+    if own:
+        run, cluster = own, its
+    elif meant := clusters_meant(run, cluster, clusters_file):
         run = _only_one("", [choose_cluster(run, options, clusters_file, purpose=Purpose.ASK)])
         if not find_record(run):  # all hosts of these clusters may have it, not only those that were named
             whole = [choose_cluster(name, options, clusters_file, purpose=Purpose.ASK) for name in meant]

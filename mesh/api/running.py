@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from mesh.core.module import NO_PREPARATION, Preparation
 from mesh.core.notify import Notification
 from mesh.core.run import AUTO, Kind, RunSpec
 from mesh.rundir.results import RunResult, run_result
+
+if TYPE_CHECKING:
+    from mesh.engine.relaying import Relay
 
 OnEvent = Callable[[Event], object]
 
@@ -66,6 +70,8 @@ class Beside(Struct, frozen=True, kw_only=True):
 
     notify: tuple[Notification, ...] = ()  # sent at the end
     preparation: Preparation = NO_PREPARATION  # of the hosts, by modules
+    payloads: Mapping[str, bytes] = {}
+    relayed: Callable[[Relay], object] = lambda relay: None  # called with the relay to the nodes, before the start
 
 
 def run_on(
@@ -90,7 +96,13 @@ def run_on(
     preparation = beside.preparation
     decider = vetted(spec, cluster, preparation) if check_first else numbered(spec, cluster, preparation)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, uses_kept=not check_first)
-    parts = replace(parts, notify=beside.notify, preparation=preparation)
+    parts = replace(
+        parts,
+        notify=beside.notify,
+        preparation=preparation,
+        payloads=beside.payloads,
+        relayed=beside.relayed,
+    )
     if listener is not None:
         parts = replace(parts, sinks=(listener,), started=listener.attach)
     outcome, placement, store = launch(parts)

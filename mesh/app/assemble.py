@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mesh.core.pull import Destination
     from mesh.engine.courier import Luggage
     from mesh.engine.launcher import Launcher
+    from mesh.engine.relaying import Relay
     from mesh.engine.run import Decider, Local
     from mesh.keeper.client import KeptBackend
     from mesh.remote.following import Place
@@ -71,6 +72,8 @@ class Parts(Struct, frozen=True, kw_only=True):
     notify: tuple[Notification, ...] = ()  # at the end of the run
     uses_kept: bool = False  # agents may wait on the hosts already, and wait there for the next command
     carrier: Carrier | None = None  # None: the one that the cluster names
+    payloads: Mapping[str, bytes] = {}
+    relayed: Callable[[Relay], object] = lambda relay: None  # called with the relay to the nodes, before the start
     # Called with a function that ends the run as a signal does (its number), from any thread.
     started: Callable[[Callable[[int], None]], object] = lambda interrupt: None
 
@@ -228,6 +231,8 @@ def _local(
         password=passwords.of,
         luggage=luggage,
         landing=parts.landing,
+        payloads=parts.payloads,
+        relayed=parts.relayed,
         choose=screen.choose,
         plan={name: secrets.json(value) for name, value in plan.items()},
         have=attaching.fetch if attaching else None,

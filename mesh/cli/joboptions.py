@@ -43,7 +43,7 @@ JOB = text("job", ("job show", "job logs", "job attach"), WHICH_JOB, "ID", "a nu
 
 SETTINGS: Option[Sequence[str]] = Option(
     "set",
-    SUBMIT,
+    ("job submit", "jobman create"),
     COMMAND,
     "KEY=VALUE",
     "wins over the file: command.timeout=2h; repeatable",
@@ -73,6 +73,9 @@ ATTEMPT: Option[int | None] = Option(
     "attempt", ("job logs",), WHICH_RUN, "N", "only this attempt (default: all)", read_number, None
 )
 TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most, then status 124", read_seconds, None)
+SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
+FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")
+UNDO_SETUP = switch("undo", ("job setup",), COMMAND, "undo what they have set up, the last one first")
 YES = switch("yes", ("job delete",), OTHER, "also stop jobs that have not ended")
 KEEP_JOBS = Option("keep", ("job prune",), OTHER, "N", "the newest N stay (default: 1000)", read_number, None)
 OLDER_JOBS = Option(
@@ -81,7 +84,7 @@ OLDER_JOBS = Option(
 DRY_PRUNE_JOBS = switch("dry-run", ("job prune",), OTHER, "print what would be removed, and stop")
 JSON_JOBS = switch(
     "json",
-    ("job submit", "job list", "job show", *NAMES_JOBS, "job prune", "serve"),
+    ("job submit", "job list", "job show", *NAMES_JOBS, "job prune", "job storage", "serve"),
     OUTPUT,
     "print one JSON object for each",
 )

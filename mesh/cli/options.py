@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import joboptions, otheroptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -100,7 +100,7 @@ SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit")
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit", "jobman create")
 READS_LOGS = ("logs", "job logs")
 WITH_RANKS = (*READS_LOGS, "signal", "stacks")
 
@@ -345,7 +345,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE]
+TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

@@ -76,6 +76,14 @@ class Rank(Struct, frozen=True):
     index: int = 0  # among the ranks of its group
 
 
+class NodeSockets(Struct, frozen=True):
+    """The sockets at which a node of a program listens, on its host."""
+
+    rank: int
+    unix: str  # path; "": there is none
+    ports: tuple[int, ...] = ()  # of TCP
+
+
 class Placement(Struct, frozen=True, kw_only=True, dict=True):
     """Which ranks of a run are where; the ranks of one host follow each other.
 
@@ -109,8 +117,12 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
         return self.table[rank].node
 
     def group(self, node: int) -> int:
-        """Return the index of the group that a host's ranks belong to."""
+        """Return the index of the group of a host's first rank."""
         return self.table[self._firsts[node]].group
+
+    def groups(self, node: int) -> list[int]:
+        """Return the indices of the groups that have ranks on a host, in the order of their first ranks there."""
+        return list(dict.fromkeys(self.table[rank].group for rank in self.ranks(node)))
 
     def label(self, rank: int) -> str:
         """Return the label of a rank's group; "" in a run without roles."""
@@ -154,11 +166,28 @@ def place_ranks(
     >>> [placement.role(rank) for rank in range(4)]
     ['learner/0', 'actor/0', 'actor/1', 'learner/1']
     """
+    shares = [((groups[node] if groups else 0, nprocs[node] if nprocs else 1),) for node in range(len(hosts))]
+    return place_groups(hosts, shares, labels=labels, slices=slices)
+
+
+def place_groups(
+    hosts: Sequence[Host],
+    shares: Sequence[Sequence[tuple[int, int]]],
+    *,
+    labels: Sequence[str] = ("",),
+    slices: Sequence[int] = (),
+) -> Placement:
+    """Number the ranks of a run whose groups may share hosts, host after host.
+
+    shares: of each host the index of each group there, and how many ranks of it; together at least 1
+    """
     table: list[Rank] = []
     sizes = [0] * len(labels)  # of the groups so far
-    for node in range(len(hosts)):
-        group = groups[node] if groups else 0
-        for local in range(nprocs[node] if nprocs else 1):
-            table.append(Rank(node, local, group, sizes[group]))
-            sizes[group] += 1
+    for node, share in enumerate(shares):
+        local = 0
+        for group, count in share:
+            for _ in range(count):
+                table.append(Rank(node, local, group, sizes[group]))
+                sizes[group] += 1
+                local += 1
     return Placement(hosts=tuple(hosts), table=tuple(table), slices=tuple(slices), labels=tuple(labels))

@@ -13,6 +13,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from mesh.core.cluster import NodeSockets
 from mesh.core.hoststacks import HostStacks
 from mesh.core.wants import Want
 
@@ -74,6 +75,7 @@ class Locked(HostEvent, frozen=True, kw_only=True):
     is_bare: bool = False  # the host has no files that a sync could use
     ports: tuple[int, ...] = ()  # TCP ports that the agent keeps for the ranks
     others: tuple[OtherRun, ...] = ()  # runs that the lock does not keep out
+    sockets: tuple[NodeSockets, ...] = ()  # of nodes of a program
 
 
 class Busy(HostEvent, frozen=True, kw_only=True):
@@ -154,7 +156,7 @@ class PrepareFailed(HostEvent, frozen=True, kw_only=True):
     """The host cannot take part; no rank will start on any host."""
 
     # A step of CONNECTING, or "lock", "home", "port", "sync", "interface", "devices", "module", "prerun", "command",
-    # "start" or "agent".
+    # "start", "ready" or "agent".
     step: str
     message: str
     hint: str = ""
@@ -344,7 +346,8 @@ class EndOrdered(HostEvent, frozen=True, kw_only=True):
     cause: str  # a value of outcome.Cause
     signal: int  # that the ranks got
     lost: int = -1  # the host whose loss ended the run; -1: another cause
-    reason: str = ""  # why that host was lost
+    reason: str = ""  # why that host was lost, or why a node has ended its program
+    code: int = 0  # exit status of a program that a node has ended
 
 
 class Chosen(Event, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ class Cause(Enum):
     SIGNAL = "signal"  # the user or the system asked us to end
     OUTPUT_CLOSED = "output-closed"
     DETACHED = "detached"  # the run goes on without the client
+    PROGRAM = "program"  # a node has ended its program, with an exit status
 
 
 EXIT_BUSY = 75  # sysexits.h: EX_TEMPFAIL

@@ -12,13 +12,16 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
-from mesh.core.cluster import Host, Placement, place_ranks
+from mesh.core.cluster import Host, Placement, place_groups
 from mesh.core.naming import NAME
 
 RANKS_PER_HOST_MAX = 1024
 # Specs are read from files and hosts as well: these limits hold there.
 Seconds = Annotated[float, Meta(ge=0.0, le=1e18)]
 Bytes = Annotated[int, Meta(ge=0)]
+Restarts = Annotated[int, Meta(ge=0, le=1_000_000)]
+Sockets = Annotated[int, Meta(ge=0, le=16)]
+Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,128}\Z")]
 Label = Annotated[str, Meta(pattern=r"\A([A-Za-z_][A-Za-z0-9_.-]*)?\Z")]
 Name = Annotated[str, Meta(pattern=rf"\A({NAME.pattern})?\Z")]
 
@@ -26,6 +29,7 @@ DEFAULT_GRACE = 10.0
 DEFAULT_DRAIN = 2.0
 DEFAULT_HOST_GRACE = 60.0
 DEFAULT_LEASE = 60.0
+DEFAULT_READY_TIMEOUT = 300.0
 HANG_WATCH_ON_A_TERMINAL_S = 300.0
 DEFAULT_SPOOL = 10_000_000_000
 DEFAULT_LOGS = 10_000_000_000
@@ -116,6 +120,22 @@ class Group(Struct, frozen=True, kw_only=True):
         1  # processes on each host, at least 1; AUTO until its GPUs have been counted
     )
     hosts: tuple[str, ...] = ()  # their names; (): all hosts of the cluster
+    counts: tuple[Annotated[int, Meta(ge=1, le=RANKS_PER_HOST_MAX)], ...] = ()  # ranks on each of hosts; (): nproc
+    # The fields below are those of nodes of a program; a group that has any of them is a group of nodes.
+    sockets: Sockets = 0  # that its ranks listen at: one at which other nodes call, and further ones by TCP
+    payloads: tuple[Hash, ...] = ()  # of the bytes that each rank finds in a file, by its index in the group; (): none
+    devices: tuple[str, ...] = ()  # GPUs of each rank, as "0,1", by its index in the group; (): none is named
+    ready: bool = False  # each rank reports that it is ready
+    may_fail: bool = False  # a rank that fails ends nothing
+    restarts: Restarts = 0  # of each rank that fails; one more failure counts
+    ends_run: bool = False  # a rank that exits 0 ends the run with status 0
+    serves: bool = False  # ranks are stopped, with status 0, once all ranks of other groups have ended
+
+    @property
+    def is_node(self) -> bool:
+        """True if the ranks are nodes of a program."""
+        flags = self.ready or self.may_fail or self.ends_run or self.serves
+        return bool(self.sockets or self.payloads or self.restarts or flags)
 
     @property
     def told(self) -> str:
@@ -138,7 +158,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     run: str  # the run's id, unique for this user
     project: str  # the name of the directory on the hosts: the project's name and a hash of who and where
     workspace: Path  # the local directory that every host gets a copy of
-    groups: tuple[Group, ...] = (Group(),)  # at least one; no host is in two of them
+    groups: tuple[Group, ...] = (Group(),)  # at least one; only those of a program share hosts
     rules: Rules = Rules()
     kind: Kind = Kind.RUN
     commands: tuple[SetupCommand, ...] = ()  # of a setup, in order
@@ -172,6 +192,12 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     env_files: tuple[Path, ...] = ()  # full paths of files with variables, whose values are masked too
     name: Name = ""  # that the user has given it
     tags: tuple[Name, ...] = ()  # by which the user finds it among others
+    ready_timeout: Seconds = DEFAULT_READY_TIMEOUT  # for all nodes of a program to be ready; 0: none
+
+    @property
+    def is_program(self) -> bool:
+        """True if ranks are nodes of a program."""
+        return any(group.is_node for group in self.groups)
 
     @property
     def is_exec(self) -> bool:
@@ -212,12 +238,17 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
         slices: as in Cluster
         """
-        of_host = {name: number for number, group in enumerate(self.groups) for name in group.hosts}
-        groups = [of_host.get(host.name, 0) for host in hosts]
-        is_alone = self.launcher is not Launch.NONE
-        nprocs = [1 if is_alone else max(1, self.groups[number].nproc) for number in groups]
+        shares: dict[str, list[tuple[int, int]]] = {}
+        for number, group in enumerate(self.groups):
+            counts = group.counts or (self._on_each_host(group),) * len(group.hosts)
+            for name, count in zip(group.hosts, counts, strict=True):
+                shares.setdefault(name, []).append((number, count))
+        others = [(0, self._on_each_host(self.groups[0]))]
         labels = [group.label for group in self.groups]
-        return place_ranks(hosts, nprocs, groups=groups, labels=labels, slices=slices)
+        return place_groups(hosts, [shares.get(host.name, others) for host in hosts], labels=labels, slices=slices)
+
+    def _on_each_host(self, group: Group) -> int:
+        return 1 if self.launcher is not Launch.NONE else max(1, group.nproc)
 
     def to_json(self) -> dict[str, object]:
         """Return the spec as JSON has it, without the values of variables, which may be secrets."""

@@ -44,6 +44,7 @@ class Attachment(Supervisor):
         """can_ask: a user can answer what Ctrl-C shall do."""
         super().__init__(spec, placement)
         self._ranks = self._state.ranks
+        self._program.is_active = False
         self._can_ask, self._is_asking = can_ask, False
         self._leaves: tuple[Cause, int] | None = None  # cause and exit status
         self._unreached: set[int] = set()  # hosts in an unknown state
@@ -106,8 +107,11 @@ class Attachment(Supervisor):
             return replace(self._left(ended, cause, code), signal=self._ending.signal)
         why = min(self._ends, key=lambda end: end.time, default=None)
         first = min(self._ranks.suspects.values(), key=lambda suspect: suspect.time, default=None)
-        if why and why.cause in (Cause.TIMEOUT.value, Cause.SIGNAL.value) and (not first or why.time <= first.time):
-            self._state.cause, self._ending.signal = Cause(why.cause), why.signal
+        ends = (Cause.TIMEOUT.value, Cause.SIGNAL.value, Cause.PROGRAM.value)
+        if why and why.cause in ends and (not first or why.time <= first.time):
+            self._state.cause, self._ending.signal, self._ending.code = Cause(why.cause), why.signal, why.code
+            if why.cause == Cause.PROGRAM.value:
+                self._ending.signal = 0
         last = max((exited.time for exited in self._ranks.exits.values()), default=ended)
         return replace(super().outcome(last), goes_on=bool(self._unreached))
 
@@ -135,7 +139,9 @@ class Attachment(Supervisor):
         first = min(self._ends, key=lambda end: end.time)
         if first.cause == Cause.RANK.value:
             return []  # the end of the rank itself does that
-        self._ending.signal = self._ending.signal or first.signal
+        self._ending.code = first.code
+        if first.cause != Cause.PROGRAM.value:
+            self._ending.signal = self._ending.signal or first.signal
         return self._with_reason(self._ending.end(Cause(first.cause)))
 
     def _end_ordered(self, event: EndOrdered) -> list[Order]:
@@ -213,5 +219,6 @@ class Attachment(Supervisor):
             signal=self._ending.signal or signal.SIGTERM,
             lost=lost.node if lost else -1,
             reason=lost.reason if lost else "",
+            code=self._ending.code,
         )
         return [replace(order, why=why) if isinstance(order, Signal) else order for order in orders]

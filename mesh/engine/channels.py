@@ -10,10 +10,12 @@ from functools import partial
 from mesh.core.errors import HostUnreachable
 from mesh.core.events import AsksPassword, Cleared, Ended, PrepareFailed, Stopped, WantsPassword
 from mesh.core.interfaces import Channel
+from mesh.core.nodes import ProgramStopped
 from mesh.core.text import one_line
 from mesh.engine.courier import NEAR_S
 from mesh.engine.inbox import Inbox
 from mesh.engine.receiver import Receiver
+from mesh.engine.relaying import Relay
 from mesh.engine.requests import begin_request, early_finds, library_of, prepare_request
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
@@ -35,14 +37,17 @@ class Channels:
         self._run, self._inbox, self._threads, self._over, self._taken = run, inbox, threads, over, taken
         self._argv = start_command(run.cluster.python)
         self.sessions: dict[int, Session] = {}  # by node; a host that cannot be reached has none
+        self.relay = Relay(run.placement, self.sessions, threads.start)
 
     def open(self) -> None:
         """Begin to open a channel to every host."""
+        self._run.local.relayed(self.relay)
         self._run.backend.listen(self._inbox.post)
         self._threads.start("mesh-connect", self._connect)
 
     def close(self) -> None:
         """Leave every agent and close every channel."""
+        self.relay.close()
         # In a thread, as a dead connection may block a sender: where an agent has not left yet.
         self._threads.start("mesh-bye", self._leave).join(LEAVE_LIMIT_S)
         for session in list(self.sessions.values()):
@@ -96,6 +101,7 @@ class Channels:
                 reopen=lambda: self._reopen(node, session),
                 is_dead=run.local.is_dead,
                 receive=lambda data: receiver.take(data) if receiver else (),
+                relay=self.relay.take,
                 explain=partial(run.backend.explain, node),
                 why=lambda: "" if self._over.is_set() else run.backend.why(node),
             ),
@@ -119,7 +125,7 @@ class Channels:
             session.begin(begin)
         try:
             for event in session.events():
-                if isinstance(event, Ended | Cleared | Stopped):
+                if isinstance(event, Ended | Cleared | Stopped | ProgramStopped):
                     self._inbox.post_urgent(event)
                 else:
                     self._inbox.post(event, session, session.place)

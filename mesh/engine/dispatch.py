@@ -10,10 +10,11 @@ from mesh.engine import orders
 from mesh.engine.courier import Courier
 from mesh.engine.credentials import make_credentials
 from mesh.engine.environment import Rendezvous, host_environment, ports_wanted, rank_environment
+from mesh.engine.programs import address_book, payloads_of
 from mesh.engine.requests import library_of, prepare_request
 from mesh.engine.run import Run
 from mesh.engine.threads import Threads
-from mesh.engine.wrapping import host_command
+from mesh.engine.wrapping import host_command, rank_command
 from mesh.protocol.requests import Finds, RankStart
 from mesh.remote.session import Session
 
@@ -72,7 +73,7 @@ class Dispatcher:
             case orders.Apply(node=node, steps=steps, undo=undo):
                 session.apply(self._finds(node), steps, undo=undo, force=spec.force)
             case orders.Prepare(node=node):
-                session.prepare(prepare_request(self._run, node, self._finds(node)), library_of(self._run))
+                self._prepare(node, session)
             case orders.Start(node=node) if spec.commands:
                 session.setup(self._run.placement.ranks(node)[0], spec.commands, spec.force)
             case orders.Start(node=node):
@@ -87,6 +88,8 @@ class Dispatcher:
                 self._introduce(session, port)
             case orders.Signal(number=number, grace=grace, why=why):
                 session.signal(number, grace, why)
+            case orders.Change(states=states):
+                session.change(states)
             case orders.Kill():
                 session.kill()
             case orders.Finish(number=number, grace=grace):
@@ -98,20 +101,44 @@ class Dispatcher:
         for rank in self._run.placement.ranks(node):
             env = rank_environment(spec, self._run.placement, rank)
             stdin = spec.rules.stdin == "all" or (spec.rules.stdin == "rank0" and rank == 0)
-            ranks.append(RankStart(rank=rank, env=env, stdin=stdin))
+            argv = rank_command(spec, self._run.placement, rank)
+            ranks.append(RankStart(rank=rank, env=env, stdin=stdin, argv=argv))
         return ranks
+
+    def _prepare(self, node: int, session: Session) -> None:
+        """Have a host prepare itself; the files of its nodes come before, in a thread, as they may be large."""
+        run = self._run
+        request, library = prepare_request(run, node, self._finds(node)), library_of(run)
+        if not run.spec.is_program:
+            session.prepare(request, library)
+            return
+        credentials, book = self._secret(), address_book(run, self._facts.locked, self._facts.address_of)
+        payloads = payloads_of(run, node)
+
+        def bring() -> None:
+            session.bring_program(book, credentials, payloads)
+            session.prepare(request, library)
+
+        self._threads.start(f"mesh-program-{node}", bring)
+
+    def _secret(self) -> str:
+        """Return the key by which agents and nodes of this run recognise each other."""
+        self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)
+        return self._credentials
 
     def _start(self, node: int, session: Session) -> None:
         spec, facts = self._run.spec, self._facts
         env = {**self._environment(node), **facts.interfaces[node]}
         ranks = self.ranks(node)
         names = sorted(set(env).union(*(rank.env for rank in ranks)))
-        command = self._run.preparation.wrapped(host_command(spec, self._run.placement, node, env), names, spec.run)
+        wrapped = self._run.preparation.wrapped
+        command = wrapped(host_command(spec, self._run.placement, node, env), names, spec.run)
+        ranks = [rank.replaced(argv=list(wrapped(rank.argv, names, spec.run))) if rank.argv else rank for rank in ranks]
         finds = self._finds(node) if facts.connected[node].is_preparing else None
         session.start(command, ranks, finds=finds, detach=spec.detach)
 
     def _introduce(self, session: Session, port: int) -> None:
-        self._credentials = self._credentials or make_credentials(OLDEST_RUN_DAYS)
+        self._secret()
         place = (self._facts.address_of(0), port) if port else ()
         session.introduce(self._run.spec.rules.host_grace, self._credentials, *place)
 

@@ -40,18 +40,32 @@ def host_environment(spec: RunSpec, placement: Placement, rendezvous: Rendezvous
         "PYTHONUNBUFFERED": "1",
         **_slice_environment(placement, rendezvous, node),
         **_label_environment(placement, node),
-        **spec.groups[placement.group(node)].env,
-        **rank_environment(spec, placement, placement.ranks(node)[0]),
+        **(spec.groups[placement.group(node)].env if not _is_shared(placement, node) else {}),
+        **_own_environment(spec, placement, placement.ranks(node)[0]),
     }
 
 
 def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str, str]:
     """Return the variables in which the ranks of one host differ, less what the user has set."""
     place = placement.table[rank]
-    local, env = place.local, spec.groups[place.group].env
+    of_group = spec.groups[place.group].env if _is_shared(placement, place.node) else {}
+    return {**_own_environment(spec, placement, rank), **of_group}
+
+
+def _own_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str, str]:
+    """Return the same without the variables that the user has set for a group."""
+    place = placement.table[rank]
+    group = spec.groups[place.group]
+    local, env = place.local, group.env
     own = {"RANK": str(rank), "LOCAL_RANK": str(local), "JAX_PROCESS_ID": str(rank)}
     if placement.label(rank):
         own["MESH_GROUP_RANK"] = str(place.index)
+        if _is_shared(placement, place.node):
+            own["MESH_LABEL"] = placement.label(rank)
+    if group.is_node:
+        own |= {"MESH_LABEL": placement.role(rank), "MESH_PROGRAM": spec.name}
+    if group.devices:
+        own |= dict.fromkeys(VISIBLE_DEVICES, group.devices[place.index])
     if placement.slices:
         own["WORKER_ID"] = str(placement.worker(rank)[1])
     own = {name: value for name, value in own.items() if name not in env}
@@ -59,6 +73,11 @@ def rank_environment(spec: RunSpec, placement: Placement, rank: int) -> dict[str
         devices = visible_devices(env)
         own |= dict.fromkeys(VISIBLE_DEVICES, devices[local] if devices else str(local))
     return own
+
+
+def _is_shared(placement: Placement, node: int) -> bool:
+    """Return True if a host has ranks of several groups, whose variables are then those of each rank."""
+    return len(placement.groups(node)) > 1
 
 
 def _label_environment(placement: Placement, node: int) -> dict[str, str]:

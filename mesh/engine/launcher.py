@@ -35,6 +35,7 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.interfaces import Sink
+from mesh.core.nodes import ProgramStopped
 from mesh.core.outcome import Outcome
 from mesh.core.progress import Progress, Sending
 from mesh.engine import orders
@@ -148,7 +149,7 @@ class Launcher:
             self._decide(Tick(time=time.time(), monotonic=now))
         while (event := self._inbox.next_urgent()) is not None:
             self._decide(event)
-            if isinstance(event, Notice):
+            if isinstance(event, Notice | ProgramStopped):
                 self._show(event)
         for behind in self._pace.look(now, time.time()):
             self._show(behind)

@@ -80,6 +80,12 @@ class Signal(HostOrder, frozen=True, kw_only=True):
     why: EndOrdered | None = None  # for clients that attach to a detached run later
 
 
+class Change(HostOrder, frozen=True, kw_only=True):
+    """Pass on to the nodes there how nodes on other hosts have changed."""
+
+    states: tuple[tuple[str, str, int], ...]  # label, state and attempt of each
+
+
 class Kill(HostOrder, frozen=True, kw_only=True):
     """Kill every process of the run there at once."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from mesh.engine.environment import ports_wanted
+from mesh.engine.programs import nodes_of
 from mesh.engine.run import Run
 from mesh.engine.wrapping import host_program
 from mesh.protocol.first import Begin
 from mesh.protocol.requests import Finds, Prepare, PrerunEntry
 from mesh.remote.blob import library
 from mesh.remote.greeting import new_marker
+from mesh.remote.programs import program_library
 
 DEVICES_FREE_LIMIT_S = 30.0  # for a host's devices to be free again after a run
 
@@ -40,6 +42,7 @@ def begin_request(run: Run, node: int) -> Begin:
         return_within=run.backend.client_return,
         ports=() if node else ports_wanted(spec, run.placement),
         plan=run.local.plan,
+        nodes=nodes_of(run, node),
         **rules,
     )
 
@@ -58,7 +61,9 @@ def prepare_request(run: Run, node: int, finds: Finds) -> Prepare:
 
 
 def library_of(run: Run) -> bytes:
-    """Return the source of the module that Python programs of the run may import as ``meshrun``; b"": none."""
+    """Return what Python programs of the run may import: ``meshrun``, and for a program ``mesh.program``; b"": none."""
+    if run.spec.is_program:
+        return program_library()
     return library() if run.spec.has_command else b""
 
 

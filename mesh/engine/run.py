@@ -17,6 +17,7 @@ from mesh.core.pull import Destination
 from mesh.core.run import RunSpec
 from mesh.engine.courier import Luggage
 from mesh.engine.orders import Order
+from mesh.engine.relaying import Relay
 from mesh.protocol.answers import Owner
 from mesh.remote.following import Place
 
@@ -60,6 +61,9 @@ class Local(Struct, frozen=True, kw_only=True):
     # The last bytes of a rank's stream that an earlier client has written; a value may have begun there.
     before: Callable[[int, Stream], bytes] = lambda rank, stream: b""
     landing: Callable[[int], Destination] | None = None  # for files that are pulled from the host of a rank
+    payloads: Mapping[str, bytes] = field(default_factory=dict)  # of nodes, by the hashes that their groups have
+    # Called with the relay to the nodes of a program, before the hosts are connected.
+    relayed: Callable[[Relay], object] = lambda relay: None
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -51,6 +51,12 @@ def host_command(spec: RunSpec, placement: Placement, node: int, env: Mapping[st
     return (_PROGRAMS[spec.launcher], *_ARGUMENTS[spec.launcher](job), *group.command)
 
 
+def rank_command(spec: RunSpec, placement: Placement, rank: int) -> tuple[str, ...]:
+    """Return the words for execve of a rank whose group is not that of its host's first rank; () for all others."""
+    place = placement.table[rank]
+    return spec.groups[place.group].command if place.group != placement.group(place.node) else ()
+
+
 def multi_node_context(hosts: int, node: int, env: Mapping[str, str]) -> str:
     """Return the hosts for madengine's ``--additional-context``, as a Python literal.
 

@@ -18,7 +18,7 @@ from mesh.jobs.coding import decode_events, decode_job
 from mesh.jobs.events import AnyEvent
 from mesh.jobs.values import Job, Row
 
-STORE_VERSION = 1  # of the tables; a store of a higher one is refused
+STORE_VERSION = 2  # of the tables; a store of a higher one is refused
 READ_TIMEOUT_S = 10.0
 FINAL = ("succeeded", "failed", "stopped")
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder, Order
+from mesh.jobs.turns import Part, Work
 
 
 class State(Enum):
@@ -36,6 +37,14 @@ class Wanted(Enum):
     RUN = "run"
     STOP = "stop"
     DELETE = "delete"
+
+
+class Setup(Enum):
+    """The treatment of a job's modules before its next attempt."""
+
+    CHECK = "check"  # set up what is not in place
+    SKIP = "skip"
+    FORCE = "force"  # set up what is in place as well
 
 
 class Phase(Enum):
@@ -91,6 +100,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     cause: str = ""  # once ended; a value of core.outcome.Cause
     is_fetched: bool = False  # its output is here
     fetches: int = 0  # answers to orders to fetch it, also those that failed
+    part: Part | None = None  # of a worker: the step or task that it runs
 
 
 class OpenOrder(Struct, frozen=True, kw_only=True):
@@ -126,11 +136,12 @@ class Job(Struct, frozen=True, kw_only=True):
     tries: int = 0  # such repetitions since the last answer
     keeps_machines: bool = False  # while recovering: the next attempt gets the machines that it has, if they were made
     prepared: int = 0  # the generation whose hosts the modules have prepared
+    setup: Setup = Setup.CHECK  # before the next attempt
     outcome: State | None = None  # while ending: the final state
     status: int = 0  # while ending: the exit status to be
     is_restarting: bool = False  # a person wants the attempt ended and followed by another one
     depends_on: tuple[int, ...] = ()  # jobs that have not succeeded yet
-    avoided: tuple[str, ...] = ()  # keys of machines that the last attempt could not use
+    avoided: tuple[str, ...] = ()  # keys of machines that attempts could not use since one ran, the latest last
     generations: tuple[Generation, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     open: tuple[OpenOrder, ...] = ()
@@ -141,6 +152,7 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
+    work: Work | None = None  # of a worker
 
     @property
     def generation(self) -> Generation | None:
@@ -205,6 +217,7 @@ class Row(Struct, frozen=True, kw_only=True):
     index: int | None
     progress: str
     silent_since: float | None
+    task: str = ""  # that a worker runs now
 
 
 def row_of(job: Job) -> Row:
@@ -237,4 +250,5 @@ def row_of(job: Job) -> Row:
         index=array.index if array else None,
         progress=job.progress,
         silent_since=job.silent_since or None,
+        task=job.work.turn.task.id if job.work and job.work.turn else "",
     )

@@ -31,7 +31,8 @@ from .kinds import (
     number,
     word,
 )
-from .messages import AGENT, PIECE_BYTES, Message, Table, Versioned
+from .messages import PIECE_BYTES, Table, Versioned
+from .nodes import NODES_MAX, OF_NODES, AgentMessage, NodeSockets
 from .records import Record, field, record
 
 TYPE_CHECKING = False
@@ -96,10 +97,6 @@ class Lack(Record):
 LACKING = listed(record(Lack))
 
 
-class AgentMessage(Message, sender=AGENT):
-    """A message of an agent."""
-
-
 class Hello(AgentMessage, Versioned, name="hello"):
     """Greets the client: the agent is there."""
 
@@ -117,6 +114,7 @@ class Locked(AgentMessage, name="locked"):
     cgroup: str = field(SHORT_TEXT)  # where the run's processes are, in case that its agent is killed
     ports: Sequence[int] = field(listed(OPEN_PORT, PORTS_MAX))
     others: Sequence[OtherUser] = field(OTHERS)
+    sockets: Sequence[NodeSockets] = field(listed(record(NodeSockets), NODES_MAX), default=())
 
 
 class Busy(AgentMessage, name="busy"):
@@ -362,4 +360,5 @@ ANSWERS: Table[AgentMessage] = Table(
     *(Hello, Locked, Busy, Lacks, OtherTree, Serving, Unfetched, Synced, Decided, Ready, Failed, Started, Output),
     *(LeftOut, Taken, Exited, Ended, Step, Applying, WantsFiles, Applied, WantsPassword, AsksPassword, Notice),
     *(Stopped, Clear, Gone, Beat, NoSocket, Attached, NoAgent, Detached, StaysAttached, Introduced, Piece, Answer),
+    *OF_NODES,
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .kinds import COUNT, NAME, RANK, SECONDS, SIGNAL, TEXT, Wrong, listed, nullable, word
+from .kinds import COUNT, NAME, RANK, SECONDS, SIGNAL, STATUS, TEXT, Wrong, listed, nullable, word
 from .messages import CONTROL, PEER, Message, Table
-from .records import Record, field
+from .nodes import NodeState
+from .records import Record, field, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,16 +76,25 @@ class Join(PeerMessage, name="join"):
 class News(PeerMessage, name="news"):
     """Passes on why the run ends everywhere."""
 
-    cause: str = field(word("rank", "lost", "signal"))
+    cause: str = field(word("rank", "lost", "signal", "program"))
     signal: int | None = field(SIGNAL, default=None)  # needed for "signal"
     lost: int | None = field(RANK, default=None)  # index of the host; needed for "lost"
-    reason: str | None = field(TEXT, default=None)  # needed for "lost"
+    reason: str | None = field(TEXT, default=None)  # needed for "lost"; of a node, for "program"
+    code: int | None = field(STATUS, default=None)  # needed for "program"
 
     def verify(self) -> None:
         if self.cause == "lost" and (self.lost is None or self.reason is None):
             raise Wrong("no lost, or no reason")
         if self.cause == "signal" and self.signal is None:
             raise Wrong("no signal")
+        if self.cause == "program" and self.code is None:
+            raise Wrong("no code")
+
+
+class Changed(PeerMessage, name="changed"):
+    """Passes on how nodes of a program have changed. It is not the news that ends a run."""
+
+    nodes: Sequence[NodeState] = field(listed(record(NodeState)))
 
 
 class Welcome(PeerMessage, name="welcome"):
@@ -103,4 +113,4 @@ class Bye(PeerMessage, name="bye"):
     """Answers ``done``: the first host's agent needs the other one no more."""
 
 
-FROM_PEER: Table[PeerMessage] = Table(Join, News, Welcome, Beat, Done, Bye)
+FROM_PEER: Table[PeerMessage] = Table(Join, News, Changed, Welcome, Beat, Done, Bye)

@@ -19,7 +19,8 @@ from .kinds import (
     nullable,
 )
 from .messages import CLIENT, Message, Table, Versioned
-from .records import field
+from .nodes import NODES_MAX, Node
+from .records import field, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Begin(First, name="begin"):
     spool: int = field(COUNT)  # bytes of output that may wait on the host
     ports: Sequence[int] = field(listed(PORT, PORTS_MAX))  # to keep for the ranks until they start
     plan: Mapping[str, object] = field(OBJECT)  # of the run, for a client that comes back
+    nodes: Sequence[Node] = field(listed(record(Node), NODES_MAX), default=())  # of a program, on this host
 
 
 class Channel(First, name="channel"):

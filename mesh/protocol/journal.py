@@ -6,7 +6,7 @@ version; one without is version 0, whose files are those of version 1.
 
 from __future__ import annotations
 
-from .answers import AgentMessage, Beat, Exited, Failed, Gone, Notice, Output, Owner, Started
+from .answers import Beat, Exited, Failed, Gone, Notice, Output, Owner, Started
 from .kinds import (
     CAUSE,
     COUNT,
@@ -16,11 +16,13 @@ from .kinds import (
     RANK_OR_NONE,
     SHORT_TEXT,
     SHOWN,
+    STATUS,
     TIME,
     TRUTH,
     mapping,
 )
 from .messages import JOURNAL_READER, UPGRADE, VERSION, Message, Table, Versioned, VersionError, read_record
+from .nodes import AgentMessage, RankReady, Restarted, Restarting
 from .records import Record, field, record
 
 TYPE_CHECKING = False
@@ -64,6 +66,7 @@ class EndOrdered(AgentMessage, name="end-ordered"):
     time: float = field(TIME)
     lost: int = field(RANK_OR_NONE, default=-1)  # index of the host
     reason: str = field(SHOWN, default="")
+    code: int = field(STATUS, default=0)  # exit status of the program, with the cause "program"
 
 
 class ReaderMessage(Message, sender=JOURNAL_READER):
@@ -97,8 +100,10 @@ class NoJournal(ReaderMessage, name="no-tape"):
     about: Owner = field(record(Owner))
 
 
-IN_JOURNAL: Table[AgentMessage] = Table(Head, Started, Output, Exited, Failed, EndOrdered, Notice, Gone)
+OF_NODES = (RankReady, Restarting, Restarted)
+IN_JOURNAL: Table[AgentMessage] = Table(Head, Started, Output, Exited, Failed, EndOrdered, Notice, Gone, *OF_NODES)
 OF_JOURNAL: Table[Message] = Table(
     *(Started, Output, Exited, Failed, Notice, Gone, Beat),
     *(Following, CaughtUp, NoAgent, NoJournal, EndOrdered),
+    *OF_NODES,
 )

@@ -325,4 +325,6 @@ OPEN_PORT = integer(1, PORT_MAX)
 STATUS = integer(0, 255)
 SIGNAL = integer(1, SIGNAL_MAX)
 END_SIGNAL = integer(0, 2 * SIGNAL_MAX)  # 0: unknown
-CAUSE = word("completed", "rank", "lost", "timeout", "signal", "prepare", "busy", "output-closed", "detached")
+CAUSE = word(
+    "completed", "rank", "lost", "timeout", "signal", "prepare", "busy", "output-closed", "detached", "program"
+)

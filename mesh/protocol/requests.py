@@ -6,6 +6,7 @@ from .kinds import (
     CAUSE,
     COUNT,
     CREDENTIALS,
+    HASH,
     NAME,
     PLACE_MAX,
     PORT,
@@ -13,6 +14,7 @@ from .kinds import (
     RANK_OR_NONE,
     SECONDS,
     SIGNAL,
+    STATUS,
     TEXT,
     TEXTS,
     TRUTH,
@@ -23,6 +25,7 @@ from .kinds import (
     nullable,
 )
 from .messages import CLIENT, PIECE_BYTES, Message, Table
+from .nodes import STREAM_NUMBER, NodeAddress, NodeState
 from .records import Record, field, record
 
 TYPE_CHECKING = False
@@ -71,6 +74,7 @@ class RankStart(Record):
     rank: int = field(RANK)
     env: Mapping[str, str] = field(VARIABLES)
     stdin: bool = field(TRUTH)  # it gets the client's standard input
+    argv: Sequence[str] = field(listed(TEXT), default=())  # its own command; (): that of the others
 
 
 class SetupCommand(Record):
@@ -101,10 +105,11 @@ class Step(Record):
 
 
 class Loss(Record):
-    """The lost host, where that ends a run."""
+    """The reason why a run ends: the lost host, or what a node of a program gave."""
 
     lost: int = field(RANK_OR_NONE, default=-1)  # index of the host
     reason: str = field(TEXT, default="")
+    code: int = field(STATUS, default=0)  # exit status of the program, with the cause "program"
 
 
 class Lock(Request, name="lock"):
@@ -195,6 +200,45 @@ class Start(Order, name="start"):
     detach: bool = field(TRUTH)  # the journal keeps output from the beginning
 
 
+class Program(Request, name="program"):
+    """Brings the addresses of all nodes of a program, and their key."""
+
+    nodes: Sequence[NodeAddress] = field(listed(record(NodeAddress)))
+    credentials: str = field(CREDENTIALS)
+
+
+class Payload(Request, name="payload", data_bytes=PIECE_BYTES):
+    """Carries a piece of the bytes that some nodes of the host find in a file."""
+
+    hash: str = field(HASH)
+
+
+class Changed(Order, name="changed"):
+    """Passes on how nodes on other hosts have changed."""
+
+    nodes: Sequence[NodeState] = field(listed(record(NodeState)))
+
+
+class Relay(Order, name="relay", data_bytes=PIECE_BYTES):
+    """Carries bytes to a node, through a relayed connection; the first one opens it."""
+
+    stream: int = field(STREAM_NUMBER)
+    label: str = field(NAME, default="")  # of the node; given by the first one
+
+
+class RelayTaken(Order, name="relay-taken"):
+    """Counts bytes that the client has taken from a relayed connection."""
+
+    stream: int = field(STREAM_NUMBER)
+    bytes: int = field(COUNT)
+
+
+class RelayEnd(Order, name="relay-end"):
+    """Ends a relayed connection."""
+
+    stream: int = field(STREAM_NUMBER)
+
+
 class Setup(Order, name="setup"):
     """Runs the commands of a setup."""
 
@@ -241,7 +285,7 @@ class Signal(Order, name="signal"):
     signal: int = field(SIGNAL)
     grace: float = field(SECONDS)
     cause: str = field(CAUSE, default="signal")
-    more: Loss | None = field(record(Loss), default=None)  # with the cause "lost"
+    more: Loss | None = field(record(Loss), default=None)  # with the causes "lost" and "program"
 
 
 class Kill(Order, name="kill"):
@@ -281,4 +325,5 @@ class Over(Request, name="over"):
 COMMON: Table[Request] = Table(
     *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Apply, StepFile, Prepare, Start, Setup, Detach),
     *(Introduce, Password, Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
+    *(Program, Payload, Changed, Relay, RelayTaken, RelayEnd),
 )

@@ -10,10 +10,11 @@ from mesh.core.events import Stream
 from mesh.core.module import Step
 from mesh.core.run import SetupCommand
 from mesh.core.text import one_line
-from mesh.protocol import answers
+from mesh.protocol import answers, nodes
 from mesh.protocol.first import Begin
 from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import Message
+from mesh.protocol.nodes import Node
 from mesh.protocol.questions import Pull, Question
 from mesh.protocol.requests import Apply, Introduce, Lock, Prepare
 from mesh.remote.sudo import SudoSteps
@@ -31,6 +32,7 @@ class Asked:
         self._lock = threading.Lock()
         self._waiting: Counter[type[Message]] = Counter()  # requests without an answer
         self._ports = 0  # that the host is to keep
+        self._nodes: Mapping[int, int] = {}
         self._entries = 0  # of prerun
         self._attempt, self._synced = -1, -1  # of the workspace: sent last, and there
         self._serving: set[int] = set()  # trees that the host hands on
@@ -43,13 +45,16 @@ class Asked:
         self._applying = -1  # the step that is applied now, whose files may be asked for; -1: none
         self._streams: Mapping[str, Stream] = {}  # of the ranks
         self._given: Counter[int] = Counter()  # bytes of stdin that a rank has not taken
+        self._relayed: set[int] = set()  # connections to nodes that the client has opened
         self._questions: deque[tuple[Question[object], bool]] = deque()  # and whether they came with bytes
         self._is_ending = False  # the client or the host has begun to end the run there
 
     # ---- requests
 
-    def begin(self, ports: int) -> None:
+    def begin(self, ports: int, nodes: Sequence[Node] = ()) -> None:
         self._ports = ports
+        # How many TCP ports each node has on the host, by its rank.
+        self._nodes = {node.rank: max(0, node.sockets - (not node.remote)) for node in nodes}
         self.note(Begin)
 
     def note(self, request: type[Message]) -> None:
@@ -103,6 +108,10 @@ class Asked:
         with self._lock:
             self._given[rank] += count
 
+    def relay(self, stream: int) -> None:
+        """Note a connection to a node that goes through the host's agent."""
+        self._relayed.add(stream)
+
     def ask(self, question: Question[object], *, has_enclosed: bool) -> None:
         self._questions.append((question, has_enclosed))
 
@@ -148,8 +157,10 @@ class Asked:
         match message:
             case answers.Hello():
                 self._answered(message, Begin)
-            case answers.Locked(ports=ports):
+            case answers.Locked(ports=ports, sockets=sockets):
                 self._answered(message, Lock)
+                if {one.rank: len(one.ports) for one in sockets} != self._nodes:
+                    raise FrameError("locked: sockets: not those that were asked for")
                 if len(ports) != self._ports:
                     raise FrameError(f"locked: ports: expected {self._ports}, found {len(ports)}")
             case answers.Busy():
@@ -187,6 +198,11 @@ class Asked:
                 self._check_rank(message, rank)
             case answers.Exited() | answers.Ended():
                 self._check_end(message)
+            case nodes.RankReady() | nodes.Restarting() | nodes.Restarted() | nodes.ProgramStopped() | nodes.Result():
+                self._check_rank(message, message.rank)
+            case nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
+                if message.stream not in self._relayed:
+                    raise FrameError(f"{message.NAME}: stream: unexpected {message.stream}")
             case answers.Taken(rank=rank, bytes=count):
                 with self._lock:
                     if count > self._given[rank]:

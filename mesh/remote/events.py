@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from msgspec import convert
 
-from mesh.core import events
+from mesh.core import events, nodes
+from mesh.core.cluster import NodeSockets
 from mesh.core.events import HostEvent
 from mesh.core.module import Applied
 from mesh.protocol import answers
+from mesh.protocol import nodes as messages
 from mesh.protocol.frames import FrameError
 from mesh.protocol.messages import Message
 from mesh.protocol.replies import Stacks
@@ -32,6 +34,15 @@ SAME_FIELDS: Mapping[type[Message], type[HostEvent]] = {
 }
 
 
+# The same of messages about nodes, whose time is the host's.
+OF_NODES: Mapping[type[Message], type[HostEvent]] = {
+    messages.RankReady: nodes.RankReady,
+    messages.Restarting: nodes.Restarting,
+    messages.Restarted: nodes.Restarted,
+    messages.ProgramStopped: nodes.ProgramStopped,
+}
+
+
 def event_of(message: Message, data: bytes, *, node: int, sent: int, lacks_bytes: int, offset: float) -> HostEvent:
     """Return the event of a message. Raises FrameError if it makes no event.
 
@@ -43,7 +54,13 @@ def event_of(message: Message, data: bytes, *, node: int, sent: int, lacks_bytes
         values = message.items()
         fields = {name: values[name] for name in event.__struct_fields__ if name in values}
         return convert(fields | {"time": now, "node": node}, event)
+    if event := OF_NODES.get(type(message)):
+        values = message.items()
+        fields = {name: values[name] for name in event.__struct_fields__ if name in values}
+        return convert(fields | {"time": float(str(values["time"])) - offset, "node": node}, event)
     match message:
+        case messages.Result(rank=rank, last=is_last):
+            return nodes.NodeResult(time=now, node=node, rank=rank, data=data, is_last=is_last)
         case answers.Stopped(time=at):
             return events.Stopped(time=at - offset, node=node)
         case answers.Lacks(attempt=attempt):
@@ -67,7 +84,10 @@ def _once_a_run(message: Message, now: float, node: int, offset: float) -> HostE
     match message:
         case answers.Locked(tree=tree, bare=is_bare, ports=ports):
             others = tuple(other_run(other, offset) for other in message.others)
-            return events.Locked(time=now, node=node, tree=tree, is_bare=is_bare, ports=tuple(ports), others=others)
+            sockets = tuple(NodeSockets(one.rank, one.unix, tuple(one.ports)) for one in message.sockets)
+            return events.Locked(
+                time=now, node=node, tree=tree, is_bare=is_bare, ports=tuple(ports), others=others, sockets=sockets
+            )
         case answers.Busy(owner=owner):
             line = other_line(other_run(other_owner(owner), offset)) if owner.other_user else owner_line(owner)
             return events.Busy(time=now, node=node, owner=line, is_brief=owner.watch, is_other_user=owner.other_user)

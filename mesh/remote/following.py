@@ -132,6 +132,7 @@ class Following(Session):
                 signal=message.signal,
                 lost=message.lost,
                 reason=message.reason,
+                code=message.code,
             )
         else:
             yield from super()._event(message, data)

@@ -13,11 +13,12 @@ from mesh.protocol import requests
 from mesh.protocol.answers import LACKS_BYTES, Lacks
 from mesh.protocol.first import Begin
 from mesh.protocol.messages import Message, encode
+from mesh.protocol.nodes import NodeAddress, NodeState
 from mesh.protocol.questions import Question
 from mesh.protocol.requests import Changes, Finds, Introduce, Lock, Loss, Prepare, RankStart, Setup, Start
 from mesh.remote.asked import Asked
 from mesh.remote.blob import opening
-from mesh.remote.sender import Sender, pack_frames, pieces
+from mesh.remote.sender import Frame, Sender, pack_frames, pieces
 
 
 class Requests:
@@ -56,7 +57,7 @@ class Requests:
         self._begun = time.monotonic()
         self._is_locking, self._is_preparing = begin.lock, prepare is not None
         self._marker = begin.marker
-        self._asked.begin(len(begin.ports))
+        self._asked.begin(len(begin.ports), begin.nodes)
         if begin.lock:
             self._asked.note(Lock)
         data = opening() + encode(begin)
@@ -162,6 +163,34 @@ class Requests:
         self._asked.start([rank.rank for rank in ranks])
         self._sender.order(Start(argv=list(argv), ranks=list(ranks), finds=finds, detach=detach))
 
+    def bring_program(self, nodes: Sequence[NodeAddress], credentials: str, payloads: Mapping[str, bytes]) -> None:
+        """Send what the nodes of a program find on the host. For a thread of its own.
+
+        nodes: the addresses of all; credentials: their key and certificate, as PEM; payloads: by their hashes
+        """
+        frames: list[Frame] = [(requests.Program(nodes=list(nodes), credentials=credentials), b"")]
+        for name, data in payloads.items():
+            frames += pieces(requests.Payload(hash=name), data) or [(requests.Payload(hash=name), b"")]
+        self._sender.send_pieces(self.attempt, self.round_trip, frames)
+
+    def change(self, states: Sequence[tuple[str, str, int]]) -> None:
+        """Pass on to the nodes of the host how other nodes have changed: label, state and attempt of each."""
+        rows = [NodeState(label=label, state=state, attempt=attempt) for label, state, attempt in states]
+        self._sender.order(requests.Changed(nodes=rows))
+
+    def relay(self, stream: int, data: bytes, label: str = "") -> None:
+        """Send bytes through a relayed connection. label: of the node, with the first ones"""
+        self._asked.relay(stream)
+        self._sender.order(requests.Relay(stream=stream, label=label), data)
+
+    def relay_taken(self, stream: int, count: int) -> None:
+        """Let the node at the end of a relayed connection send so many more bytes."""
+        self._sender.order(requests.RelayTaken(stream=stream, bytes=count))
+
+    def relay_end(self, stream: int) -> None:
+        """End a relayed connection."""
+        self._sender.order(requests.RelayEnd(stream=stream))
+
     def detach(self) -> None:
         """Have the host keep the run without us; it answers with Detached."""
         self._sender.order(requests.Detach())
@@ -229,7 +258,7 @@ class Requests:
         """
         order = requests.Signal(signal=number, grace=grace)
         if why:
-            order = order.replaced(cause=why.cause, more=Loss(lost=why.lost, reason=why.reason))
+            order = order.replaced(cause=why.cause, more=Loss(lost=why.lost, reason=why.reason, code=why.code))
         self._sender.order(order)
 
     def kill(self) -> None:

@@ -25,7 +25,7 @@ from mesh.core.events import (
 from mesh.core.interfaces import Channel, NoAgent
 from mesh.core.module import ModuleStep
 from mesh.core.text import one_line
-from mesh.protocol import answers
+from mesh.protocol import answers, nodes
 from mesh.protocol.answers import ANSWERS, Lacks, Owner
 from mesh.protocol.first import Channel as ChannelRequest
 from mesh.protocol.first import First, Program
@@ -58,6 +58,7 @@ class Callbacks(Struct, frozen=True, kw_only=True):
     is_dead: Callable[[Owner], bool] = lambda owner: False  # the owner of a lock, or a run by id, has ended
     # Takes a piece of the answer to a lasting question; returns the events of it.
     receive: Callable[[bytes], Iterable[Event]] = lambda data: ()
+    relay: Callable[[Message, bytes], None] = lambda message, data: None  # takes what a relayed connection brings
     explain: Callable[[NoAgent], HostUnreachable] = plain  # as Backend.explain
     why: Callable[[], str] = lambda: ""  # as Backend.why
 
@@ -306,6 +307,8 @@ class Session(Requests):
             case answers.Piece():
                 yield from self._callbacks.receive(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
+            case nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
+                self._callbacks.relay(message, data)
             case answers.Taken(rank=rank, bytes=count):
                 self._callbacks.taken(rank, count)
             case answers.Step() | answers.Applying():
@@ -378,10 +381,7 @@ class Session(Requests):
         return bool(owner.run) and owner.run not in self._taken_over and self._callbacks.is_dead(owner)
 
     def _end_runs_that_are_over(self, runs: Sequence[str]) -> None:
-        """Have agents end whose runs have ended here: the host was cut off then.
-
-        runs: the ids of all other runs on the host
-        """
+        """Have agents end whose runs have ended here: the host was cut off then. runs: ids of all others on the host"""
         if over := [run for run in runs if self._callbacks.is_dead(Owner(run=run))]:
             self._send(Over(runs=over))
 

@@ -77,7 +77,8 @@ def _groups(spec: RunSpec, placement: Placement) -> list[dict[str, object]]:
     """Return the groups as run.json has them, with the names of their hosts."""
     hosts: list[list[str]] = [[] for _ in spec.groups]
     for node, host in enumerate(placement.hosts):
-        hosts[placement.group(node)].append(host.name)
+        for number in placement.groups(node):
+            hosts[number].append(host.name)
     return [
         {"label": group.label, "command": list(group.command), "nproc": group.nproc, "hosts": names}
         for group, names in zip(spec.groups, hosts, strict=True)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mesh.agent.run.decide import Decisions, Rules
+from mesh.agent.run.decide import Decisions
 from mesh.agent.run.executor import Executor
 from mesh.agent.run.facts import AllGone, FinishAsked, PeersReady, RankEnded, RanksStarting, Relayed
 from mesh.agent.run.lease import Lease
 from mesh.agent.run.orders import Leave, Order
+from mesh.agent.run.rules import Rules
 
 
 class Acts:

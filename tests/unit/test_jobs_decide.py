@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.core.job import JobSpec
+from mesh.core.module import Python
 from mesh.jobs.decide import decide, is_news, looks, wake_at
 from mesh.jobs.events import Intended, NotAsked
 from mesh.jobs.fold import fold, fold_all
@@ -15,6 +16,8 @@ from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Start
 from mesh.jobs.restart import backoff
 from mesh.jobs.values import Phase, Stage, State, row_of
 from tests.job_histories import EVENTS, History, job_spec, prefixes
+
+MODULES = (("venv", Python(tool="venv")),)
 
 RUN = "granted started"
 MACHINES = "granted made ready started"
@@ -36,8 +39,8 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "succeeded 0",
         "start fetch",
     ),
-    "modules come before the start": (job_spec(modules=("venv",)), "granted", "preparing", "prepare"),
-    "prepared hosts are started": (job_spec(modules=("venv",)), "granted prepared started", "running", "prepare start"),
+    "modules come before the start": (job_spec(modules=MODULES), "granted", "preparing", "prepare"),
+    "prepared hosts are started": (job_spec(modules=MODULES), "granted prepared started", "running", "prepare start"),
     "a grant for a job that is not queued changes nothing": (job_spec(), f"{RUN} granted", "running", "start"),
     # ---- failures and restarts
     "a failure ends a job that restarts after losses only": (
@@ -137,6 +140,12 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "start start start",
     ),
     # ---- refusals
+    "a run that a look has seen before the answer to its start, and that is gone then, is lost": (
+        job_spec(),
+        "granted seen unknown",
+        "queued",
+        "start",
+    ),
     "busy hosts send a job back to the queue": (job_spec(), "granted refused:busy:other", "queued", "start"),
     "unreachable hosts are tried again": (
         job_spec(),
@@ -155,7 +164,7 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     "a held job is resumed": (job_spec(), f"granted refused:person resume {RUN}", "running", "start start"),
     "a held job is released": (job_spec(), f"granted refused:person release {RUN}", "running", "start start"),
     "a host lost before the start counts as a loss": (job_spec(), "granted refused:lost", "queued", "start"),
-    "a refused module is for a person": (job_spec(modules=("venv",)), "granted refused:person", "held", "prepare"),
+    "a refused module is for a person": (job_spec(modules=MODULES), "granted refused:person", "held", "prepare"),
     # ---- people
     "a queued job is stopped at once": (job_spec(), "stop", "stopped 143", ""),
     "a running job is stopped when its ranks are gone": (job_spec(), f"{RUN} stop", "ending", "start stop"),
@@ -417,7 +426,7 @@ class Lives(RuleBasedStateMachine):
         on=st.sampled_from(["never", "preemption", "failure", "always"]), made=st.booleans(), modules=st.booleans()
     )
     def submit(self, on: str, made: bool, modules: bool) -> None:
-        self.history = History(job_spec(on, made=made, modules=("venv",) if modules else ()))
+        self.history = History(job_spec(on, made=made, modules=MODULES if modules else ()))
         self.before = self.history.job
 
     @precondition(lambda self: self.history.job.state is State.QUEUED)

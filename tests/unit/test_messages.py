@@ -111,7 +111,8 @@ LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "a
 OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 OF_MODULES = ("applying", "wants-files", "applied")  # sent below, to a client that has asked for steps
-SENT_ELSEWHERE = ("attached", "no-agent", "piece", *OF_SETUP, *OF_MODULES)
+OF_RELAY = ("relayed", "relay-taken", "relay-ended")  # tests/agent/test_nodes.py opens a connection for them
+SENT_ELSEWHERE = ("attached", "no-agent", "piece", *OF_SETUP, *OF_MODULES, *OF_RELAY)
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
     "hello": {"protocol": PROTOCOL_VERSION, "time": NOW, "machine": MACHINE, "pid": 12},
@@ -150,6 +151,14 @@ TOLD: dict[str, dict[str, Any]] = {
     "introduced": {"port": 4000, "reason": ""},
     "piece": {},
     "answer": {"answer": {}},
+    "rank-ready": {"rank": RANK, "attempt": 0, "time": NOW},
+    "restarting": {"rank": RANK, "attempt": 1, "time": NOW, "seconds": 1.0, "code": 3},
+    "restarted": {"rank": RANK, "attempt": 1, "pid": 9, "time": NOW},
+    "program-stopped": {"rank": RANK, "code": 3, "why": "enough", "time": NOW},
+    "result": {"rank": RANK, "last": True},
+    "relayed": {"stream": 1},
+    "relay-taken": {"stream": 1, "bytes": 3},
+    "relay-ended": {"stream": 1, "why": "it does not listen"},
 }
 DATA = {"output": b"some words\n", "lacks": zlib.compress(json.dumps(LACKS).encode()), "piece": b"?"}
 NUMBERS = [-1, 1 << 70, 1e308, float("nan"), float("inf"), True, 0.5]
@@ -309,6 +318,7 @@ JOURNAL: dict[str, dict[str, Any]] = {
     "no-agent": {"left": [], "why": "", "time": NOW},
     "no-tape": {"state": "running", "about": {"machine": "m"}},
     "end-ordered": {"cause": "lost", "signal": 15, "time": NOW, "lost": 1, "reason": "silent"},
+    **{kind: TOLD[kind] for kind in ("rank-ready", "restarting", "restarted")},
 }
 
 

@@ -10,6 +10,7 @@ from mesh.agent.base.errors import LinkRefused
 from mesh.agent.base.light import contents
 
 CLEAN, DIRTY = "clean", "dirty"  # of a record of a sync, see sync/manifest.py
+ZIP_START = b"PK"
 PRIVATE_PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # the first one that can be written has the private directory
 
 
@@ -125,6 +126,30 @@ def private_directories() -> list[str]:
     return [path for path in (f"{place}/mesh-{os.geteuid()}" for place in PRIVATE_PLACES) if _is_private(path)]
 
 
+def node_directory(run: str, node: int) -> str:
+    """Return the directory of a program's files on this host. Raises OSError where none can be written."""
+    return os.path.join(private_directory(), f"{run}-{node}.nodes")
+
+
+def remove_nodes(run: str, node: int) -> None:
+    """Remove the files of a program whose agent was killed."""
+    for place in private_directories():
+        remove_tree(os.path.join(place, f"{run}-{node}.nodes"))
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, as far as that is possible; follow no links."""
+    try:
+        for entry in list(os.scandir(path)):
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
 class Directories:
     """The directories below remote_dir."""
 
@@ -188,15 +213,19 @@ class Directories:
             pass
 
     def library(self, module: str, source: bytes) -> str:
-        """Return a directory in which Python finds this source as a module, made if need be. Raises OSError."""
+        """Return a place on the path of Python that has this source as a module, made if need be. Raises OSError.
+
+        source: a zip of modules, which is a place itself, or the source of one module
+        """
+        is_zip = source.startswith(ZIP_START)
         directory = os.path.abspath(os.path.join(self.machine, f"python-{zlib.crc32(source):08x}"))
-        path = os.path.join(directory, module + ".py")
+        path = os.path.join(directory, module + (".zip" if is_zip else ".py"))
         if not os.path.exists(path):
             os.makedirs(directory, exist_ok=True)
             with open(f"{path}.{os.getpid()}", "wb") as file:
                 file.write(source)
             os.replace(f"{path}.{os.getpid()}", path)  # other runs may be reading it
-        return directory
+        return path if is_zip else directory
 
     def pack(self, number: int) -> str:
         """Return the path of a file for a pack that arrives. Remove the packs of killed agents."""

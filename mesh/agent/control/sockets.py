@@ -7,7 +7,7 @@ import os
 import struct
 import time
 
-from mesh.agent.base.directories import private_directories, private_directory
+from mesh.agent.base.directories import private_directories, private_directory, remove_nodes
 from mesh.agent.base.light import Socket, dumps, loads, socket
 from mesh.protocol.control import AT_CONTROL_SOCKET
 from mesh.protocol.frames import FrameError
@@ -100,10 +100,11 @@ def other_runs(run: str) -> list[str]:
 
 
 def remove_socket(run: str, node: int) -> None:
-    """Remove the control socket of an agent that was killed."""
+    """Remove the control socket of an agent that was killed, and the files of its nodes."""
     path = socket_path(run, node)
     if not has_agent(path):
         unlink(path)
+        remove_nodes(run, node)
 
 
 def unlink(path: str) -> None:

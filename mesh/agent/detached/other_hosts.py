@@ -10,9 +10,12 @@ from mesh.protocol.control import News
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from mesh.agent.detached.peers import Hub, Member
     from mesh.agent.loop import Loop
     from mesh.agent.port import Port
+    from mesh.protocol.nodes import NodeState
     from mesh.protocol.requests import Introduce
 
 
@@ -22,6 +25,8 @@ class OtherHosts:
     def __init__(self, port: Port, loop: Loop) -> None:
         """Start without links."""
         self._port, self._loop = port, loop
+        self.on_changes: Callable[[Sequence[NodeState]], None] = _ignore  # of nodes on other hosts
+        self._states: dict[str, NodeState] = {}  # of the nodes here, for agents that are met later
         self._watches = Watches(loop)
         self._peers: Hub | Member | None = None
         self._is_introduced = False  # the client has been sent what came of it
@@ -51,6 +56,7 @@ class OtherHosts:
         except (ImportError, AttributeError) as error:
             self._report_introduction(0, f"its Python lacks a part: {error}")
         if self._peers is not None:
+            self._peers.change(list(self._states.values()))
             self._port.post(PeersReady(request.node))
 
     @property
@@ -63,6 +69,12 @@ class OtherHosts:
         if self._peers is not None:
             self._has_news = self._has_news or self._peers.news is None
             self._peers.report(_news_of(news))
+
+    def change(self, states: Sequence[NodeState]) -> None:
+        """Pass changes of nodes on this host on to the other hosts."""
+        self._states.update((state.label, state) for state in states)
+        if self._peers is not None:
+            self._peers.change(states)
 
     def report_done(self) -> None:
         """Report that no rank is left here, or that it was named."""
@@ -83,6 +95,9 @@ class OtherHosts:
         peers.serve(self._watches.take())
         if not self._is_introduced and peers.verdict is not None:
             self._report_introduction(0, peers.verdict)
+        if peers.changes:
+            changes, peers.changes = peers.changes, []
+            self.on_changes(changes)
         if peers.news is not None and not self._has_news:
             self._has_news = True
             self._port.post(_fact_of(peers.news))
@@ -104,12 +119,18 @@ def _news_of(news: PeerNews) -> News:
         return News(cause=news.cause, signal=news.signal)
     if news.cause == "lost":
         return News(cause=news.cause, lost=news.lost, reason=news.reason)
+    if news.cause == "program":
+        return News(cause=news.cause, code=news.code, reason=news.reason)
     return News(cause=news.cause)
 
 
 def _fact_of(news: News) -> PeerNews:
     lost = -1 if news.lost is None else news.lost
-    return PeerNews(news.cause, signal=news.signal or 0, lost=lost, reason=news.reason or "")
+    return PeerNews(news.cause, signal=news.signal or 0, lost=lost, reason=news.reason or "", code=news.code or 0)
+
+
+def _ignore(states: Sequence[NodeState]) -> None:
+    """Drop changes of nodes: the run has none here."""
 
 
 def _do_nothing() -> None:

@@ -112,6 +112,17 @@ class PeerLink:
         return text
 
 
+class Guest:
+    """An agent on another host, at the hub."""
+
+    def __init__(self) -> None:
+        self.link: PeerLink | None = None
+        self.is_met = False  # it has received our welcome
+        self.received_at = 0.0
+        self.ended_at = 0.0  # when its last link ended
+        self.is_over = False  # its ranks have ended, or it is lost
+
+
 def connect(family: int, address: Address) -> socket.socket:
     """Return a socket on its way to an address. Raises LinkClosed if there is no way."""
     try:
@@ -125,3 +136,12 @@ def connect(family: int, address: Address) -> socket.socket:
     except OSError as error:
         raise LinkClosed(error.strerror or str(error)) from error
     return connection
+
+
+def resolve(address: str, port: int) -> dict[str, object]:
+    """Look up a name: "addresses", each with its family, or "error"."""
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        return {"error": f"{address} cannot be resolved: {error}"}
+    return {"addresses": [[family, list(address)] for family, _, _, _, address in found]}

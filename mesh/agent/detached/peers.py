@@ -11,15 +11,16 @@ import socket
 import time
 
 from mesh.agent.base.background import Background
-from mesh.agent.detached.peer_link import LinkClosed, PeerLink, connect
-from mesh.protocol.control import Beat, Bye, Done, Join, News, PeerMessage, Welcome
+from mesh.agent.detached.peer_link import Guest, LinkClosed, PeerLink, connect, resolve
+from mesh.protocol.control import Beat, Bye, Changed, Done, Join, News, PeerMessage, Welcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mesh.agent.detached.peer_link import Address
+    from mesh.protocol.nodes import NodeState
 
 BEAT_INTERVAL_S = 5.0
 SILENCE_LIMIT_S = 15.0  # after which another link is tried: TCP may wait for long after a cut
@@ -28,6 +29,7 @@ RETRY_INTERVAL_S = 1.0  # between two tries to reach the hub
 JOIN_LIMIT_S = 5.0  # to reach the hub for the first time, and for a new connection to name its host
 CONNECT_LIMIT_S = 3.0  # for one try: the waits of TCP grow, and a cut may have healed meanwhile
 NEW_LINKS_MAX = 256
+STATES_TOGETHER = 128  # of nodes in one message, whose size is limited
 
 
 class Peers:
@@ -40,6 +42,8 @@ class Peers:
         self._beat_at = time.monotonic() + self._pause
         self.news: News | None = None  # the first that there was
         self.is_done = False  # the ranks of this host have ended
+        self.changes: list[NodeState] = []  # of nodes on other hosts, for the owner of the links
+        self._states: dict[str, NodeState] = {}  # of all nodes, for agents that are met later
 
     @property
     def verdict(self) -> str | None:
@@ -56,22 +60,24 @@ class Peers:
         """Record that the ranks of this host have ended."""
         self.is_done = True
 
+    def change(self, states: Sequence[NodeState]) -> None:
+        """Pass on how nodes of this host have changed."""
+        raise NotImplementedError
+
+    def _note(self, states: Iterable[NodeState]) -> None:
+        self._states.update((state.label, state) for state in states)
+
+    def _known(self) -> Iterator[Changed]:
+        """Yield messages with the state of every node that has one."""
+        states = list(self._states.values())
+        for begin in range(0, len(states), STATES_TOGETHER):
+            yield Changed(nodes=states[begin : begin + STATES_TOGETHER])
+
     def _spread(self, news: News) -> None:
         raise NotImplementedError
 
     def _lose(self, node: int, reason: str) -> None:
         self.report(News(cause="lost", lost=node, reason=reason))
-
-
-class Guest:
-    """An agent on another host, at the hub."""
-
-    def __init__(self) -> None:
-        self.link: PeerLink | None = None
-        self.is_met = False  # it has received our welcome
-        self.received_at = 0.0
-        self.ended_at = 0.0  # when its last link ended
-        self.is_over = False  # its ranks have ended, or it is lost
 
 
 class Hub(Peers):
@@ -124,6 +130,11 @@ class Hub(Peers):
             if link is not None:
                 link.close()
 
+    def change(self, states: Sequence[NodeState]) -> None:
+        self._note(states)
+        for guest in self._guests.values() if states else ():
+            self._send(guest, Changed(nodes=states))
+
     def _spread(self, news: News) -> None:
         for guest in self._guests.values():
             self._send(guest, news)
@@ -160,6 +171,8 @@ class Hub(Peers):
                 guest.link.close()
             guest.link, guest.received_at = link, time.monotonic()
             self._send(guest, Welcome())
+            for known in self._known():
+                self._send(guest, known)
             if self.news is not None:
                 self._send(guest, self.news)
             for message in more:
@@ -177,6 +190,12 @@ class Hub(Peers):
     def _take(self, guest: Guest, message: PeerMessage) -> None:
         if isinstance(message, News):
             self.report(message)
+        elif isinstance(message, Changed):
+            self._note(message.nodes)
+            self.changes += message.nodes
+            for other in self._guests.values():
+                if other is not guest:
+                    self._send(other, message)
         elif isinstance(message, Done):
             guest.is_over = True
             self._send(guest, Bye())
@@ -222,7 +241,7 @@ class Member(Peers):
         self._is_refused = False
         self.is_met = False  # the hub has welcomed this agent once
         self.is_over = False  # the hub has our last message, or is lost
-        self._lookup: Background | None = Background(lambda: _resolve(address, port))
+        self._lookup: Background | None = Background(lambda: resolve(address, port))
 
     @property
     def is_needed(self) -> bool:
@@ -282,6 +301,11 @@ class Member(Peers):
         if self._lookup is not None:
             self._lookup.close()
 
+    def change(self, states: Sequence[NodeState]) -> None:
+        self._note(states)
+        if self.is_met and states:
+            self._send(Changed(nodes=states))
+
     def _spread(self, news: News) -> None:
         if self.is_met:
             self._send(news)
@@ -314,12 +338,16 @@ class Member(Peers):
             if isinstance(message, Welcome):
                 self.is_met, self._is_refused = True, False
                 self._send(Beat())  # which confirms the welcome
+                for known in self._known():
+                    self._send(known)
                 if self.news is not None:
                     self._send(self.news)
                 if self.is_done:
                     self._send(Done())
             elif isinstance(message, News) and self.news is None:
                 self.news = message
+            elif isinstance(message, Changed):
+                self.changes += message.nodes
             elif isinstance(message, Bye):
                 self._leave()
 
@@ -364,11 +392,3 @@ class Member(Peers):
                 self._ended_at = time.monotonic()
             self._link.close()
             self._link = None
-
-
-def _resolve(address: str, port: int) -> dict[str, object]:
-    try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:
-        return {"error": f"{address} cannot be resolved: {error}"}
-    return {"addresses": [[family, list(address)] for family, _, _, _, address in found]}

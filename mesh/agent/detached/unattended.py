@@ -53,13 +53,13 @@ class Unattended:
     def take(self, news: PeerNews, now: float) -> bool:
         """Treat the first report of another host like an event on this one.
 
-        True for a signal that the ranks are to be sent.
+        True for a signal that the ranks are to be sent, and for a program that a node has ended.
         """
         rules = self._rules
         if self._news is not None or rules is None:
             return False
         self._news = news
-        if news.cause == "signal" and not rules.is_stopped:
+        if news.cause in ("signal", "program") and not rules.is_stopped:
             return True
         rules.fail(news.cause, now)
         return False
@@ -73,7 +73,11 @@ class Unattended:
         if self._rules is None or self._rules.is_stopped:
             return []
         self._rules.is_stopped = True
-        spread = self._spread(PeerNews("signal", number)) if cause == "signal" else []
+        spread: list[Order] = []
+        if cause == "signal":
+            spread = self._spread(PeerNews("signal", number))
+        elif cause == "program":
+            spread = self._spread(PeerNews("program", reason=str(more["reason"]), code=int(str(more["code"]))))
         return [AnnounceEnd(cause, number, more), *spread]
 
     def report_done(self) -> list[Order]:

@@ -205,9 +205,9 @@ class Outbox:
             if isinstance(message, Exited):
                 self._recorded.add(message.rank)
 
-    def send_urgently(self, message: Message) -> None:
+    def send_urgently(self, message: Message, data: bytes = b"") -> None:
         """Send a message that depends on no other before all that waits."""
-        self._urgent.append(encode(message))
+        self._urgent.append(encode(message, data))
 
     def answer(self, message: Beat, asked: float) -> None:
         """Send the answer to a beat urgently, with the seconds that it waited here. asked: when, monotonic"""

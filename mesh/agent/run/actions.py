@@ -37,6 +37,8 @@ class Actions:
         parts, processes = self._parts, self._parts.processes
         return {
             orders.SendSignal: lambda order: processes.signal(order.signal, order.grace),
+            orders.NotifyNodes: self._notify_nodes,
+            orders.ReportProgramStopped: self._report_program_stopped,
             orders.KillBy: lambda order: processes.kill_by(order.seconds),
             orders.BeginEnd: lambda order: processes.order(order.signal, order.grace),
             orders.ReleasePrerun: self._release_prerun,
@@ -72,6 +74,15 @@ class Actions:
                 step=order.step, message=order.message, hint=order.hint, time=time.time(), signal=order.killed_by
             )
         )
+
+    def _report_program_stopped(self, order: orders.ReportProgramStopped) -> None:
+        from mesh.protocol.nodes import ProgramStopped
+
+        self._port.send_now(ProgramStopped(rank=order.rank, code=order.code, why=order.why, time=time.time()))
+
+    def _notify_nodes(self, order: orders.NotifyNodes) -> None:
+        if self._parts.nodes is not None:
+            self._parts.nodes.stop(order.cause)
 
     def _announce_end(self, order: orders.AnnounceEnd) -> None:
         from mesh.protocol.journal import EndOrdered

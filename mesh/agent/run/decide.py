@@ -9,6 +9,7 @@ from mesh.agent.run.facts import Fact
 from mesh.agent.run.lease import Lease
 from mesh.agent.run.leaving import Leaving
 from mesh.agent.run.orders import Order
+from mesh.agent.run.rules import Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,22 +17,6 @@ if TYPE_CHECKING:
 
 SIGNAL_TERM = 15  # signal(7)
 STUCK_LIMIT_S = 10.0  # while processes are being ended, the loop turns at least this often
-
-
-class Rules:
-    """Limits within which the ranks of one host may go on and end."""
-
-    def __init__(self, *, grace: float, drain: float, timeout: float, keep_going: bool, device_patience: float) -> None:
-        """Make the rules; times are in seconds.
-
-        grace: from SIGTERM to SIGKILL
-        drain: for the last output of the other ranks after a failure, in a detached run
-        timeout: for the ranks of a detached run; 0 for any time
-        keep_going: let the other ranks run after a failure
-        device_patience: for devices to become free after the end of their processes
-        """
-        self.grace, self.drain, self.timeout, self.keep_going = grace, drain, timeout, keep_going
-        self.device_patience = device_patience
 
 
 class Decisions:
@@ -48,8 +33,10 @@ class Decisions:
         self._orders: list[Order] = []
         self._unattended = Unattended()
         self._has_ranks = False  # a process of a rank or setup was started
+        self._is_to_detach = False  # the client leaves once all ranks of the run have started
         self._sent: set[int] = set()  # signals that clients have ordered
         self._is_signalled = False  # a client has ordered a signal for the ranks
+        self._is_stopped = False  # a node has ended its program
         self._has_failed = False
         self._terminated: facts.Terminated | None = None
         self._owns_lock = False
@@ -143,11 +130,17 @@ class Decisions:
         if self.is_detached:
             self._look_after_ranks(now)
         if not self.is_ending and now > self._lease.ends_at():
-            self._fail("agent", self._lease.loss_reason())
-            if not self._lease.was_killed():
-                self._keep()
-            self._finish(SIGNAL_TERM, self._rules.grace)
+            self._end_lease()
         return self._orders
+
+    def _end_lease(self) -> None:
+        """End the run of a client that does not come back; one that was to be detached keeps how its ranks ended."""
+        was_killed = self._lease.was_killed()
+        if not (self._is_to_detach and was_killed):
+            self._fail("agent", self._lease.loss_reason())
+        if self._is_to_detach or not was_killed:
+            self._keep()
+        self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _note_silence(self, now: float) -> None:
         is_silent = self._lease.is_silent(now)
@@ -229,6 +222,8 @@ class Decisions:
 
     def _journal_kept(self, fact: facts.JournalKept, now: float) -> None:
         self.is_kept = True
+        if self._is_to_detach and not self._unattended.is_over:  # the ranks do not end by themselves
+            self._orders += self._unattended.announce_end("signal", SIGNAL_TERM, {})
 
     # ---- requests
 
@@ -250,6 +245,15 @@ class Decisions:
         if fact.grace is not None:  # the run may have been ending already, with more time
             self._order_about_processes(orders.KillBy(fact.grace))
 
+    def _node_stopped(self, fact: facts.NodeStopped, now: float) -> None:
+        """End the ranks here at once; the client, or the agents of a detached run, end those on other hosts."""
+        if self._is_signalled or self.is_over:
+            return
+        self._is_stopped = True
+        self._order(orders.ReportProgramStopped(fact.rank, fact.code, fact.why))
+        more: dict[str, object] = {"code": fact.code, "reason": fact.why}
+        self._signal(SIGNAL_TERM, self._rules.grace, "program", more)
+
     def _detach_asked(self, fact: facts.DetachAsked, now: float) -> None:
         if self._unattended.has_rules and self._has_ranks and not (self.is_detached or self.is_over):
             self._order(orders.Detach())
@@ -266,9 +270,15 @@ class Decisions:
         self._announce_end(cause, number, more)
         self._is_signalled = True
         self._order(orders.ReleaseOutput())
-        is_repeated = self.is_detached and number in self._sent  # by another client: the ranks get each signal once
+        # By another client, or by this one after a node's stop: the ranks get each signal once.
+        is_repeated = (self.is_detached or self._is_stopped) and number in self._sent
         self._sent.add(number)
+        self._notify(cause)
         self._order_about_processes(orders.KillBy(grace) if is_repeated else orders.SendSignal(number, grace))
+
+    def _notify(self, cause: str) -> None:
+        if self._rules.has_nodes:
+            self._order_about_processes(orders.NotifyNodes(cause))
 
     def _announce_end(self, cause: str, number: int, more: dict[str, object]) -> None:
         if self.is_detached:
@@ -277,7 +287,7 @@ class Decisions:
     # ---- ranks and other hosts
 
     def _ranks_starting(self, fact: facts.RanksStarting, now: float) -> None:
-        rules = self._rules
+        rules, self._is_to_detach = self._rules, fact.is_to_detach
         timeout_at = now + rules.timeout if rules.timeout else NEVER
         self._unattended.start(
             UnattendedRules(fact.count, drain=rules.drain, timeout_at=timeout_at, keep_going=rules.keep_going)
@@ -297,7 +307,8 @@ class Decisions:
 
     def _peer_news(self, fact: facts.PeerNews, now: float) -> None:
         if self._unattended.take(fact, now):
-            self._signal(fact.signal, self._rules.grace, "signal", {})
+            more: dict[str, object] = {"code": fact.code, "reason": fact.reason} if fact.cause == "program" else {}
+            self._signal(fact.signal or SIGNAL_TERM, self._rules.grace, fact.cause, more)
 
     # ---- this host
 
@@ -324,6 +335,8 @@ class Decisions:
     def _finish(self, number: int, grace: float) -> None:
         """End everything that is left of the run, and leave."""
         self._orders.append(orders.ReleaseOutput())
+        if not self._is_signalled:
+            self._notify("")
         self._orders += self._leaving.finish(number, grace, self._is_signalled)
 
     def _setup_ended(self, fact: facts.SetupEnded, now: float) -> None:
@@ -366,6 +379,7 @@ HANDLERS: dict[type[Fact], Callable[..., None]] = {
     facts.KillAsked: Decisions._kill_asked,
     facts.FinishAsked: Decisions._finish_asked,
     facts.StopAsked: Decisions._stop_asked,
+    facts.NodeStopped: Decisions._node_stopped,
     facts.DetachAsked: Decisions._detach_asked,
     facts.Detached: Decisions._detached,
     facts.DetachFailed: Decisions._detach_failed,

@@ -97,8 +97,9 @@ class DetachFailed(Fact):
 class RanksStarting(Fact):
     """The client has ordered the start of ranks. Some may fail to start."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, is_to_detach: bool = False) -> None:
+        """Make the fact. is_to_detach: the client leaves once all ranks of the run have started"""
+        self.count, self.is_to_detach = count, is_to_detach
 
 
 class RankStarted(Fact):
@@ -110,6 +111,14 @@ class RankEnded(Fact):
 
     def __init__(self, is_failure: bool) -> None:
         self.is_failure = is_failure
+
+
+class NodeStopped(Fact):
+    """A node has ended its program."""
+
+    def __init__(self, rank: int, code: int, why: str) -> None:
+        """Make the fact. code: exit status of the program; why: the reason that the node gave, for people"""
+        self.rank, self.code, self.why = rank, code, why
 
 
 class SetupEnded(Fact):
@@ -162,15 +171,16 @@ class PeersReady(Fact):
 
 
 class PeerNews(Fact):
-    """The first report about another host: a rank has failed, a host is lost, or a client has sent a signal."""
+    """The first report about another host: why the run ends there."""
 
-    def __init__(self, cause: str, signal: int = 0, lost: int = -1, reason: str = "") -> None:
+    def __init__(self, cause: str, signal: int = 0, lost: int = -1, reason: str = "", code: int = 0) -> None:
         """Make the report.
 
-        cause: "rank", "lost" or "signal"
+        cause: "rank", "lost", "signal", or "program" for a node that has ended its program
         signal: its number, for "signal"; lost, reason: number of the host and why it is lost, for "lost"
+        code, reason: exit status and why, for "program"
         """
-        self.cause, self.signal, self.lost, self.reason = cause, signal, lost, reason
+        self.cause, self.signal, self.lost, self.reason, self.code = cause, signal, lost, reason, code
 
 
 # ---- the end

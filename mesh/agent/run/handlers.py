@@ -7,6 +7,7 @@ import time
 from mesh.agent.run.facts import ClientLeft, DetachAsked, FinishAsked, KillAsked, SignalAsked
 from mesh.protocol import requests
 from mesh.protocol.answers import Beat
+from mesh.protocol.frames import FrameError
 from mesh.protocol.requests import COMMON, Request
 
 TYPE_CHECKING = False
@@ -32,6 +33,8 @@ def _signal(port: Port, parts: Parts, request: requests.Signal, data: bytes) -> 
     more: dict[str, object] = {}
     if request.more is not None:
         more = {"lost": request.more.lost, "reason": request.more.reason}
+        if request.cause == "program":
+            more["code"] = request.more.code
     port.post(SignalAsked(request.signal, request.grace, request.cause, more))
 
 
@@ -51,6 +54,24 @@ def _beat(port: Port, parts: Parts, request: requests.Beat, data: bytes) -> None
 def _ack(port: Port, parts: Parts, request: requests.Ack, data: bytes) -> None:
     parts.out.acknowledge(request.place)
     parts.client.flush()
+
+
+def _to_nodes(port: Port, parts: Parts, request: Request, data: bytes) -> None:
+    """Hand a request about the nodes of a program to its part. Raises FrameError if the run has no nodes here."""
+    if parts.nodes is None or parts.relays is None:
+        raise FrameError(f"{request.NAME}: the run has no nodes here")
+    if isinstance(request, requests.Program):
+        parts.nodes.take_program(request)
+    elif isinstance(request, requests.Payload):
+        parts.nodes.take_payload(request, data)
+    elif isinstance(request, requests.Changed):
+        parts.nodes.take_changes(request.nodes)
+    elif isinstance(request, requests.Relay):
+        parts.relays.take(request, data)
+    elif isinstance(request, requests.RelayTaken):
+        parts.relays.widen(request)
+    elif isinstance(request, requests.RelayEnd):
+        parts.relays.end(request.stream)
 
 
 # Each handler takes the port, the parts, a request of the class under which it stands, and the bytes behind it.
@@ -79,6 +100,12 @@ HANDLERS: dict[type[Request], Callable[..., None]] = {
     requests.Beat: _beat,
     requests.Ack: _ack,
     requests.Bye: lambda port, parts, request, data: port.post(ClientLeft()),
+    requests.Program: _to_nodes,
+    requests.Payload: _to_nodes,
+    requests.Changed: _to_nodes,
+    requests.Relay: _to_nodes,
+    requests.RelayTaken: _to_nodes,
+    requests.RelayEnd: _to_nodes,
     requests.Over: lambda port, parts, request, data: parts.answering.end_runs(request.runs),
 }
 

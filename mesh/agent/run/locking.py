@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from mesh.agent.base.directories import Directories
     from mesh.agent.control.neighbours import Announcement
     from mesh.agent.loop import Loop
+    from mesh.agent.nodes.nodes import Nodes
     from mesh.agent.port import LockPort
     from mesh.agent.run.group import Group
     from mesh.agent.run.network import Ports
     from mesh.protocol.first import Begin
+    from mesh.protocol.nodes import NodeSockets
 
     Others = List[answers.OtherUser]
 
@@ -40,6 +42,7 @@ class Locking:
         self, port: LockPort, loop: Loop, state: Directories, group: Group, begin: Begin, is_moved: bool
     ) -> None:
         """Start without the lock. is_moved: HOME is read-only, and the files of the run are in /tmp"""
+        self.nodes: Nodes | None = None  # of a program, whose sockets are opened with the lock
         self._port, self._loop, self._state, self._group = port, loop, state, group
         self._begin, self._is_moved = begin, is_moved
         self._guardian_has_it = False
@@ -80,6 +83,8 @@ class Locking:
     def unlock(self) -> None:
         """Release lock and ports: another host is busy, and a run that waits must not keep others waiting."""
         self.release_ports()
+        if self.nodes is not None:
+            self.nodes.close_sockets()
         self.release()
 
     def release(self) -> None:
@@ -191,6 +196,12 @@ class Locking:
                 advice = "without --master-port mesh finds a free one; `ss -tlnp` there shows who has it"
                 self._port.fail("port", str(error), advice)
                 return
+        sockets: list[NodeSockets] = []
+        try:
+            sockets = self.nodes.open() if self.nodes is not None else []
+        except OSError as error:
+            self._port.fail("port", f"the sockets of nodes cannot be opened: {why(error)}", hint(error))
+            return
         self._port.send(
             answers.Locked(
                 tree=known_tree(self._state.beside("record")),
@@ -198,5 +209,6 @@ class Locking:
                 cgroup=where,
                 ports=ports,
                 others=others,
+                sockets=sockets,
             )
         )

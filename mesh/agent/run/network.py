@@ -37,7 +37,7 @@ class Ports:
         """Take ports, and return them. wanted: 0 for any that is free. Raises Unavailable."""
         for number in wanted:
             try:
-                self._held.append(_hold(number))
+                self._held.append(hold_port(number))
             except OSError as error:
                 name = f"port {number}" if number else "a port"
                 raise Unavailable(f"{name} for the ranks cannot be had: {error.strerror}") from error
@@ -49,7 +49,8 @@ class Ports:
         self._held = []
 
 
-def _hold(number: int) -> Socket:
+def hold_port(number: int) -> Socket:
+    """Return a socket that has a TCP port on every address. number: 0 for one that is free. Raises OSError."""
     # A named port must be had also while connections of an earlier run are fading out. Another program that sets
     # SO_REUSEADDR can still take it.
     if number:

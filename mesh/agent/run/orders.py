@@ -20,6 +20,13 @@ class SendSignal(Order):
         self.signal, self.grace = signal, grace
 
 
+class NotifyNodes(Order):
+    """Report to the nodes of a program that it ends. cause: why; "" for a client that gave none"""
+
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
+
+
 class KillBy(Order):
     """Kill every process of the run in ``seconds``, or when that was ordered before, if sooner."""
 
@@ -63,6 +70,13 @@ class ReportFailure(Order):
 
 class ReportStopped(Order):
     """Send ``stopped`` out of turn, with the time."""
+
+
+class ReportProgramStopped(Order):
+    """Send ``program-stopped`` out of turn, with the time."""
+
+    def __init__(self, rank: int, code: int, why: str) -> None:
+        self.rank, self.code, self.why = rank, code, why
 
 
 class AnnounceEnd(Order):

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from mesh.agent.loop import Loop
-    from mesh.agent.port import AskPort, ControlPort, LockPort, RanksPort
+    from mesh.agent.nodes.nodes import Nodes
+    from mesh.agent.nodes.relay import Relays
+    from mesh.agent.port import AskPort, ControlPort, LockPort, NodesPort, RanksPort
     from mesh.agent.prerun.session import PrerunSession
     from mesh.agent.prerun.shell import Entry, Prerun
     from mesh.agent.process.spawning import Setting
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from mesh.protocol.frames import Decoder
     from mesh.protocol.requests import Prepare
 
-    class RunPort(LockPort, RanksPort, ControlPort, AskPort, Protocol):
+    class RunPort(LockPort, RanksPort, NodesPort, ControlPort, AskPort, Protocol):
         """The ports of all parts."""
 
 
@@ -71,8 +73,22 @@ class Parts:
         self.following = Watches(loop)
         self.detachment = Detachment(port, self.out, self.state, self.group, begin, self.locking.machine_lock)
         self.peers = OtherHosts(port, loop)
+        self.nodes: Nodes | None = None
+        self.relays: Relays | None = None
+        if begin.nodes:
+            self._make_nodes(begin)
         self.control = ControlServer(port, loop, self.client, self.followers)
         self.answering = Answering(port, loop, self.out, self.state, begin.remote_dir)
+
+    def _make_nodes(self, begin: Begin) -> None:
+        """Make the parts of a program; few runs are programs."""
+        from mesh.agent.nodes.nodes import Nodes
+        from mesh.agent.nodes.relay import Relays
+
+        self.nodes = nodes = Nodes(self._port, self._loop, begin, self.peers.change)
+        self.locking.nodes = self.ranks.nodes = nodes
+        self.peers.on_changes = nodes.take_changes
+        self.relays = Relays(self._loop, self.out, self.client, nodes)
 
     def holds(self) -> bool:
         """Return True if a lock, a copy, devices, containers or a process of the run are here."""
@@ -82,6 +98,10 @@ class Parts:
     def close(self, keeps_journal: bool) -> None:
         """Remove what the run has on this machine; the lock goes with the process."""
         self.control.close()
+        if self.relays is not None:
+            self.relays.close()
+        if self.nodes is not None:
+            self.nodes.close()
         self.locking.withdraw()
         self.group.remove_notes()
         self.out.close()

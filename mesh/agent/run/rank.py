@@ -12,7 +12,7 @@ from mesh.protocol.frames import to_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # Bytes of output in one frame. The client has less to do with larger ones; but from 128 KiB on, glibc gives back the
 # memory of each (mallopt(3), M_MMAP_THRESHOLD), and they grow by the labels of their lines there.
@@ -115,8 +115,10 @@ class Rank:
             self.stdin = -1
 
 
-def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> Rank:
-    """Start the process of a rank. Raises OSError."""
+def start_rank(
+    rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool, keep: Mapping[int, int] | None = None
+) -> Rank:
+    """Start the process of a rank. keep: further descriptors that it inherits, as in ``spawn``. Raises OSError."""
     stdin, stdin_end = -1, -1
     out, out_end = output_pipe()
     err, err_end = output_pipe()
@@ -126,8 +128,7 @@ def start_rank(rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bo
     else:
         stdin_end = os.open(os.devnull, os.O_RDONLY)
     try:
-        given = [to_bytes(word) for word in argv], setting, stdin_end, out_end, err_end
-        pid = spawn(*given)
+        pid = spawn([to_bytes(word) for word in argv], setting, stdin_end, out_end, err_end, keep)
     finally:
         for descriptor in (stdin_end, out_end, err_end):
             os.close(descriptor)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mesh.agent.link.client import ClientConnection
     from mesh.agent.loop import Loop
+    from mesh.agent.nodes.nodes import Nodes
     from mesh.agent.port import RanksPort
     from mesh.agent.run.environment import Environment
     from mesh.agent.run.group import Group
@@ -48,6 +49,7 @@ class Ranks:
         self._port, self._loop, self._client = port, loop, client
         self._sources, self._environment, self._group = sources, environment, group
         self.ranks: dict[int, Rank] = {}  # by pid
+        self.nodes: Nodes | None = None  # ranks that are nodes of a program
         self._setup: Setup | None = None
         self._unreported: list[Rank] = []  # ranks whose end may wait behind their output
 
@@ -87,7 +89,7 @@ class Ranks:
         port.make_way()
         try:
             self._environment.at_start()
-            port.post(RanksStarting(len(request.ranks)))
+            port.post(RanksStarting(len(request.ranks), request.detach))
             if request.detach:
                 port.hold_output()
         except OSError as error:
@@ -97,19 +99,21 @@ class Ranks:
         for rank in request.ranks:
             try:
                 setting = self._environment.of_rank(rank.env)
-                self._add(start_rank(rank.rank, request.argv, setting, rank.stdin))
+                start = start_rank if self.nodes is None else self.nodes.start
+                self._add(start(rank.rank, rank.argv or request.argv, setting, rank.stdin))
             except OSError as error:  # no process or descriptor is left to have
                 port.fail("start", why(error))
                 break
 
-    def _add(self, rank: Rank) -> None:
+    def _add(self, rank: Rank, *, is_new: bool = True) -> None:
         self.ranks[rank.pid] = rank
         self._group.note(rank.pid, rank.sources)
         for source in rank.sources:
             self._sources.add(source)
         self._loop.on_child_end(rank.pid, partial(self._ended, rank))
-        self._port.send(answers.Started(rank=rank.rank, pid=rank.pid, time=time.time()))
-        self._port.post(RankStarted())
+        if is_new:
+            self._port.send(answers.Started(rank=rank.rank, pid=rank.pid, time=time.time()))
+            self._port.post(RankStarted())
 
     # ---- what goes to a rank
 
@@ -167,8 +171,8 @@ class Ranks:
 
     def report_ends(self) -> None:
         """Report the end of each rank whose output was passed on. Called after each turn of the loop."""
-        for rank in self.ranks.values():
-            if rank.all_relayed() and not rank.is_reported:
+        for rank in list(self.ranks.values()):
+            if rank.all_relayed() and not rank.is_reported and not self._starts_again(rank):
                 rank.is_reported = True
                 self._report_end(rank)
 
@@ -184,6 +188,8 @@ class Ranks:
             self._sources.relay_rest()  # no client reads output behind the last message
         by_kernel = not self._port.stops_ranks and memory is not None and memory.explains(rank.pid, rank.status)
         code, signal = _how(rank.status)
+        if self.nodes is not None:
+            self.nodes.report_end(rank.rank, rank.status)
         self._port.send(
             answers.Exited(
                 rank=rank.rank,
@@ -196,7 +202,27 @@ class Ranks:
             )
         )
         self._client.flush()
-        self._port.post(RankEnded(rank.status != 0))
+        is_failure = rank.status != 0 if self.nodes is None else self.nodes.is_failure(rank.rank, rank.status)
+        self._port.post(RankEnded(is_failure))
+
+    def _starts_again(self, rank: Rank) -> bool:
+        """Return True if a rank that has ended is a node that will be started again."""
+        if self.nodes is None or not self.nodes.starts_again(rank.rank, rank.status):
+            return False
+        self.nodes.plan_restart(rank, *_how(rank.status), partial(self._start_again, rank))
+        return True
+
+    def _start_again(self, rank: Rank) -> None:
+        """Start a node again in place of its process that has ended."""
+        assert self.nodes is not None
+        try:
+            new = self.nodes.start_again(rank.rank)
+        except OSError as error:
+            self._port.fail("start", why(error), hint(error))
+            return
+        self.ranks.pop(rank.pid, None)
+        self._add(new, is_new=False)
+        self.nodes.report_restart(new)
 
     def _ended(self, rank: Rank, status: int) -> None:
         """Note the status of a rank, and report it at once if its output waits."""
@@ -204,7 +230,10 @@ class Ranks:
         if self._setup is not None and rank is self._setup:
             self._loop.unwatch(self._setup.words)
         rank.end(status, time.time())
-        self._unreported.append(rank)
+        if self.nodes is not None:
+            self.nodes.end(rank.rank)
+        if self.nodes is None or not self.nodes.starts_again(rank.rank, status):
+            self._unreported.append(rank)
         wait = 0.0 if self._client.is_behind else END_REPORT_LIMIT_S
         self._loop.at("report ends", time.monotonic() + wait, self._report_early)
         self._report_taken(rank, rank.drop_input())

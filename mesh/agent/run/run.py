@@ -11,13 +11,14 @@ from mesh.agent.base.light import signal
 from mesh.agent.control.sockets import other_runs
 from mesh.agent.loop import Loop
 from mesh.agent.run.actions import Actions
-from mesh.agent.run.decide import Decisions, Rules
+from mesh.agent.run.decide import Decisions
 from mesh.agent.run.executor import Executor
 from mesh.agent.run.facts import AllGone, Failed, Terminated
 from mesh.agent.run.handlers import carry_out
 from mesh.agent.run.lease import Lease
 from mesh.agent.run.parts import Parts
 from mesh.agent.run.requests import Requests
+from mesh.agent.run.rules import Rules
 from mesh.agent.run.view import describe
 from mesh.protocol.answers import Hello
 from mesh.protocol.frames import FrameError
@@ -56,6 +57,7 @@ class Run:
             timeout=begin.timeout,
             keep_going=begin.keep_going,
             device_patience=begin.device_patience,
+            has_nodes=bool(begin.nodes),
         )
         self._decisions = Decisions(rules, Lease(begin.lease, begin.return_within, time.monotonic()))
         self._actions = Actions(self, self._loop, self._parts)
@@ -121,6 +123,8 @@ class Run:
         parts.ranks.report_ends()
         self._take_from_followers()
         parts.peers.serve()
+        if parts.nodes is not None:
+            parts.nodes.settle()
         self._executor.tick()
         self._look_for_the_end()
         self._requests.serve()

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable
 from enum import IntEnum
 
-from mesh.core.events import Exited, Lost
+from mesh.core.events import EndOrdered, Exited, Lost
 from mesh.core.outcome import Cause
 from mesh.core.ranks import told_ranks
 from mesh.core.run import Kind
@@ -40,6 +40,7 @@ class Ending:
         self.stage = Stage.NOT
         self.since = 0.0  # seconds since the epoch: when the ranks were ordered to end; 0.0: they were not
         self.signal = 0  # the first one that asked for the end; 0: none did
+        self.code = 0  # exit status of a program that a node has ended
         self.grace = state.spec.rules.grace
         self.last_output = 0.0  # monotonic
         self._unnamed: list[int] = []  # failed ranks that the next line names
@@ -108,7 +109,9 @@ class Ending:
         self.since = state.clock.time
         state.clock.restart("stop", self.grace + ANSWER_LIMIT_S)
         nodes = [node for node in state.answering() if not ranks.have_ended(node)]
-        orders: list[Order] = [Signal(node=node, number=number, grace=self.grace) for node in nodes]
+        orders: list[Order] = [
+            Signal(node=node, number=number, grace=self.grace, why=self._why(number)) for node in nodes
+        ]
         named = self._name_failures()
         if orders:
             count = ranks.unfinished(nodes)
@@ -116,6 +119,13 @@ class Ending:
             text = f"stopping {what}: {signal.Signals(number).name}, {self.grace:g} s of grace, then SIGKILL"
             orders.insert(0, Say(text=text))
         return [*named, *orders]
+
+    def _why(self, number: int) -> EndOrdered | None:
+        """Return the cause of the end for the nodes of a program; None for a run without nodes."""
+        state = self._state
+        if not state.spec.is_program or state.cause is None:
+            return None
+        return EndOrdered(time=state.clock.time, node=0, cause=state.cause.value, signal=number, code=self.code)
 
     def settle(self) -> list[Order]:
         """Clear the hosts if all ranks have ended; close a run that will never start."""

@@ -16,7 +16,7 @@ class Introduction:
 
     def __init__(self, spec: RunSpec, placement: Placement) -> None:
         self._names = [host.name for host in placement.hosts]
-        self._is_wanted = len(self._names) > 1 and not spec.rules.keep_going
+        self._is_wanted = len(self._names) > 1 and (spec.is_program or not spec.rules.keep_going)
         self._met: dict[int, str] = {}  # by node: "", or why it cannot meet the others
         self._is_begun = False
         self.is_over = False  # we may leave

@@ -12,7 +12,9 @@ from mesh.engine.supervisor.naming import CLOCK_ERROR_S
 class Ranks:
     """The ranks of a run: which are running, which failed by themselves, which ended by our order."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, may_fail: Iterable[int] = ()) -> None:
+        """may_fail: ranks whose failure ends nothing"""
+        self._may_fail = frozenset(may_fail)
         nodes = range(len(placement.hosts))
         self._placement = placement
         self.started = 0.0  # seconds since the epoch; 0.0: they have not
@@ -50,6 +52,8 @@ class Ranks:
         """Note an end that is reported ahead of the rank's output; return True if it is news of a failure."""
         if event.rank in self._announced or event.rank in self.exits or not event.status or self._was_ordered(event):
             return False
+        if event.rank in self._may_fail:
+            return False
         self._announced.add(event.rank)
         return True
 
@@ -65,7 +69,7 @@ class Ranks:
         if self._was_ordered(event):
             self.stopped.add(event.rank)
             return False
-        return bool(event.status) and event.rank not in self._announced
+        return bool(event.status) and event.rank not in self._announced | self._may_fail
 
     def lose(self, event: Lost) -> None:
         """Note the loss of a host whose ranks were running."""

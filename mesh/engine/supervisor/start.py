@@ -29,6 +29,7 @@ class Steps:
         """True if hosts prepare themselves without an order: nothing runs before the ranks, and nothing is held."""
         spec = self._state.spec
         is_plain = not (self._rounds or spec.commands or spec.sync or spec.lock or spec.prerun or spec.claim)
+        is_plain = is_plain and not spec.is_program  # the files of nodes come before
         return self._has_ranks and is_plain
 
     def connected(self, event: Connected) -> list[Order]:

@@ -22,7 +22,8 @@ class State:
         self.placement = placement
         self.clock = Clock()
         self.phases = Phases(len(placement.hosts))
-        self.ranks = Ranks(placement)
+        may_fail = {rank for rank, place in enumerate(placement.table) if spec.groups[place.group].may_fail}
+        self.ranks = Ranks(placement, may_fail if spec.is_program else ())
         self.cause: Cause | None = None  # why the run ends; the first cause holds
         self.failures: list[PrepareFailed] = []  # of hosts that cannot take part
 

@@ -35,6 +35,7 @@ from mesh.core.events import (
     WorkspaceFailed,
 )
 from mesh.core.module import NO_PREPARATION, Applied, Preparation
+from mesh.core.nodes import ProgramStopped, RankReady, Restarting
 from mesh.core.outcome import (
     EXIT_BUSY,
     EXIT_LOST,
@@ -54,6 +55,7 @@ from mesh.engine.supervisor.lock import Locks
 from mesh.engine.supervisor.modules import Rounds
 from mesh.engine.supervisor.naming import alike
 from mesh.engine.supervisor.phases import Phase
+from mesh.engine.supervisor.program import ProgramWatch
 from mesh.engine.supervisor.skips import Skips
 from mesh.engine.supervisor.start import Steps
 from mesh.engine.supervisor.state import State
@@ -74,6 +76,7 @@ class Supervisor:
         self._steps = Steps(self._state, self._ending, Rounds(preparation, placement))
         self._skips = Skips(spec.prerun, placement)
         self._hang_watch = HangWatch(self._state)
+        self._program = ProgramWatch(self._state)
 
     @property
     def done(self) -> bool:
@@ -156,6 +159,13 @@ class Supervisor:
                 return self._stay(node)
             case Introduced():
                 return self._leave.introduced(event)
+            case RankReady() | Restarting():
+                return self._program.take(event)
+            case ProgramStopped(time=time, code=code):
+                self._ending.code = code if self._state.cause is None else self._ending.code
+                stopped = self._ending.end(Cause.PROGRAM)
+                self._state.ranks.order_ends(time)
+                return stopped
             case Answered(node=node):
                 self._ending.answered(node)
             case Ended():
@@ -166,7 +176,7 @@ class Supervisor:
                 return self._exit(event)
             case Lost(node=node):
                 phase, self._state.phases[node] = self._state.phases[node], Phase.OVER
-                return self._lose(event, phase)
+                return [*self._program.take(event), *self._lose(event, phase)]
             case Gone(node=node, stays=stays):
                 self._clearing.leave(event)
                 self._state.phases[node] = Phase.OVER
@@ -238,6 +248,7 @@ class Supervisor:
             Cause.TIMEOUT: EXIT_TIMEOUT,
             Cause.SIGNAL: 128 + self._ending.signal,
             Cause.OUTPUT_CLOSED: EXIT_OUTPUT_CLOSED,
+            Cause.PROGRAM: self._ending.code,
         }.get(cause, EXIT_PREPARE)
 
     def _stay(self, node: int) -> list[Order]:
@@ -273,14 +284,17 @@ class Supervisor:
 
     def _exit(self, event: Exited) -> list[Order]:
         is_failure = self._state.ranks.end(event)
+        told = self._program.take(event)
+        if self._program.is_over and not is_failure:
+            told += self._ending.end(Cause.COMPLETED)
         if event.is_last:
             self._clearing.clear(event.node)
             self._clearing.idle.add(event.node)
         if is_failure:
-            return [*self._ending.suspect(event), *self._ending.settle()]
+            return [*told, *self._ending.suspect(event), *self._ending.settle()]
         done = f"[{self._state.name(event.node)}] setup completed"
         is_setup = self._spec.kind is Kind.SETUP and not event.status
-        return [*([Say(text=done)] if is_setup else ()), *self._ending.settle()]
+        return [*told, *([Say(text=done)] if is_setup else ()), *self._ending.settle()]
 
     def _lose(self, event: Lost, phase: Phase) -> list[Order]:
         """Take the loss of a host, or of its agent; phase: the host's last one."""
@@ -305,11 +319,12 @@ class Supervisor:
     def _look_at_the_clock(self) -> list[Order]:
         clock = self._state.clock
         orders = self._locks.look_at_the_clock()
-        for failure in self._steps.overdue():
+        for failure in [*self._steps.overdue(), *self._program.overdue()]:
             orders += [Tell(event=failure), *self._fail(failure, Cause.PREPARE)]
         orders += self._ending.look_at_the_clock()
         orders += self._leave.look_at_the_clock()
         orders += self._hang_watch.look_at_the_clock()
+        orders += self._program.changes()
         if "drain" in clock and self._may_stop():
             orders += self._ending.stop()
         if clock.passed("stop"):

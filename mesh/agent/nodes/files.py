@@ -1,0 +1,69 @@
+"""The private directory of a run's nodes: addresses, key, payloads and Unix sockets, which end with the run."""
+
+from __future__ import annotations
+
+import os
+
+from mesh.agent.base.directories import node_directory, remove_tree
+from mesh.agent.base.light import dumps
+from mesh.protocol.records import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mesh.protocol.nodes import NodeAddress
+
+BOOK, KEY = "nodes.json", "key.pem"
+
+
+class NodeFiles:
+    """The files of one run on this host. Only this user can read them."""
+
+    def __init__(self, run: str, node: int) -> None:
+        """Name the directory; nothing is made yet."""
+        self.path = node_directory(run, node)
+        self._is_made = False
+
+    def make(self) -> None:
+        """Make the directory, in place of one that a killed agent has left. Raises OSError."""
+        if not self._is_made:
+            remove_tree(self.path)
+            os.mkdir(self.path, 0o700)
+            self._is_made = True
+
+    def place(self, name: str) -> str:
+        """Return the path of a file in the directory."""
+        return os.path.join(self.path, name)
+
+    def payload(self, name: str) -> str:
+        """Return the path of a payload. name: its hash; "" for no payload, which has no path"""
+        return self.place("payload-" + name) if name else ""
+
+    def write_addresses(self, nodes: Sequence[NodeAddress], credentials: str) -> None:
+        """Write the addresses of all nodes, and the key that they show each other. Raises OSError."""
+        book = {}
+        for node in nodes:
+            ports = [[node.address, port] for port in node.ports]
+            tcp = ports.pop(0) if node.remote and ports else None
+            book[node.label] = {"host": node.host, "unix": node.unix, "tcp": tcp, "more": ports}
+        self._write(BOOK, dumps(plain(book)).encode("utf-8", "surrogateescape"))
+        self._write(KEY, credentials.encode())
+
+    def add_to_payload(self, name: str, data: bytes) -> None:
+        """Append a piece to a payload. Raises OSError."""
+        self._write("payload-" + name, data, os.O_APPEND)
+
+    def remove(self) -> None:
+        """Remove the directory and all that is in it."""
+        if self._is_made:
+            remove_tree(self.path)
+
+    def _write(self, name: str, data: bytes, more: int = os.O_TRUNC) -> None:
+        descriptor = os.open(self.place(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | more, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,307 @@
+"""The nodes of a program here: what each inherits, what it reports, and its start after a failure."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from mesh.agent.base.errors import hint, why
+from mesh.agent.base.light import dumps, partial
+from mesh.agent.nodes.control import ControlChannel
+from mesh.agent.nodes.files import BOOK, KEY, NodeFiles
+from mesh.agent.nodes.sockets import ListeningSockets
+from mesh.agent.process.spawning import Setting
+from mesh.agent.run.facts import NodeStopped
+from mesh.agent.run.rank import start_rank
+from mesh.protocol import nodes as messages
+from mesh.protocol.answers import Output
+from mesh.protocol.nodes import NodeState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mesh.agent.loop import Loop
+    from mesh.agent.port import NodesPort
+    from mesh.agent.run.rank import Rank
+    from mesh.protocol.first import Begin
+    from mesh.protocol.nodes import Node, NodeAddress, NodeSockets
+    from mesh.protocol.requests import Payload, Program
+
+    Start = tuple[Sequence[str], Setting, bool]
+
+FIRST_DESCRIPTOR = 3  # of those that a node inherits beside its three standard ones
+RESTART_DELAY_S, RESTART_DELAY_MAX_S = 1.0, 30.0  # doubled after each failure of the same node
+RESULT_BYTES_MAX = 64 << 20
+RESULT_PIECE_BYTES = 64 << 10
+# Why a run ends, as its nodes read it, by the cause of the order.
+REASONS = {"program": "stop", "completed": "stop", "rank": "failure", "lost": "failure", "timeout": "timeout"}
+OTHER_REASON = "signal"
+
+
+class NodeOfRun:
+    """A node on this host."""
+
+    def __init__(self, about: Node) -> None:
+        """Start without sockets and process."""
+        self.about = about
+        self.sockets: ListeningSockets | None = None
+        self.control: ControlChannel | None = None
+        self.attempt = 0
+        self.start: Start | None = None  # its command, setting and whether it reads stdin
+        self.restart_at = 0.0  # monotonic; 0.0: it is not waiting for its next start
+
+
+class Nodes:
+    """All nodes of a program on this host."""
+
+    def __init__(
+        self, port: NodesPort, loop: Loop, begin: Begin, spread: Callable[[Sequence[NodeState]], None]
+    ) -> None:
+        """Make the nodes of the first request; open nothing. spread: sends states to the agents of other hosts"""
+        self._port, self._loop, self._spread = port, loop, spread
+        self._files = NodeFiles(begin.run, begin.node)
+        self._nodes = {about.rank: NodeOfRun(about) for about in begin.nodes}
+        self._book: Sequence[NodeAddress] = ()
+        self._states: dict[str, NodeState] = {}  # of all nodes, by label
+        self._is_stopped = False  # the end of the program was reported to its nodes
+
+    # ---- before the start
+
+    def open(self) -> list[NodeSockets]:
+        """Open the sockets of all nodes, unless they are open; return their addresses. Raises OSError."""
+        self._files.make()
+        for node in self._nodes.values():
+            if node.sockets is None:
+                node.sockets = ListeningSockets(node.about, self._files.path)
+        return [node.sockets.addresses for node in self._nodes.values() if node.sockets is not None]
+
+    def close_sockets(self) -> None:
+        """Close all sockets: another host is busy."""
+        for node in self._nodes.values():
+            self._close_sockets(node)
+
+    def take_program(self, request: Program) -> None:
+        """Write the addresses of all nodes, and their key."""
+        self._book = request.nodes
+        try:
+            self._files.make()
+            self._files.write_addresses(request.nodes, request.credentials)
+        except OSError as error:
+            self._port.fail("start", why(error), hint(error))
+
+    def take_payload(self, request: Payload, data: bytes) -> None:
+        """Append a piece to the payload of some nodes."""
+        try:
+            self._files.make()
+            self._files.add_to_payload(request.hash, data)
+        except OSError as error:
+            self._port.fail("start", why(error), hint(error))
+
+    # ---- processes
+
+    def start(self, rank: int, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> Rank:
+        """Start the process of a rank, with all that a node inherits. Raises OSError."""
+        node = self._nodes.get(rank)
+        if node is None:
+            return start_rank(rank, argv, setting, wants_stdin)
+        node.start = argv, setting, wants_stdin
+        return self._start(node, argv, setting, wants_stdin)
+
+    def end(self, rank: int) -> None:
+        """Act on the last messages of a process that has ended, before its end is decided about."""
+        node = self._nodes.get(rank)
+        if node is not None and node.control is not None:
+            self._read(node, 0)
+            self._drop_control(node)
+
+    def is_failure(self, rank: int, status: int) -> bool:
+        """Return True if the end of a rank with this status ends the run."""
+        node = self._nodes.get(rank)
+        return status != 0 and not (node is not None and node.about.may_fail)
+
+    def starts_again(self, rank: int, status: int) -> bool:
+        """Return True if a rank that has ended will be started again, or waits for that. status: from waitpid"""
+        node = self._nodes.get(rank)
+        if node is None or self._port.stops_ranks or self._port.is_over or self._is_stopped:
+            return False
+        return status != 0 and node.start is not None and node.attempt < node.about.restarts
+
+    def plan_restart(self, rank: Rank, code: int | None, signal: int | None, restart: Callable[[], None]) -> None:
+        """Report that a rank will be started again, and call ``restart`` in time. Once for each end."""
+        node = self._nodes[rank.rank]
+        if node.restart_at:
+            return
+        delay = min(RESTART_DELAY_MAX_S, RESTART_DELAY_S * 2**node.attempt)
+        node.restart_at = time.monotonic() + delay
+        coming = messages.Restarting(
+            rank=rank.rank,
+            attempt=node.attempt + 1,
+            time=rank.ended,
+            seconds=delay,
+            code=code or 0,
+            signal=signal or 0,
+        )
+        self._port.send(coming)
+        self._change(node, "restarting", node.attempt + 1)
+        how = f"signal {signal}" if signal else f"exit {code}"
+        marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
+        self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
+
+    def start_again(self, rank: int) -> Rank:
+        """Start the process of a rank anew, with its sockets and files. Raises OSError."""
+        node = self._nodes[rank]
+        assert node.start is not None
+        node.attempt += 1
+        return self._start(node, *node.start)
+
+    def report_restart(self, rank: Rank) -> None:
+        """Report the new process of a rank that was started again."""
+        attempt = self._nodes[rank.rank].attempt
+        self._port.send(messages.Restarted(rank=rank.rank, attempt=attempt, pid=rank.pid, time=time.time()))
+
+    def report_end(self, rank: int, status: int) -> None:
+        """Act on the end of a rank that is not started again."""
+        node = self._nodes.get(rank)
+        if node is None:
+            return
+        self._loop.cancel(("restart", rank))
+        self._close_sockets(node)
+        self._change(node, "failed" if status else "ended", node.attempt)
+        if node.about.ends_run and not status and not self._port.stops_ranks:
+            self._port.post(NodeStopped(rank, 0, f"{node.about.label} has ended"))
+
+    # ---- states
+
+    def take_changes(self, states: Iterable[NodeState]) -> None:
+        """Pass changes of nodes on other hosts on to the nodes here."""
+        for state in states:
+            self._states[state.label] = state
+            self._tell({"news": state.label, "state": state.state, "attempt": state.attempt})
+
+    def settle(self) -> None:
+        """End a program without a client once only nodes that serve are left. Called after each turn of the loop."""
+        if not self._port.is_detached or self._is_stopped or not any(node.serves for node in self._book):
+            return
+        at_work = [node.label for node in self._book if not node.serves]
+        ended = [
+            label for label in at_work if label in self._states and self._states[label].state in ("ended", "failed")
+        ]
+        if at_work and len(ended) == len(at_work):
+            self._is_stopped = True
+            self._port.post(NodeStopped(min(self._nodes), 0, "all nodes but those that serve have ended"))
+
+    def stop(self, cause: str) -> None:
+        """Report to all nodes that the program ends. cause: of the order"""
+        if not self._is_stopped or cause:
+            self._is_stopped = True
+            self._tell({"stop": REASONS.get(cause, OTHER_REASON if cause else "stop")})
+
+    def address(self, label: str) -> str:
+        """Return the path of a node's Unix socket on this host; "" if there is no such node, or it has ended."""
+        for node in self._nodes.values():
+            if node.about.label == label and node.sockets is not None:
+                return node.sockets.addresses.unix
+        return ""
+
+    def close(self) -> None:
+        """Close everything, and remove the files."""
+        for node in self._nodes.values():
+            self._drop_control(node)
+        self.close_sockets()
+        self._files.remove()
+
+    # ---- one node
+
+    def _start(self, node: NodeOfRun, argv: Sequence[str], setting: Setting, wants_stdin: bool) -> Rank:
+        self._drop_control(node)
+        node.restart_at = 0.0
+        control = node.control = ControlChannel()
+        keep, names = {FIRST_DESCRIPTOR: control.node_end()}, {}
+        for number, (name, own) in enumerate(
+            node.sockets.by_name.items() if node.sockets is not None else (), FIRST_DESCRIPTOR + 1
+        ):
+            keep[number], names[name] = own.fileno(), number
+        variables = {
+            "MESH_ATTEMPT": str(node.attempt),
+            "MESH_CONTROL_FD": str(FIRST_DESCRIPTOR),
+            "MESH_NODE_SOCKETS": dumps(names),
+            "MESH_ADDRESS_BOOK": self._files.place(BOOK),
+            "MESH_LINK_KEY": self._files.place(KEY),
+            "MESH_PAYLOAD": self._files.payload(node.about.payload),
+        }
+        environment = dict(setting.environment)
+        environment.update({name.encode(): os.fsencode(value) for name, value in variables.items() if value})
+        own_setting = Setting(environment, setting.directory, setting.umask, setting.limits, setting.cgroup)
+        try:
+            rank = start_rank(node.about.rank, argv, own_setting, wants_stdin, keep)
+        finally:
+            control.give()
+        self._loop.watch(control.fileno(), select.POLLIN, partial(self._read, node))
+        return rank
+
+    def _restart(self, node: NodeOfRun, marker: str, restart: Callable[[], None]) -> None:
+        if not (self._port.stops_ranks or self._port.is_over or self._is_stopped):
+            self._port.send(Output(rank=node.about.rank, stream="stderr"), marker.encode())
+            restart()
+
+    def _read(self, node: NodeOfRun, events: int) -> None:
+        """Act on messages of a node."""
+        control = node.control
+        if control is None:
+            return
+        descriptor = control.fileno()
+        for message in control.receive():
+            if message.get("ready") is True:
+                now = time.time()
+                self._port.send(messages.RankReady(rank=node.about.rank, attempt=node.attempt, time=now))
+                self._change(node, "ready", node.attempt)
+            elif type(message.get("stop")) is int:
+                reason = str(message.get("why", ""))[: messages.WHY_CHARACTERS].replace("\0", "")
+                self._port.post(NodeStopped(node.about.rank, int(str(message["stop"])) & 0xFF, reason))
+            elif isinstance(message.get("result"), str):
+                self._send_result(node, str(message["result"]))
+        if not control.is_open:
+            self._loop.unwatch(descriptor)
+            node.control = None
+
+    def _send_result(self, node: NodeOfRun, path: str) -> None:
+        """Send a file of the private directory to the client, as the result of a node."""
+        if os.path.dirname(os.path.abspath(path)) != self._files.path:
+            return
+        try:
+            with open(path, "rb") as file:
+                data = file.read(RESULT_BYTES_MAX)
+            os.unlink(path)
+        except OSError as error:
+            self._port.send(messages.Result(rank=node.about.rank, last=True))
+            text = f"mesh: {node.about.label}: its result cannot be read: {why(error)}\n"
+            self._port.send(Output(rank=node.about.rank, stream="stderr"), text.encode())
+            return
+        for begin in range(0, len(data), RESULT_PIECE_BYTES):
+            piece = data[begin : begin + RESULT_PIECE_BYTES]
+            self._port.send(messages.Result(rank=node.about.rank, last=False), piece)
+        self._port.send(messages.Result(rank=node.about.rank, last=True))
+
+    def _change(self, node: NodeOfRun, state: str, attempt: int) -> None:
+        """Pass a change of a node here on to all other nodes that this agent can reach."""
+        change = NodeState(label=node.about.label, state=state, attempt=attempt)
+        self.take_changes([change])
+        self._spread([change])
+
+    def _tell(self, message: dict[str, object]) -> None:
+        for node in self._nodes.values():
+            if node.control is not None:
+                node.control.send(message)
+
+    def _drop_control(self, node: NodeOfRun) -> None:
+        if node.control is not None:
+            self._loop.unwatch(node.control.fileno())
+            node.control.close()
+            node.control = None
+
+    def _close_sockets(self, node: NodeOfRun) -> None:
+        if node.sockets is not None:
+            node.sockets.close()
+            node.sockets = None

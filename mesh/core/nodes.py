@@ -1,0 +1,45 @@
+"""The events of a program's nodes, which are ranks that call each other."""
+
+from __future__ import annotations
+
+from mesh.core.events import Event, RankEvent
+
+
+class RankReady(RankEvent, frozen=True, kw_only=True, tag="rank-ready"):
+    """The node is ready for calls."""
+
+    attempt: int  # 0: its first start
+
+
+class AllReady(Event, frozen=True, kw_only=True, tag="all-ready"):
+    """All nodes that report it are ready. The supervisor makes it for the sinks, once."""
+
+
+class Restarting(RankEvent, frozen=True, kw_only=True, tag="restarting"):
+    """The node's process has ended, and the agent starts it again."""
+
+    attempt: int  # that comes, 1 ..
+    seconds: float  # until then
+    code: int = 0  # exit status of the process that has ended
+    signal: int = 0  # that ended it; 0: none did
+
+
+class Restarted(RankEvent, frozen=True, kw_only=True, tag="restarted"):
+    """The node was started again, with the same sockets and files."""
+
+    attempt: int
+    pid: int
+
+
+class ProgramStopped(RankEvent, frozen=True, kw_only=True, tag="program-stopped"):
+    """The node has ended its program."""
+
+    code: int  # exit status of the program
+    why: str = ""
+
+
+class NodeResult(RankEvent, frozen=True, kw_only=True):
+    """A piece of the node's result, which mesh never evaluates."""
+
+    data: bytes
+    is_last: bool
