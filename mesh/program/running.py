@@ -60,6 +60,7 @@ class Running:
     def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
         """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
         self._hosts, self._ledger, self._decides = hosts, ledger, decides
+        self.run = ""  # the id by which `mesh logs` and all others find it; "": it is no run
         self._changed = threading.Condition()
         self._results: dict[str, object] = {}
         self._failures: dict[str, BaseException] = {}
@@ -160,7 +161,7 @@ class Running:
             if result.label in result.failures:
                 raise result.failures[result.label]
             raise MeshError(f"{result.label}: {result.why}")
-        if self._stopping and late:
+        if stop is None and self._stopping and late:
             result = self.wait()
             raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}")
         if stop is None and late:

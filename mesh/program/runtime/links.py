@@ -33,6 +33,9 @@ class Link(Protocol):
     def close(self) -> None:
         """End the link on both ends; receive returns there and here."""
 
+    def release(self) -> None:
+        """Free what the link holds. The thread that receives calls it, at its end."""
+
 
 class MemoryLink:
     """A link between two nodes of one process. Buffers are copied, as two processes share none."""
@@ -60,6 +63,9 @@ class MemoryLink:
         self._inbox.put(None)
         self._outbox.put(None)
 
+    def release(self) -> None:
+        self.close()
+
 
 def memory_links() -> Tuple[MemoryLink, MemoryLink]:
     """Return the two ends of a link within this process."""
@@ -84,7 +90,6 @@ class SocketLink:
         try:
             return read_frame(self._fill)
         except (OSError, EOFError) as error:
-            self._stream.close()
             if isinstance(error, LinkRefused):
                 raise
             raise EOFError(str(error)) from error
@@ -101,6 +106,10 @@ class SocketLink:
             self._stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that receives, which closes the socket
         except OSError:
             pass
+
+    def release(self) -> None:
+        self.close()
+        self._stream.close()
 
 
 class TlsStream:
