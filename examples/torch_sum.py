@@ -6,6 +6,7 @@
 Either way every process prints the same sum: 0 + 1 + ... + (world size - 1).
 """
 
+import os
 import sys
 
 import torch
@@ -17,6 +18,8 @@ dist.all_reduce(total)
 expected = dist.get_world_size() * (dist.get_world_size() - 1) // 2
 # In one piece: print would write the end of the line by itself, and torchrun's processes share one stream.
 sys.stdout.write(f"rank {dist.get_rank()}: {dist.get_world_size()} processes, sum {int(total)}\n")
+sys.stdout.flush()
 dist.destroy_process_group()
 if int(total) != expected:
     raise SystemExit(f"expected {expected}, got {int(total)}")
+os._exit(0)  # a thread of gloo may abort a process whose Python is about to end

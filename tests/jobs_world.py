@@ -31,6 +31,7 @@ from mesh.jobs.store import Decided, Store, open_store
 
 ROOT = "JOBS_WORLD"  # the variable with the world's directory
 PLAN = "JOBS_PLAN"  # JSON: who dies at which of its points, and the share of calls that fail
+LOOK_S = "JOBS_LOOK_S"  # seconds between two looks at a run
 CLIENT_DEATH_S = 0.3  # until a run ends by itself whose client was killed
 STEP_S = 0.05  # between two lines of a rank
 START_LIMIT_S = 20.0
@@ -378,7 +379,7 @@ def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") 
         user="me",
         hand=(sys.executable, "-m", "tests.jobs_world", "hand", str(root)),
         path=path or str(root / "socket"),
-        look_s=0.2,
+        look_s=float(os.environ.get(LOOK_S, "0.2")),
         urgent_look_s=0.1,
         lease_s=3.0,
         deadlines={"start": 20.0, "stop": 20.0, "look": 10.0, "fetch": 10.0},

@@ -25,6 +25,7 @@ from types import TracebackType
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 START = 20.0  # seconds that a host may take to start
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
+UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
 EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
 
@@ -178,6 +179,7 @@ class TestHost:
         self.port, self.user = 22, lab.user
         self.home = "/root" if lab.user == "root" else f"/home/{lab.user}"
         self.directory = lab.directory / name
+        self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of its init, here
         self.reaper = 0  # of the first process of its PID namespace, which another host may share
 
@@ -331,27 +333,24 @@ class Lab:
         names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in self.hosts)
         (self.directory / "init").write_text(INIT)
         (self.directory / "visible").write_text("".join(f"{path}\n" for path in self._visible))
-        home = self.directory / "home"
-        home.mkdir(mode=0o700)
+        (self.directory / "home").mkdir(mode=0o700)
         options = "".join(f"{line}\n" for line in self._sshd)  # sshd takes the first value that it reads
         options += SSHD_CONFIG + "HostKey /etc/ssh/host_key\nAuthorizedKeysFile /etc/ssh/authorized_keys\nUsePAM yes\n"
         spawned = []
-        login = (self.user, str(PLAIN_USER_ID))
         for host in self.hosts:
             (host.directory / "fs").mkdir(parents=True)
             make_key(host.directory / "host_key", host.name)
             shutil.copy(f"{self.identity}.pub", host.directory / "authorized_keys")
             (host.directory / "sshd_config").write_text(options + "PidFile /run/sshd.pid\n")
             (host.directory / "hosts").write_text(names)
-            enter = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
+            enter = UNSHARE
             if self.shared_pids and host.index == 1:  # it ends with the first process of that namespace
                 first = str(self._child_of(spawned[0]))
                 enter = ["nsenter", "-t", first, "-p", "--", "unshare", "-n", "-m", "-u", "-i", "--mount-proc", "sh"]
-            shared = str(home) if self._shared_home else ""
-            arguments = [str(self.directory / "init"), str(host.directory), host.name, EMPTY]
-            spawned.append(self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login))
+            spawned.append(self._begin(host, enter))
         for host, process in zip(self.hosts, spawned, strict=True):
-            host.pid = host.reaper = self._child_of(process)
+            host.process, host.pid = process, self._child_of(process)
+            host.reaper = host.pid
         if self.shared_pids:
             self.hosts[1].reaper = self.hosts[0].pid
             mine = os.readlink("/proc/self/ns/net")
@@ -363,6 +362,34 @@ class Lab:
             key = (host.directory / "host_key.pub").read_text().split()
             lines.append(f"{host.address} {key[0]} {key[1]}\n")
         self.known_hosts.write_text("".join(lines))
+
+    def _begin(self, host: TestHost, enter: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start the init of a host."""
+        shared = str(self.directory / "home") if self._shared_home else ""
+        arguments = [str(self.directory / "init"), str(host.directory), host.name, EMPTY]
+        login = (self.user, str(PLAIN_USER_ID))
+        return self._spawn(*enter, *arguments, str(self.directory / "visible"), shared, *login)
+
+    def kill(self, host: TestHost) -> None:
+        """End a host without a goodbye, as if its machine were gone."""
+        assert host.process is not None
+        host.process.kill()
+        host.process.wait()
+        self._started.remove(host.process)
+        host.process = None
+        link = f" p{host.index}@"
+        # The kernel takes the cable away with the last process.
+        assert eventually(lambda: not Path(f"/proc/{host.pid}").exists())
+        assert eventually(lambda: link not in sh("nsenter", "-t", str(self.switch), "-n", "ip", "-o", "link"))
+        host.pid = 0
+
+    def boot(self, host: TestHost) -> None:
+        """Start a host that was killed, by the files in its directory."""
+        host.process = self._begin(host, UNSHARE)
+        host.pid = host.reaper = self._child_of(host.process)
+        mine = os.readlink("/proc/self/ns/net")
+        assert eventually(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != mine)
+        self._connect(host)
 
     def _free_network(self) -> str:
         """The first two numbers of a network that nothing here uses, and no lab of another process."""
@@ -383,12 +410,25 @@ class Lab:
         )
         lines = ["link add br0 type bridge", "link set br0 up", "link set up0 master br0 up"]
         for host in self.hosts:
-            lines.append(f"link add p{host.index} type veth peer name eth0 netns {host.pid}")
-            lines.append(f"link set p{host.index} master br0 up")
+            lines += self._cable(host)
         self.in_switch("ip", "-batch", "-", text="\n".join(lines) + "\n")
         for host in self.hosts:
-            own = f"link set lo up\naddr add {host.address}/16 dev eth0\nlink set eth0 up\n"
-            sh("nsenter", "-t", str(host.pid), "-n", "ip", "-batch", "-", text=own)
+            self._address(host)
+
+    def _connect(self, host: TestHost) -> None:
+        """Give a host its cable and its address."""
+        self.in_switch("ip", "-batch", "-", text="\n".join(self._cable(host)) + "\n")
+        self._address(host)
+
+    def _cable(self, host: TestHost) -> list[str]:
+        # An address keeps its link address, so that a machine that is made anew there is found without a wait for ARP.
+        link = f"02:00:00:00:{host.index // 256:02x}:{host.index % 256:02x}"
+        lines = [f"link add p{host.index} type veth peer name eth0 address {link} netns {host.pid}"]
+        return [*lines, f"link set p{host.index} master br0 up"]
+
+    def _address(self, host: TestHost) -> None:
+        own = f"link set lo up\naddr add {host.address}/16 dev eth0\nlink set eth0 up\n"
+        sh("nsenter", "-t", str(host.pid), "-n", "ip", "-batch", "-", text=own)
 
     def _spawn(self, *argv: str) -> subprocess.Popen[bytes]:
         with (self.directory / "log").open("ab") as log:

@@ -19,7 +19,7 @@ LAYERS = (
     ("__main__", "__init__"),
     ("tasks",),
     ("cli",),
-    ("compat",),
+    ("compat", "program"),
     ("api",),
     ("app",),
     ("check", "keeper", "jobs"),
@@ -35,6 +35,8 @@ LAYERS = (
 FORBIDDEN = {"engine": {"modules", "config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
 HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 SHIPPED = ("agent", "protocol")  # to hosts, where there is nothing else of mesh
+RUNTIME = "program/runtime/"  # is shipped as well, to hosts that may have these packages:
+OPTIONAL = ("numpy", "cloudpickle")
 MODULE_NAME = re.compile(r"mesh(\.\w+)+")
 
 
@@ -60,12 +62,15 @@ def imports(tree: ast.AST, *, strings: bool) -> Iterator[str]:
 def violations(path: Path, source: str) -> Iterator[str]:
     """Yield a line for each import against the layers, and each call that prints or exits below the command line."""
     tree, room = ast.parse(source), room_of(path)
-    in_agent = room in SHIPPED
+    in_runtime = path.relative_to(ROOT).as_posix().startswith(RUNTIME)
+    in_agent = room in SHIPPED or in_runtime
+    own = ("mesh.program.runtime.",) if in_runtime else ("mesh.agent.", "mesh.protocol.")
     for name in imports(tree, strings=not in_agent):
         first, _, rest = name.partition(".")
         if in_agent:
             known = first in sys.stdlib_module_names or first == "typing_extensions"  # which only mypy reads
-            if not known and not name.startswith(("mesh.agent.", "mesh.protocol.")):
+            known = known or (in_runtime and first in OPTIONAL)
+            if not known and not name.startswith(own):
                 yield f"{path}: the agent imports {name}"
             if first != "mesh":
                 continue

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from mesh.api.held import find_hosts
 from mesh.app.assemble import new_run_id
 from mesh.app.owner import user_name
 from mesh.config.clusters import ClusterFile, find_cluster, is_cluster, load_clusters
@@ -25,7 +26,6 @@ from mesh.core.errors import UnknownCluster, UsageError
 from mesh.core.masking import Secrets
 from mesh.core.run import DEFAULT_LEASE, HANG_WATCH_ON_A_TERMINAL_S, RunSpec
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.sources import source_of
 
 NOT_NAMED = UsageError(
     "no cluster was named", hint="`mesh clusters` lists them; `default: NAME` in mesh.yaml or MESH_CLUSTER names one"
@@ -94,7 +94,7 @@ def _hosts_of(part: Part, selector: str, file: ClusterFile, purpose: Purpose) ->
         named = kept(find_cluster(part.cluster, file), os.environ)
     except UnknownCluster as error:
         raise _host_meant(part.cluster, file) or error from None
-    return pick(source_of(named).find(named, purpose), part, selector)
+    return pick(find_hosts(named, purpose), part, selector)
 
 
 def _host_meant(name: str, file: ClusterFile) -> UnknownCluster | None:

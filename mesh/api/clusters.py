@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -11,12 +11,16 @@ from mesh.api.beginning import init as init
 from mesh.api.choosing import NOT_NAMED, cluster_file, selected
 from mesh.api.configuration import config as config
 from mesh.api.configuration import schema_text as schema_text
+from mesh.api.held import find_hosts
 from mesh.app.carriers import carrier_of
 from mesh.config.clusters import LOCAL, find_cluster
+from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
-from mesh.hosts.interfaces import HostMaker, Purpose
+from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
+
+Notify = Callable[[str], None]
 
 
 class ClusterLine(Struct, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[Clu
             if lines:
                 raise UsageError("\n".join(lines))
             cluster = find_cluster(name, file)
-            found = source_of(cluster).find(cluster, purpose)
+            found = find_hosts(cluster, purpose)
         except MeshError as error:
             problem = f"{error}\n{error.hint}".strip()
             listed.append(ClusterLine(name=name, hosts=(), problem=problem))
@@ -78,23 +82,33 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     return argv
 
 
-def up(cluster: str, clusters_file: str = "") -> Cluster:
-    """Make the hosts of a cluster and hold them. Raises UsageError if its source cannot make hosts, and MeshError."""
-    named, source = _maker(cluster, clusters_file)
-    return source.make(named)
+def up(cluster: str, clusters_file: str = "", *, notify: Notify = lambda text: None) -> Cluster:
+    """Make the hosts of a cluster whose ``tpu:`` has ``accelerator:``, and hold them; return it with them.
+
+    They stay until ``down``, also after this process. notify: gets a line for each change of their state
+    Raises UsageError if mesh does not make the hosts of the cluster, and MeshError.
+    """
+    from mesh.api.holding import hold_up
+
+    return hold_up(_made(cluster, clusters_file), notify)
 
 
-def down(cluster: str, clusters_file: str = "") -> None:
-    """Delete the hosts that ``up`` has made. Raises UsageError if its source cannot make hosts, and MeshError."""
-    named, source = _maker(cluster, clusters_file)
-    source.delete(named)
+def down(cluster: str, clusters_file: str = "", *, is_forced: bool = False, notify: Notify = lambda text: None) -> None:
+    """Delete the hosts that ``up`` has made, and wait until they are gone.
+
+    is_forced: also while a run is on, or hosts do not answer
+    Raises UsageError if mesh does not make the hosts of the cluster, and MeshError, with status 75 if a run is on.
+    """
+    from mesh.api.holding import hold_down
+
+    hold_down(_made(cluster, clusters_file), notify, is_forced=is_forced)
 
 
-def _maker(name: str, clusters_file: str) -> tuple[Cluster, HostMaker]:
+def _made(name: str, clusters_file: str) -> Cluster:
     if not name:
         raise NOT_NAMED
     cluster = find_cluster(name, cluster_file(clusters_file))
-    source = source_of(cluster)
-    if not isinstance(source, HostMaker):
-        raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {source.origin(cluster)}")
-    return cluster, source
+    if not isinstance(cluster.source, TpuMade):
+        origin = source_of(cluster).origin(cluster)
+        raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {origin}")
+    return cluster

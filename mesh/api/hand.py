@@ -17,8 +17,9 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     from mesh.api.hands import JobHands
+    from mesh.app.machines import JobMaker
 
-    serve(JobHands())
+    serve(JobHands(), JobMaker())
 
 
 def use_users_path() -> None:

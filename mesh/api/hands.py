@@ -22,11 +22,14 @@ from mesh.api.checking import numbered
 from mesh.api.detached import DetachedRun, Place
 from mesh.api.fetching import Fetch
 from mesh.api.inquiries import STOP_TIMEOUT_S, ask, count_gpus, told_failures
+from mesh.api.joblogs import link_attempt, note, write_addresses
 from mesh.api.jobprogress import ProgressReader
 from mesh.api.looking import Seen, Standing, look_at, look_at_end
 from mesh.api.lookout import Lookouts
 from mesh.api.pulling import pull
 from mesh.api.records import find_record
+from mesh.api.setups import Wish, set_up
+from mesh.api.taskparts import link_part, missing_worker, results_directory
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
@@ -41,8 +44,9 @@ from mesh.engine.question import Question
 from mesh.jobs.events import Fetched, Prepared, Refusal, Refused, RunEnded, RunSeen, RunStarted, RunUnknown
 from mesh.jobs.interfaces import NoAnswer, Request, RunFacts
 from mesh.jobs.orders import Fetch as FetchOrder
-from mesh.jobs.orders import LookAtRun, Start
+from mesh.jobs.orders import LookAtRun, Prepare, Start
 from mesh.jobs.orders import Stop as StopOrder
+from mesh.jobs.values import Job, Setup
 from mesh.protocol import questions
 from mesh.protocol.replies import Stopped
 from mesh.rundir.about import describe
@@ -52,6 +56,7 @@ from mesh.rundir.results import run_result
 LOOKS_AT_ONCE = 8
 log = logging.getLogger(__name__)
 FETCH_LIMIT_S = 3600.0
+WRONG_WORKERS_STATUS = 2  # of a task whose `workers:` the worker does not have
 _HOLDER = re.compile(rf"\(run ({RUN_ID.pattern})")
 DECIDED = (Cause.COMPLETED, Cause.RANK, Cause.TIMEOUT, Cause.LOST)  # by the run itself, and not by its client
 PERSONS = (
@@ -68,23 +73,42 @@ class JobHands:
         self._progress = ProgressReader()
 
     def prepare(self, request: Request) -> Prepared | Refused:
-        return Prepared()
+        job, order = request.job, request.order
+        assert isinstance(order, Prepare)
+        if lacking := _lacking(job):
+            return lacking
+        try:
+            machines = hosts_of_attempt(job, order.hosts, starts=True)
+            write_directory(job, request.directory, machines)
+            outcome, spec = set_up(job, request.directory, machines, Wish(force=job.setup is Setup.FORCE))
+        except UsageError as error:
+            return Refused(kind=Refusal.PERSON, why=str(error), hint=error.hint)
+        except OSError as error:
+            raise NoAnswer(f"cannot write {error.filename}: {error.strerror}") from error
+        if outcome.unclean or outcome.cause in (Cause.SIGNAL, Cause.OUTPUT_CLOSED):
+            raise NoAnswer(f"run {spec.run}: not every host has reported that its steps have ended")
+        return Prepared() if outcome.cause is Cause.COMPLETED else _refused(outcome, machines, spec)
 
     def start(self, request: Request) -> RunStarted | RunEnded | Refused:
         job, order = request.job, request.order
         assert isinstance(order, Start)
-        if missing := missing_variables(job.spec, os.environ):
-            why = f"{', '.join(missing)} of `pass:` is not set where mesh serve runs"
-            hint = f"set it, and then: mesh serve stop; mesh job release {job.id}"
-            return Refused(kind=Refusal.ENVIRONMENT, why=why, hint=hint)
-        spec = run_of_attempt(job, order.run, order.attempt, os.environ)
+        if lacking := _lacking(job):
+            return lacking
+        spec = run_of_attempt(job, order.run, order.attempt, os.environ, starts=True)
         if spec.sync and not spec.workspace.is_dir():
             return Refused(kind=Refusal.PERSON, why=f"the snapshot {spec.workspace} is gone", hint="submit it again")
         try:
             machines = hosts_of_attempt(job, order.hosts, starts=True)
-            cluster = with_workers(job, machines)
-            spec, preparation = with_modules(with_locks(spec, cluster), cluster)
-            write_directory(job, request.directory, order.run, order.attempt, machines)
+            if wrong := missing_worker(job, order.run, len(machines.hosts)):
+                return RunEnded(run=order.run, exit_code=WRONG_WORKERS_STATUS, cause=Cause.RANK.value, reason=wrong)
+            cluster = with_workers(job, machines, order.run)
+            spec, preparation = with_modules(job, with_locks(spec, cluster), cluster)
+            write_directory(job, request.directory, machines)
+            link_attempt(job, request.directory, spec, order.attempt, cluster)
+            link_part(job, request.directory, spec, cluster)
+            write_addresses(request.directory, machines)
+            names = ", ".join(host.name for host in cluster.hosts)
+            note(request.directory, f"attempt {order.attempt} is run {order.run} on {names}")
         except UsageError as error:
             return Refused(kind=Refusal.PERSON, why=str(error), hint=error.hint)
         except OSError as error:
@@ -136,6 +160,8 @@ class JobHands:
     def fetch(self, request: Request) -> Fetched:
         order = request.order
         assert isinstance(order, FetchOrder)
+        if wrong := missing_worker(request.job, order.run, len(order.hosts)):
+            return Fetched(run=order.run, problem=wrong)
         problems = _fetched(request, order)
         if order.results and request.job.spec.results:
             problems += _pulled(request, order.run)
@@ -146,7 +172,7 @@ def _run(request: Request, run: str, hosts: Sequence[str]) -> tuple[RunSpec, Clu
     """Return a run that was started, and its hosts. Raises NoAnswer if they cannot be found."""
     job = request.job
     try:
-        cluster = with_workers(job, hosts_of_attempt(job, hosts))
+        cluster = with_workers(job, hosts_of_attempt(job, hosts), run)
     except MeshError as error:
         raise NoAnswer(str(error), hint=error.hint) from error
     attempt = next((one.number for one in job.attempts if one.run == run), job.attempt)
@@ -158,6 +184,15 @@ def _run(request: Request, run: str, hosts: Sequence[str]) -> tuple[RunSpec, Clu
 
 
 # ---- start
+
+
+def _lacking(job: Job) -> Refused | None:
+    """Return why a job cannot start here, for want of variables; None if it can."""
+    if not (missing := missing_variables(job.spec, os.environ)):
+        return None
+    why = f"{', '.join(missing)} of `pass:` is not set where mesh serve runs"
+    hint = f"set it, and then: mesh serve stop; mesh job release {job.id}"
+    return Refused(kind=Refusal.ENVIRONMENT, why=why, hint=hint)
 
 
 def _started(spec: RunSpec, cluster: Cluster, preparation: Preparation) -> RunStarted | RunEnded | Refused:
@@ -277,7 +312,7 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
 def _pulled(request: Request, run: str) -> list[str]:
     """Pull the results of a job into its directory; return what is missing for good. Raises NoAnswer."""
     spec = request.job.spec
-    into = request.directory / "results"
+    into = results_directory(request.job, run, request.directory)
     try:
         result = pull(spec.results, cluster=run, into=into, quiet=True)
     except MeshError as error:

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.choosing import NOT_NAMED, choose_cluster, cluster_file, knowing_secrets, make_spec
-from mesh.api.meant import clusters_meant
+from mesh.api.held import find_hosts
+from mesh.api.meant import clusters_meant, run_of_job
 from mesh.api.records import find_record
 from mesh.app.assemble import Parts, launch
 from mesh.app.screen import Showing
@@ -29,7 +30,6 @@ from mesh.core.naming import RUN_ID, NamedRun, ambiguous, the_one
 from mesh.core.outcome import Cause
 from mesh.engine.question import Question
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.sources import source_of
 from mesh.protocol.answers import Owner
 from mesh.protocol.questions import AskGpus, AskLeftovers, AskRuns
 from mesh.protocol.replies import Cleaned, Gpus, Run, Runs
@@ -106,6 +106,15 @@ def ps(
     return Answers(runs=gathering.end(), failures=tuple(failures))
 
 
+def runs_on(cluster: Cluster) -> Answers:
+    """Return the runs on the hosts of a cluster, which are given, and the hosts that gave no answer."""
+    gathering = _Gathering(lambda lines: None)
+    inquiry = ask(cluster, Question(message=AskRuns()), quiet=True)
+    for node, answer in inquiry.replies(Runs).items():
+        gathering.take(cluster.hosts[node].name, answer)
+    return Answers(runs=gathering.end(), failures=tuple(told_failures(cluster, inquiry)))
+
+
 def clean(
     *, cluster: str, dry_run: bool = False, options: Options = DEFAULTS, clusters_file: str = ""
 ) -> list[Leftover]:
@@ -169,9 +178,12 @@ class FoundRun(Struct, frozen=True, kw_only=True):
 def find_run(run: str, cluster: str, options: Options, clusters_file: str) -> FoundRun:
     """Return the run that a name means, and where it is: as ``stop`` takes them. Raises UsageError.
 
-    A name that is a cluster means the run on its hosts.
+    A name that is a cluster means the run on its hosts, and a job means its newest run.
     """
-    if meant := clusters_meant(run, cluster, clusters_file):
+    own, its = run_of_job(run) if not cluster else ("", "")
+    if own:
+        run, cluster = own, its
+    elif meant := clusters_meant(run, cluster, clusters_file):
         run = _only_one("", [choose_cluster(run, options, clusters_file, purpose=Purpose.ASK)])
         if not find_record(run):  # all hosts of these clusters may have it, not only those that were named
             whole = [choose_cluster(name, options, clusters_file, purpose=Purpose.ASK) for name in meant]
@@ -227,7 +239,7 @@ def _all_clusters(options: Options, clusters_file: str, problems: list[str]) -> 
 
     def find(cluster: Cluster) -> Cluster | MeshError:
         try:
-            return source_of(cluster).find(cluster, Purpose.ASK)
+            return find_hosts(cluster, Purpose.ASK)
         except MeshError as error:
             return error
 
@@ -256,7 +268,7 @@ def clusters_of(name: str, options: Options, clusters_file: str, problems: list[
     problems += [f"{bad}: not asked: {lines[0]}" for bad, lines in file.problems.items()]
     for cluster in file.clusters.values():
         try:
-            yield patient(source_of(cluster).find(cluster, Purpose.ASK), options, os.environ)
+            yield patient(find_hosts(cluster, Purpose.ASK), options, os.environ)
         except MeshError as error:
             problems.append(f"{cluster.name}: not asked: {error}")
 

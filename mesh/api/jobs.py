@@ -10,24 +10,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
+from mesh.api.jobplan import plan_lines as plan_lines
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
 from mesh.api.serving import Serving as Serving
 from mesh.api.serving import about_steward as about_steward
 from mesh.api.serving import serve as serve
 from mesh.api.serving import stop_steward as stop_steward
+from mesh.api.submitting import Ready, ready_to_submit
 from mesh.api.submitting import Wanted as Wanted
-from mesh.api.submitting import plan_lines as plan_lines
-from mesh.api.submitting import ready_to_submit
 from mesh.app.owner import user_name
 from mesh.core.errors import UsageError
 from mesh.core.job import PRIORITY_LIMIT
 from mesh.core.outcome import EXIT_BUSY, EXIT_TIMEOUT
 from mesh.jobs.events import AnyEvent, FromPeople, HoldChanged, PriorityChanged, RestartAsked, Wished
 from mesh.jobs.reading import FINAL, Selection
+from mesh.jobs.values import Setup
 from mesh.jobs.values import Wanted as Wish
 
 RECENT_S = 86400.0  # jobs that ended so long ago are still listed
@@ -80,7 +82,11 @@ def submit(
 
 def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
-    ready = ready_to_submit(wanted)
+    return submit_ready(ready_to_submit(wanted))
+
+
+def submit_ready(ready: Ready) -> Submitted:
+    """Submit jobs that were read. Raises MeshError if nothing was submitted."""
     rows, serving = JobStore().submit(ready.specs)
     return Submitted(rows, serving, ready.notices)
 
@@ -186,9 +192,12 @@ def resume(jobs: Jobs) -> list[JobRow]:
     return _record(jobs, Wished(time=time.time(), wanted=Wish.RUN, by=user_name()))
 
 
-def restart(jobs: Jobs) -> list[JobRow]:
-    """End the attempts of jobs, and start them again."""
-    return _record(jobs, RestartAsked(time=time.time(), by=user_name()))
+def restart(jobs: Jobs, *, setup: Literal["check", "skip", "force"] = "check") -> list[JobRow]:
+    """End the attempts of jobs, and start them again.
+
+    setup: of their modules before that: "check": what is not in place, "skip": nothing, "force": all of it
+    """
+    return _record(jobs, RestartAsked(time=time.time(), by=user_name(), setup=Setup(setup)))
 
 
 def hold(jobs: Jobs) -> list[JobRow]:

@@ -13,9 +13,9 @@ from mesh.core.job import JobSpec
 from mesh.jobs.coding import decode
 from mesh.jobs.events import AnyEvent, FromPeople
 from mesh.jobs.place import StorePlace, store_place
-from mesh.jobs.reading import ALL_JOBS, FINAL, Selection, json_rows, read_events
+from mesh.jobs.reading import ALL_JOBS, FINAL, Selection, json_rows, read_events, read_id, read_jobs
 from mesh.jobs.requests import AskRows, Record, Steward, Submit, Watch, steward_of
-from mesh.jobs.values import Row
+from mesh.jobs.values import Job, Row
 
 START_AGAIN_S = 10.0  # between two starts of a steward by one command
 ENDS = tuple(f'"state":"{state}"' for state in FINAL)  # in the row of a job that has ended
@@ -104,6 +104,31 @@ class JobStore:
         store = open_store(self.place)
         try:
             return store.events(job)[after:]
+        finally:
+            store.close()
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs with their machines, by id, also deleted ones. Raises MeshError."""
+        if not self.place.url:
+            return read_jobs(self.place.file)
+        from mesh.jobs.store import open_store
+
+        store = open_store(self.place)
+        try:
+            return store.jobs()
+        finally:
+            store.close()
+
+    @property
+    def id(self) -> str:
+        """The id of the store, which labels of machines have; "" where there is no store yet. Raises MeshError."""
+        if not self.place.url:
+            return read_id(self.place.file)
+        from mesh.jobs.store import open_store
+
+        store = open_store(self.place)
+        try:
+            return store.id
         finally:
             store.close()
 

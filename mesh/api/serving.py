@@ -133,7 +133,12 @@ def serve() -> None:
         store = open_store(place)
         try:
             options = StewardOptions(
-                user=user_name(), hand=hand_argv(), path=path, look_s=LOOK_S, urgent_look_s=URGENT_LOOK_S
+                user=user_name(),
+                hand=hand_argv(),
+                path=path,
+                limits=_limits(),
+                look_s=LOOK_S,
+                urgent_look_s=URGENT_LOOK_S,
             )
             Steward(store, options, os.environ, keep=(lock,)).run()
         finally:
@@ -142,6 +147,18 @@ def serve() -> None:
         with contextlib.suppress(OSError):
             os.unlink(path)
         os.close(lock)
+
+
+def _limits() -> Mapping[str, float]:
+    """Return the limits of quotas.yaml. A file with mistakes is logged, and limits nothing."""
+    from mesh.config.places import config_directory
+    from mesh.config.quotas import FILE, read_quotas
+
+    try:
+        return read_quotas(config_directory(os.environ) / FILE)
+    except UsageError as error:
+        logging.getLogger(__name__).warning("%s; no quota holds", error)
+        return {}
 
 
 def hand_argv() -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,22 +16,28 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mesh.api.attempts import has_project
+from mesh.api.asked import about_made_machines, in_zone
+from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, project_here
 from mesh.app.owner import user_name
+from mesh.config import jobman
 from mesh.config.hosts import NoHost, numbers
 from mesh.config.jobfile import JobFile, read_job_file
+from mesh.config.jobman import JobmanKeys
 from mesh.config.places import clusters_path
 from mesh.config.project import Project, check_workspace
 from mesh.config.settings import Options
+from mesh.config.tasksfile import read_tasks
+from mesh.config.tpuspec import machines_of
 from mesh.config.variables import passed_variables
 from mesh.config.yamlfile import quoted
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
-from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, RestartOn, WorkspaceSpec
+from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, WorkspaceSpec
 from mesh.core.paths import cache_directory, jobs_directory
-from mesh.core.run import AUTO
 from mesh.hosts.interfaces import Purpose
+from mesh.jobs.reading import FINAL
+from mesh.jobs.tasking import matches
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
@@ -54,6 +61,7 @@ class Ready(Struct, frozen=True, kw_only=True):
 
     specs: tuple[JobSpec, ...]
     notices: tuple[str, ...] = ()
+    jobman: JobmanKeys = JobmanKeys()
 
 
 def read_wanted(wanted: Wanted) -> JobFile:
@@ -64,7 +72,7 @@ def read_wanted(wanted: Wanted) -> JobFile:
     if path is not None and not path.exists():
         raise UsageError(f"{path}: there is no such file", hint="docs/jobs.md shows a job file")
     overrides = (*([f"machines.cluster={quoted(wanted.cluster)}"] if wanted.cluster else []), *wanted.overrides)
-    return read_job_file(path, overrides, wanted.command, time.time())
+    return read_job_file(path, overrides, wanted.command, time.time(), project_here().workspace)
 
 
 def ready_to_submit(wanted: Wanted) -> Ready:
@@ -72,33 +80,71 @@ def ready_to_submit(wanted: Wanted) -> Ready:
 
     Raises UsageError, and MeshError for a workspace that cannot be copied.
     """
-    spec, _ = resolved_job(wanted)
+    found = read_wanted(wanted)
+    spec, _ = resolved(found, wanted)
+    spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
-    project = project_here()
-    notices: tuple[str, ...] = ()
-    if spec.workspace.keep is Keep.SNAPSHOT:
-        workspace, variables, notices = _snapshot(project)
+    notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
+    if spec.workspace.keep is Keep.SNAPSHOT or found.files:
+        only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
+        workspace, variables, more = _snapshot(project_here(), only, spec)
         spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
+        notices = (*notices, *more)
     spec = replace(spec, config=_config(spec))
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
-        return Ready(specs=tuple(members), notices=notices)
-    return Ready(specs=(spec,), notices=notices)
+        return Ready(specs=tuple(members), notices=notices, jobman=found.jobman)
+    return Ready(specs=(spec,), notices=notices, jobman=found.jobman)
 
 
-def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster]:
-    """Return the job of a file with the hosts that it may have, and these hosts. Raises UsageError."""
-    found = read_wanted(wanted)
+def about_tasks(spec: JobSpec) -> tuple[str, ...]:
+    """Return notices about the task file of a worker. Raises UsageError with all problems of it."""
+    worker = spec.worker
+    if worker is None:
+        return ()
+    found = read_tasks(worker.tasks)
+    if any(matches(task, worker) for task in found.tasks):
+        return found.notices
+    where = " ".join(filter(None, (worker.accelerator, worker.zone)))
+    return (*found.notices, f"{worker.tasks}: no task{f' for {where}' if where else ''} yet; the worker waits for one")
+
+
+def resolved_job(wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
+    """Return the job of a file with the hosts that it may have, and these hosts; None if they will be made.
+
+    Raises UsageError.
+    """
+    return resolved(read_wanted(wanted), wanted)
+
+
+def name_of(found: JobFile) -> str:
+    """Return the name of a job: with ``worker_num: auto``, the smallest number that no job of that name has."""
+    name, number = found.spec.name, found.jobman.number
+    if number != jobman.AUTO:
+        return jobman.numbered(name, int(number)) if number else name
+    from mesh.api.jobstore import JobStore
+
+    taken = {row.name for row in JobStore().rows() if row.state not in FINAL}
+    return next(free for free in (jobman.numbered(name, count) for count in itertools.count(1)) if free not in taken)
+
+
+def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
+    """Return the job of a file that was read, as ``resolved_job`` does."""
     project = project_here()
     spec = _of_project(found.spec, project)
-    cluster = _cluster(found, wanted.clusters_file)
+    spec = replace(spec, user=spec.user or user_name())
+    machines = spec.machines
+    if machines.tpu is not None:
+        made = machines_of(in_zone(machines.tpu, os.environ))
+        return replace(spec, machines=replace(made, login=machines.login, login_key=machines.login_key)), None
+    cluster = with_login(_cluster(found, wanted.clusters_file), machines)
     machines = replace(
         spec.machines,
         clusters_file=_clusters_file(wanted.clusters_file),
         candidates=tuple(Candidate(name=host.name, key=_key(cluster, host)) for host in cluster.hosts),
     )
     _check_count(machines, spec, found)
-    return replace(spec, machines=machines, user=spec.user or user_name()), cluster
+    return replace(spec, machines=machines), cluster
 
 
 def _of_project(spec: JobSpec, project: Project) -> JobSpec:
@@ -161,20 +207,44 @@ def _key(cluster: Cluster, host: Host) -> str:
     return f"{user}@{host.address}:{host.port or SSH_PORT}"
 
 
-def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
-    """Copy the workspace; return it, the variables of its git commit, and notices. Raises MeshError."""
+def _snapshot(
+    project: Project, only: Sequence[str], spec: JobSpec
+) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+    """Copy the workspace; return it, the variables of its git commit, and notices. Raises MeshError.
+
+    only: the files that modules of a job without a workspace need; (): all of it
+    """
     from mesh.workspace.git import asked_git
     from mesh.workspace.snapshot import take
 
-    check_workspace(project, Path.home())
+    if not only:
+        check_workspace(project, Path.home())
+    ignore = ignoring_others(only) if only else project.ignore
     place, cache = jobs_directory(os.environ), cache_directory(os.environ)
     with asked_git(project.workspace) as variables:
-        snapshot = take(project.workspace, project.ignore, place, cache, include_git=project.include_git)
+        snapshot = take(project.workspace, ignore, place, cache, include_git=project.include_git and not only)
         found = variables()
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
-    if project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True):
+    is_lost = project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True)
+    if is_lost and not spec.modules:
         notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
+
+
+def ignoring_others(files: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns that leave out everything but some files.
+
+    >>> ignoring_others(["a/b.txt"])
+    ('/*', '!/a/', '/a/*', '!/a/b.txt')
+    """
+    patterns = ["/*"]
+    for file in files:
+        *parents, name = file.split("/")
+        for depth in range(len(parents)):
+            above = "/".join(parents[: depth + 1])
+            patterns += [f"!/{above}/", f"/{above}/*"]
+        patterns.append(f"!/{'/'.join((*parents, name))}")
+    return tuple(dict.fromkeys(patterns))
 
 
 def _config(spec: JobSpec) -> str:
@@ -203,63 +273,3 @@ def array_of(text: str) -> tuple[tuple[int, ...], int]:
     if not found or not indexes or found.group(2) == "0" or len(indexes) > ARRAY_MEMBERS_MAX:
         raise UsageError(f"--array: expected indexes such as 0-31 or 0,4,8, or 0-31%4, found {text!r}")
     return indexes, int(found.group(2) or 0)
-
-
-def plan_lines(wanted: Wanted) -> Iterator[str]:
-    """Yield what would be submitted, a fact a line. Raises UsageError."""
-    from mesh.workspace import listing
-
-    spec, cluster = resolved_job(wanted)
-    indexes, limit = array_of(wanted.array)
-    project = project_here()
-    machines, command = spec.machines, spec.command
-    yield f"job        {spec.name}"
-    if indexes:
-        at_once = f", {limit} at a time" if limit else ""
-        yield f"array      {len(indexes)} jobs, MESH_ARRAY_INDEX {wanted.array.partition('%')[0]}{at_once}"
-    count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
-    yield f"machines   {machines.cluster} ({cluster.backend}): {count}"
-    yield f"hosts      {', '.join(host.name for host in cluster.hosts)}"
-    if command.workers:
-        yield f"workers    {', '.join(map(str, command.workers))}"
-    yield f"nproc      {'as many as each host has GPUs' if command.nproc == AUTO else command.nproc}"
-    if command.launcher.value:
-        yield f"launcher   {command.launcher.value}"
-    yield f"command    {shlex.join(command.words)}"
-    if spec.workspace.keep is Keep.SNAPSHOT:
-        check_workspace(project, Path.home())
-        found = listing.list_workspace(project.workspace, project.ignore, include_git=project.include_git)
-        files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
-        size = sum(entry.size for entry in files)
-        yield f"workspace  a snapshot of {project.workspace}: {len(files)} file(s), {size} bytes"
-    else:
-        yield "workspace  none"
-    yield from _rule_lines(spec)
-
-
-def _rule_lines(spec: JobSpec) -> Iterator[str]:
-    """Yield when a job starts, what it gets, and what restarts it."""
-    for entry in spec.prerun:
-        yield f"prerun     {entry.run}"
-    if spec.env:
-        yield f"env        {', '.join(sorted(spec.env))}"
-    if spec.passed or spec.secret:
-        yield f"pass       {', '.join((*spec.passed, *spec.secret))}"
-    if spec.depends_on:
-        yield f"depends_on {', '.join(map(str, spec.depends_on))}"
-    if spec.after:
-        yield f"after      {time.strftime('%Y-%m-%d %H:%M', time.localtime(spec.after))}"
-    if spec.priority:
-        yield f"priority   {spec.priority}"
-    command = spec.command
-    yield f"timeout    {f'{command.timeout:g} s' if command.timeout else 'none'}, grace {command.grace:g} s"
-    rules = spec.restart
-    if rules.on is RestartOn.NEVER:
-        yield "restart    never"
-    else:
-        more = [f"up to {rules.failures} failures"] if rules.on in (RestartOn.FAILURE, RestartOn.ALWAYS) else []
-        more += [f"again after {', '.join(map(str, rules.again))}"] if rules.again else []
-        more += [f"never after {', '.join(map(str, rules.never))}"] if rules.never else []
-        yield f"restart    {', '.join([rules.on.value, *more])}"
-    if spec.results:
-        yield f"results    {', '.join(spec.results)}"

@@ -10,6 +10,7 @@ from mesh.core.errors import UsageError
 from mesh.core.module import Ssh
 from mesh.modules.ssh import KeyPair, SshModule
 
+JOB = "job:"
 INDICES = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
@@ -33,7 +34,11 @@ def base_name(cluster: Cluster) -> str:
 
     >>> base_name(Cluster(name="pod:0-3,5", hosts=())), base_name(Cluster(name="tpu:abc", hosts=()))
     ('pod', 'tpu:abc')
+    >>> base_name(Cluster(name="job:42", hosts=())), base_name(Cluster(name="job:42:0", hosts=()))
+    ('job:42', 'job:42')
     """
+    if cluster.name.startswith(JOB):
+        return ":".join(cluster.name.split(":")[:2])
     name, colon, picks = cluster.name.rpartition(":")
     hosts = {host.name for host in cluster.hosts}
     chosen = all(pick in hosts or INDICES.fullmatch(pick) for pick in picks.split(","))

@@ -156,15 +156,15 @@ def clusters(given: Given) -> None:
 
 @command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
 def up(given: Given) -> None:
-    """Make the hosts of a cluster whose source can."""
-    made = api.up(given[o.CLUSTER], given[o.CLUSTERS])
-    say(f"{made.name}: {counted(len(made.hosts), 'host')} made; `mesh down {made.name}` deletes them")
+    """Make the machines that `tpu:` of a cluster asks for."""
+    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=say)
+    say(f"{made.name}: {counted(len(made.hosts), 'host')} up; `mesh down {made.name}` deletes them")
 
 
 @command("down", GROUP, "CLUSTER", examples=(("mesh down pod", "delete what `mesh up` has made"),))
 def down(given: Given) -> None:
     """Delete the hosts that `mesh up` has made."""
-    api.down(given[o.CLUSTER], given[o.CLUSTERS])
+    api.down(given[o.CLUSTER], given[o.CLUSTERS], is_forced=given[o.FORCE_DOWN], notify=say)
 
 
 @command("keep", GROUP, "[stop]", examples=(("mesh keep", "what is held"), ("mesh keep stop", "end it")))

@@ -24,7 +24,7 @@ from mesh.core.errors import UsageError
 WHICH_JOB = "Which job"
 CHANGES = ("job stop", "job resume", "job restart", "job hold", "job release", "job prioritize", "job delete")
 NAMES_JOBS = (*CHANGES, "job wait")  # commands that take several
-NAMES_JOB = (*NAMES_JOBS, "job show", "job logs", "job attach", "job list")
+NAMES_JOB = (*NAMES_JOBS, "job show", "job logs", "job attach", "job list", "job cost")
 WITH_COLOR = ("job list", "job show", "job logs", "job attach")
 SUBMIT, LIST = ("job submit",), ("job list",)
 SERVE_ACTIONS = ("status", "stop", "install", "uninstall", "log")
@@ -43,7 +43,7 @@ JOB = text("job", ("job show", "job logs", "job attach"), WHICH_JOB, "ID", "a nu
 
 SETTINGS: Option[Sequence[str]] = Option(
     "set",
-    SUBMIT,
+    ("job submit", "jobman create"),
     COMMAND,
     "KEY=VALUE",
     "wins over the file: command.timeout=2h; repeatable",
@@ -73,6 +73,9 @@ ATTEMPT: Option[int | None] = Option(
     "attempt", ("job logs",), WHICH_RUN, "N", "only this attempt (default: all)", read_number, None
 )
 TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most, then status 124", read_seconds, None)
+SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
+FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")
+UNDO_SETUP = switch("undo", ("job setup",), COMMAND, "undo what they have set up, the last one first")
 YES = switch("yes", ("job delete",), OTHER, "also stop jobs that have not ended")
 KEEP_JOBS = Option("keep", ("job prune",), OTHER, "N", "the newest N stay (default: 1000)", read_number, None)
 OLDER_JOBS = Option(
@@ -81,11 +84,30 @@ OLDER_JOBS = Option(
 DRY_PRUNE_JOBS = switch("dry-run", ("job prune",), OTHER, "print what would be removed, and stop")
 JSON_JOBS = switch(
     "json",
-    ("job submit", "job list", "job show", *NAMES_JOBS, "job prune", "serve"),
+    ("job submit", "job list", "job show", *NAMES_JOBS, "job prune", "job storage", "serve"),
     OUTPUT,
     "print one JSON object for each",
 )
 JSON_OUTPUT = switch("json", ("job attach", "job logs"), OUTPUT, "print events as JSON lines")
+ALL_MACHINES = switch("all", ("job machines", "job audit"), WHICH_JOB, "also those given back; audit: also nobody's")
+DRY_GC = switch("dry-run", ("job gc",), OTHER, "print what would be deleted, and delete nothing")
+GC_YES: Option[Sequence[str]] = Option(
+    "yes",
+    ("job gc",),
+    OTHER,
+    "NAME",
+    "also a machine that is unknown to the store; repeatable",
+    as_words,
+    (),
+    joined=add,
+)
+COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+JSON_MACHINES = switch(
+    "json",
+    ("job machines", "job audit", "job gc", "job quota", "job cost"),
+    OUTPUT,
+    "print one JSON object for each",
+)
 LINES = Option("lines", ("serve",), OTHER, "N", "log: the last N lines (default: 50)", read_number, None)
 
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]

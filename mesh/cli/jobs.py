@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mesh.cli import joboptions as j
 from mesh.cli import options as o
@@ -300,12 +300,21 @@ def resume(given: Given) -> None:
     _change(given, jobs.resume)
 
 
-@command("job restart", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh job restart 42", "a new attempt"),))
+@command(
+    "job restart",
+    GROUP,
+    "ID ...",
+    takes=Takes.PATHS,
+    examples=(("mesh job restart 42", "a new attempt"), ("mesh job restart 42 --skip-setup", "its command alone")),
+)
 def restart(given: Given) -> None:
     """End the attempts of jobs, and start them again."""
     from mesh.api import jobs
 
-    _change(given, jobs.restart)
+    if given[j.SKIP_SETUP] and given[j.FORCE_SETUP]:
+        raise UsageError("--skip-setup and --force contradict each other")
+    setup: Literal["check", "skip", "force"] = "force" if given[j.FORCE_SETUP] else "check"
+    _change(given, lambda words: jobs.restart(words, setup="skip" if given[j.SKIP_SETUP] else setup))
 
 
 @command("job hold", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh job hold 42", "it does not start"),))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from mesh.cli import joboptions, otheroptions
+from mesh.cli import jobmanoptions, joboptions, otheroptions, taskoptions
 from mesh.cli.option import (
     COMMAND,
     DIAGNOSIS,
@@ -100,7 +100,7 @@ SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit")
+TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit", "jobman create")
 READS_LOGS = ("logs", "job logs")
 WITH_RANKS = (*READS_LOGS, "signal", "stacks")
 
@@ -253,6 +253,7 @@ EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether 
 WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
+FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
 UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and run no command")
 
 WAIT = Option(
@@ -344,7 +345,7 @@ CLUSTERS = text(
 
 # All options in the order of this module, which is that of the help.
 TABLE: list[AnyOption] = [entry for entry in list(globals().values()) if isinstance(entry, Option)]
-TABLE += [*otheroptions.TABLE, *joboptions.TABLE]
+TABLE += [*otheroptions.TABLE, *joboptions.TABLE, *taskoptions.TABLE, *jobmanoptions.TABLE]
 
 
 def options_of(command: str) -> list[AnyOption]:

@@ -8,7 +8,20 @@ from textwrap import wrap
 from mesh import __version__
 
 # Each makes its functions commands; the help lists them in this order.
-from mesh.cli import execution, inspection, jobs, others, runs, serve, shells  # noqa: F401
+from mesh.cli import (  # noqa: F401
+    execution,
+    inspection,
+    jobs,
+    jobsetup,
+    jobstorage,
+    machines,
+    others,
+    othersjobman,
+    runs,
+    serve,
+    shells,
+    tasks,
+)
 from mesh.cli.command import COMMANDS, FAMILIES, Command, first_words, verbs_of
 from mesh.cli.completion import ASK, DESCRIBE, candidates, lines
 from mesh.cli.options import CLUSTER, RUN, WAIT, Given

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mesh.api.choosing import cluster_file, make_spec
+from mesh.api.held import find_hosts
 from mesh.api.running import run_on
 from mesh.app.screen import Showing
 from mesh.config import tpu
@@ -15,11 +16,11 @@ from mesh.config.clusters import find_cluster
 from mesh.config.project import FILE, Project, check_workspace, load_project
 from mesh.config.settings import Options
 from mesh.config.tpu import TpuName
+from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.run import SHELL
 from mesh.hosts.interfaces import Purpose
-from mesh.hosts.sources import source_of
 from mesh.rundir.results import RunResult
 
 SCP_TIMEOUT_SECS = 600  # as there
@@ -60,7 +61,11 @@ def multihost(
         raise UsageError(f"--RUN_NAME: expected letters, digits and any of ._- , found {run_name!r}")
     here = _project(script_dir)
     named = _cluster(tpu_prefix, project, zone, internal_ip, clusters_file)
-    found = source_of(named).find(named, Purpose.RUN)
+    found = find_hosts(named, Purpose.RUN)
+    if internal_ip and isinstance(named.source, TpuMade):
+        found = replace(
+            found, hosts=tuple(replace(host, address=host.internal_ip or host.address) for host in found.hosts)
+        )
     # The runner writes both to one file, and to the terminal's stdout.
     spec = make_spec(here, Options(evict=True), (*SHELL, f"exec 2>&1\n{command}"))
     spec = replace(
@@ -91,6 +96,8 @@ def _cluster(name: str, project: str, zone: str, internal_ip: bool | None, clust
     given = tpu.prefix(name, project, zone, ("--TPU_PREFIX", "--PROJECT", "--ZONE"))
     file = cluster_file(clusters_file)
     cluster = file.clusters.get(name)
+    if cluster is not None and isinstance(cluster.source, TpuMade):  # by `mesh up`
+        return cluster
     from mesh.hosts.tpu.discovery import zone_here
 
     if cluster is None or not isinstance(cluster.source, TpuName) or not _is_same(cluster.source, given):

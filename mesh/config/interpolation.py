@@ -112,7 +112,7 @@ def _value_at(config: DictConfig, place: Place) -> object:
 
 def _replaced(node: Node, place: Place, found: dict[Place, object]) -> Node:
     if place in found:
-        return _as_node(found[place], node)
+        return as_node(found[place], node)
     if isinstance(node, ScalarNode) or len(place) >= MAX_DEPTH:
         return node
     new = copy(node)
@@ -123,14 +123,14 @@ def _replaced(node: Node, place: Place, found: dict[Place, object]) -> Node:
     return new
 
 
-def _as_node(value: object, at: Node) -> Node:
+def as_node(value: object, at: Node) -> Node:
     """Return a value as YAML has it, at the line of another one."""
     marks = (at.start_mark, at.end_mark)
     if isinstance(value, dict):
-        pairs = [(_as_node(str(key), at), _as_node(one, at)) for key, one in value.items()]
+        pairs = [(as_node(str(key), at), as_node(one, at)) for key, one in value.items()]
         return MappingNode("tag:yaml.org,2002:map", pairs, *marks)
     if isinstance(value, list):
-        return SequenceNode("tag:yaml.org,2002:seq", [_as_node(one, at) for one in value], *marks)
+        return SequenceNode("tag:yaml.org,2002:seq", [as_node(one, at) for one in value], *marks)
     if isinstance(value, bool):
         return ScalarNode("tag:yaml.org,2002:bool", str(value).lower(), *marks)
     if isinstance(value, int | float):

@@ -7,18 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from mesh.config import yamlfile
+from mesh.config import jobman, yamlfile
 from mesh.config.hosts import NoHost, expand
 from mesh.config.interpolation import resolved
+from mesh.config.jobman import JobmanKeys
+from mesh.config.jobmodules import read_job_modules
 from mesh.config.jobnotify import read_job_notify
-from mesh.config.overrides import JobProblems, overridden
+from mesh.config.modules import SECTIONS
+from mesh.config.overrides import FLAG, JobProblems, overridden
 from mesh.config.project import VARIABLE
 from mesh.config.secretnames import is_secret_name
 from mesh.config.section import Section, as_seconds
 from mesh.config.settings import read_nproc
+from mesh.config.tpuspec import KEY as TPU
+from mesh.config.tpuspec import machines_of, read_tpu
 from mesh.config.whentimes import read_after
+from mesh.config.worker import read_queue
 from mesh.core.errors import UsageError
 from mesh.core.job import (
     FIRST_BACKOFF_S,
@@ -37,19 +44,18 @@ from mesh.core.naming import is_name
 from mesh.core.run import DEFAULT_GRACE, RANKS_PER_HOST_MAX, SHELL, Launch
 
 KEYS = (
-    *("job", "machines", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
+    *("job", "machines", "tpu", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
     "checkpoint",
+    *SECTIONS,
+    *jobman.FILE_KEYS,
 )
 # Keys of the format that this version refuses, each with the reason.
-MACHINES_MADE = "not yet: jobs run on hosts that are there; name a cluster by `machines:`"
-MODULES = "stands in mesh.yaml, with `modules:`; both hold for jobs"
 NOT_YET = {
-    **dict.fromkeys(("tpu", "kubernetes"), MACHINES_MADE),
-    **dict.fromkeys(("ssh", "gcsfuse", "docker", "conda", "venv", "uv"), MODULES),
-    "cost": "not yet: hosts that are there have no price",
+    "kubernetes": "not yet: name a cluster by `machines:`, or a TPU by `tpu:`",
+    "cost": "not yet: no limit is kept; `mesh job cost` estimates what a job has cost",
     "logs": "not yet: the output of every attempt is in its run directory",
 }
-JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass")
+JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass", *jobman.JOB_KEYS)
 MACHINES_KEYS = ("cluster", "hosts")
 COMMAND_KEYS = ("run", "cmd", "workers", "nproc", "launcher", "timeout", "grace")
 RESTART_KEYS = ("on", "failures", "recoveries", "exit_codes", "backoff")
@@ -64,41 +70,62 @@ class JobFile(Struct, frozen=True, kw_only=True):
     spec: JobSpec
     path: Path | None = None  # None: the job was given by options alone
     lines: Mapping[str, int] = field(default_factory=dict)  # of the keys at the top
+    files: tuple[str, ...] = ()  # in the workspace, that modules need
+    jobman: JobmanKeys = JobmanKeys()
+    notices: tuple[str, ...] = ()
 
 
-def read_job_file(path: Path | None, overrides: Sequence[str], command: Sequence[str], now: float) -> JobFile:
+def read_job_file(
+    path: Path | None, overrides: Sequence[str], command: Sequence[str], now: float, directory: Path | None = None
+) -> JobFile:
     """Return the job of a file, with KEY=VALUE overrides and with words of a command that win over it.
 
     path: None: the job is made of overrides and command alone; now: seconds since the epoch
+    directory: the workspace, in which the files of modules are; None: the working directory
     Raises UsageError with all problems.
     """
     node, problems = _loaded(path)
     node = overridden(node, overrides, problems)
     keys = Section(_known(node, problems), "", KEYS, problems, "the keys of a job file")
+    jobman.hint_misplaced(node, keys)
     job = Section(keys.node("job") if "job" in keys else None, "job", JOB_KEYS, problems, "a mapping")
-    env = _env(job)
+    theirs = jobman.read_jobman(node, job)
+    modules = read_job_modules(keys, job, directory or Path.cwd(), is_jobman=theirs.is_jobman)
+    machines = replace(_machines(keys), login=theirs.login, login_key=modules.login_key)
+    queue, worker = read_queue(job, path, machines.tpu)
+    found = CommandSpec(words=()) if worker and not command else _command(keys, command)
+    if theirs.is_jobman and found.words[: len(SHELL)] == SHELL:
+        found = replace(found, words=(*SHELL, jobman.MERGE + found.words[-1]))
     spec = JobSpec(
         name=_name(job, path, command),
         user=job.text("user"),
-        machines=_machines(keys),
-        command=_command(keys, command),
+        machines=machines,
+        command=found,
         priority=job.integer("priority", 0, -PRIORITY_LIMIT, PRIORITY_LIMIT),
-        queue=job.text("queue", "the name of a queue", "default"),
+        queue=queue,
         depends_on=job.integers("depends_on", "the numbers of jobs, as [41, 42]"),
         after=_after(job, now),
-        env=env,
+        env={**_env(job, "env"), **_env(job, "environment")},
         passed=job.texts("pass", "a list of names of variables, or patterns"),
-        workspace=_workspace(keys),
-        modules=_modules(keys),
-        restart=_restart(keys),
+        workspace=_workspace(keys, Keep.NONE if theirs.is_jobman else Keep.SNAPSHOT),
+        modules=modules.modules,
+        restart=jobman.read_loop(job, lambda: _restart(keys), has_restart="restart" in keys),
         results=_results(keys),
-        progress=_progress(keys),
+        progress=_progress(keys) or (jobman.PROGRESS if theirs.is_jobman else ""),
         notify=read_job_notify(keys.node("notify"), problems) if "notify" in keys else (),
         checkpoint_dir=keys.text("checkpoint", "a directory on the hosts"),
         file=_text_of(path),
+        worker=worker,
     )
     problems.check()
-    return JobFile(spec=spec, path=path, lines={name: key.start_mark.line + 1 for name, (key, _) in keys.keys.items()})
+    return JobFile(
+        spec=spec,
+        path=path,
+        lines={name: key.start_mark.line + 1 for name, (key, _) in keys.keys.items()},
+        files=modules.files,
+        jobman=theirs,
+        notices=(*theirs.notices, *modules.notices),
+    )
 
 
 def _loaded(path: Path | None) -> tuple[Node | None, JobProblems]:
@@ -140,6 +167,10 @@ def _name(job: Section, path: Path | None, command: Sequence[str]) -> str:
 
 
 def _machines(keys: Section) -> MachinesSpec:
+    if TPU in keys and not ("machines" in keys and _is_override(keys.node("machines"))):
+        if "machines" in keys:
+            keys.add(TPU, "is there beside machines:; a job has one of the two")
+        return machines_of(read_tpu(keys.node(TPU), TPU, keys.problems))
     if "machines" not in keys:
         if not keys.problems.lines:
             where = keys.problems.path
@@ -165,6 +196,11 @@ def _machines(keys: Section) -> MachinesSpec:
         section.add("hosts", str(error))
         names = []
     return MachinesSpec(cluster=",".join(f"{cluster}:{name}" for name in names) if names else cluster)
+
+
+def _is_override(node: Node) -> bool:
+    """Return True for a value that was given beside the file, as by ``--cluster``."""
+    return str(node.start_mark.name).startswith(FLAG)
 
 
 def _command(keys: Section, words: Sequence[str]) -> CommandSpec:
@@ -227,16 +263,16 @@ def _nproc(section: Section) -> int:
     return number
 
 
-def _env(job: Section) -> dict[str, str]:
-    env = job.environment("env")
+def _env(job: Section, key: str) -> dict[str, str]:
+    env = job.environment(key)
     for name, value in env.items():
         if not VARIABLE.fullmatch(name):
-            job.add("env", f"{name!r} is no name of a variable")
+            job.add(key, f"{name!r} is no name of a variable")
         elif is_secret_name(name):
-            job.add("env", f"{name} would be written to the job's files; hand it on by `pass:`")
+            job.add(key, f"{name} would be written to the job's files; hand it on by `pass:`")
             job.problems.hints.append(f"job: {{pass: [{name}]}}")
         if "\0" in value:
-            job.add("env", f"{name}: holds a zero byte")
+            job.add(key, f"{name}: holds a zero byte")
     return env
 
 
@@ -250,9 +286,9 @@ def _after(job: Section, now: float) -> float:
         return 0.0
 
 
-def _workspace(keys: Section) -> WorkspaceSpec:
+def _workspace(keys: Section, default: Keep) -> WorkspaceSpec:
     if "workspace" not in keys:
-        return WorkspaceSpec()
+        return WorkspaceSpec(keep=default)
     node = keys.node("workspace")
     if isinstance(node, MappingNode):
         keys.problems.add(node, "workspace", "not yet: a job takes a snapshot of its directory, or none")
@@ -262,16 +298,6 @@ def _workspace(keys: Section) -> WorkspaceSpec:
         keys.unexpected("workspace", "snapshot or none")
         return WorkspaceSpec()
     return WorkspaceSpec(keep=Keep(word))
-
-
-def _modules(keys: Section) -> tuple[str, ...]:
-    setup = keys.node("setup") if "setup" in keys else None
-    section = Section(setup, "setup", ("modules",), keys.problems, "a mapping with modules:")
-    names = section.texts("modules", "a list of modules")
-    for name in names:
-        if name != "command":
-            section.add("modules", f"{name}: {MODULES}")
-    return ()
 
 
 def _restart(keys: Section) -> RestartSpec:

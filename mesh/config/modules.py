@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from mesh.config import yamlfile
 from mesh.config.yamlfile import Problems
-from mesh.core.module import Bucket, Conda, Description, Docker, Gcsfuse, Identity, Python, Ssh
+from mesh.core.module import Bucket, Conda, Described, Description, Docker, Gcsfuse, Identity, Python, Ssh
 
 Keys: TypeAlias = Mapping[str, tuple[Node, Node]]
 
@@ -39,7 +39,7 @@ CACHE_KEYS = (*CACHE_TEXTS, *CACHE_SIZES, *CACHE_FLAGS)
 class Modules(Struct, frozen=True, kw_only=True):
     """The modules of a project."""
 
-    descriptions: tuple[tuple[str, Description], ...] = ()  # in order, each with the word that names it
+    descriptions: Described = ()
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -63,11 +63,18 @@ def read_modules(keys: Keys, directory: Path, problems: Problems) -> Modules:
     if len(environments) > 1:
         node = sections.get(environments[1]) or listed[environments[1]]
         problems.add(node, environments[1], f"is a second environment beside {environments[0]}: a run has one at most")
-    found = []
-    for name in names:
-        if name in sections or name not in NEEDS_SECTION:
-            found.append((name, READERS[name](_Section(name, sections.get(name), directory, problems))))
-    return Modules(descriptions=tuple(found))
+    return Modules(descriptions=described(names, sections, directory, problems))
+
+
+def described(
+    names: Sequence[str], sections: Mapping[str, Node | None], directory: Path, problems: Problems
+) -> Described:
+    """Return the descriptions of modules, in order. sections: by name; directory: as in ``read_modules``"""
+    return tuple(
+        (name, READERS[name](_Section(name, sections.get(name), directory, problems)))
+        for name in names
+        if name in sections or name not in NEEDS_SECTION
+    )
 
 
 def is_environment(node: Node) -> bool:
@@ -98,13 +105,19 @@ def _take_env(keys: Keys, sections: dict[str, Node | None], problems: Problems) 
 
 
 def _listed(keys: Keys, problems: Problems) -> dict[str, Node]:
-    """Return the names under ``modules:`` in their order."""
-    found: dict[str, Node] = {}
     if "modules" not in keys or yamlfile.found(keys["modules"][1]) == "nothing":
-        return found
-    expected = f"a list of {', '.join(SECTIONS)}"
-    for where, node in yamlfile.items(keys["modules"][1], "modules", problems, expected):
+        return {}
+    return listed_modules(keys["modules"][1], "modules", problems)
+
+
+def listed_modules(listed: Node, place: str, problems: Problems, others: Sequence[str] = ()) -> dict[str, Node]:
+    """Return the names of a list of modules in their order. others: words that may stand there and are left out"""
+    found: dict[str, Node] = {}
+    expected = f"a list of {', '.join((*SECTIONS, *others))}"
+    for where, node in yamlfile.items(listed, place, problems, expected):
         name = yamlfile.text(node, where, problems, expected)
+        if name in others:
+            continue
         if name and name not in SECTIONS:
             problems.add(node, where, f"unknown module {name!r}{yamlfile.did_you_mean(name, SECTIONS)}")
         elif name in found:
@@ -228,23 +241,23 @@ def _conda(section: _Section) -> Conda:
 
 def _gcsfuse(section: _Section) -> Gcsfuse:
     section.only(GCSFUSE_KEYS)
-    buckets = [_bucket(section)]
+    buckets = [_bucket(section, "")]
     found = section.find("extra_mounts")
     if found:
         expected = "a list of mounts, each with bucket_name: and mount_path:"
         for where, node in yamlfile.items(found[1], found[0], section.problems, expected):
             below = section.below(where, node)
             below.only(MOUNT_KEYS)
-            buckets.append(_bucket(below))
+            buckets.append(_bucket(below, buckets[0].name))
     return Gcsfuse(buckets=tuple(buckets))
 
 
-def _bucket(section: _Section) -> Bucket:
+def _bucket(section: _Section, default: str) -> Bucket:
     path = section.text("path", "mount_path", needed=True)
     found = section.find("path", "mount_path")
     if found and path and not path.startswith(("/", "~/")):
         section.problems.unexpected(found[1], found[0], "an absolute path, or one with a leading ~/")
-    name = section.text("bucket", "bucket_name", needed=True).removeprefix("gs://").rstrip("/")
+    name = section.text("bucket", "bucket_name", needed=not default).removeprefix("gs://").rstrip("/") or default
     cache: dict[str, str | int | bool] = {}
     below = section.find("cache")
     if below:

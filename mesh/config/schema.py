@@ -9,9 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, modules, notify, project, readers, tpu, ways
+from mesh.config import clusters, modules, notify, project, readers, tpu, tpuspec, ways
 from mesh.config.hosts import USER
+from mesh.config.settings import DURATION
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
+from mesh.core.tpu import Pricing, Provision
 
 Schema: TypeAlias = dict[str, object]
 
@@ -163,7 +165,39 @@ def tpu_schema() -> Schema:
         "internal_ip": about("connect by internal addresses (auto)", {"enum": [*tpu.INTERNAL_IP, True, False]}),
         "iap": about("through Google's Identity-Aware Proxy", FLAG),
     }
-    return {**keyed(tpu.KEYS, shapes), "oneOf": [{"required": ["name"]}, {"required": ["prefix"]}]}
+    named = {**keyed(tpu.KEYS, shapes), "oneOf": [{"required": ["name"]}, {"required": ["prefix"]}]}
+    return any_of(named, made_schema())
+
+
+def made_schema() -> Schema:
+    """Return the shape of ``tpu:`` of a cluster that `mesh up` makes."""
+    several: Schema = items(SCALAR)
+    pairs: Schema = {"type": "object", "additionalProperties": SCALAR}
+    time: Schema = any_of(SECONDS, matching(DURATION.pattern))
+    shapes: dict[str, Schema] = {
+        "name": about("how the names of machines begin", SCALAR),
+        "accelerator": about("the type, as v6e-32", matching(tpuspec.ACCELERATOR.pattern)),
+        "zone": about("the zone (default: gcloud's)", matching(tpu.SHAPES["zone"][0].pattern)),
+        "project": about("the project (default: gcloud's)", matching(tpu.SHAPES["project"][0].pattern)),
+        "pricing": about("the terms (ondemand)", {"enum": [one.value for one in Pricing]}),
+        "startup_script": about("a script, or its path", SCALAR),
+        "zones": about("tried in order", any_of(SCALAR, items(SCALAR, least=1))),
+        "slices": about("how many TPUs", any_of({"type": "integer", "minimum": 1}, matching("[0-9]+"))),
+        "external_ips": about("false: internal addresses alone", FLAG),
+        "autocheckpoint": about("as gcloud has it", FLAG),
+        "internal_ip": about("connect by internal addresses (auto)", {"enum": [*tpu.INTERNAL_IP, True, False]}),
+        "iap": about("through Google's Identity-Aware Proxy", FLAG),
+        **{key: about("the software of the machines", SCALAR) for key in ("version", "runtime")},
+        **{key: {"enum": [one.value for one in Provision]} for key in ("allocation_mode", "provision")},
+        **dict.fromkeys(("tags", "flags", "scopes", "data_disks"), several),
+        **dict.fromkeys(("labels", "metadata"), pairs),
+        **dict.fromkeys(("reservation", "network", "subnetwork", "service_account", "description"), SCALAR),
+        **dict.fromkeys(("user", "identity_file", "num_workers"), SCALAR),
+        **dict.fromkeys(("valid_for", "make_for", "keep"), time),
+        "ips": {"type": "array"},
+    }
+    empty = {key: any_of(shape, NOTHING) for key, shape in shapes.items()}
+    return keyed(tpuspec.KEYS, {**empty, "accelerator": shapes["accelerator"]}, ["accelerator"])
 
 
 def host_schema() -> Schema:

@@ -40,7 +40,7 @@ NPROC = f"a number from 1 to {RANKS_PER_HOST_MAX}, or auto"
 LAUNCHERS = ", ".join(launch.value for launch in Launch if launch.value)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")  # absl.flags.BooleanParser, and yes, no
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 
 
 class Options(RuleOptions, frozen=True, kw_only=True):
@@ -150,14 +150,14 @@ def read_environment(place: str, text: str) -> dict[str, str]:
 
 def is_time(text: str) -> bool:
     """Return True for a time such as 10, 1.5, 30s, 5m or 2h."""
-    return bool(_DURATION.fullmatch(text))
+    return bool(DURATION.fullmatch(text))
 
 
 def read_seconds(place: str, text: str) -> float | None:
     """A time such as 10, 1.5, 30s, 5m or 2h, in seconds; None for "". Raises UsageError that names its place."""
     if not text:
         return None
-    found = _DURATION.fullmatch(text)
+    found = DURATION.fullmatch(text)
     seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else math.inf
     if not math.isfinite(seconds):
         raise UsageError(f"{place}: expected seconds, or a time such as 30s, 5m or 2h, found {text!r}")

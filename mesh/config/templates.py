@@ -133,9 +133,10 @@ for number in range(50):
         dist.all_reduce(mean)
         print(f"step {number + 1}: loss {mean.item() / dist.get_world_size():.4f}", flush=True)
 line = [parameter.item() for parameter in model.parameters()]
-print(f"{dist.get_world_size()} processes: y = {line[0]:.2f} x + {line[1]:.2f}")
+print(f"{dist.get_world_size()} processes: y = {line[0]:.2f} x + {line[1]:.2f}", flush=True)
 dist.barrier()  # no process leaves while another one still needs it
 dist.destroy_process_group()
+os._exit(0)  # a thread of gloo may abort a process whose Python is about to end
 '''
 
 MAXTEXT = f"""\

@@ -10,8 +10,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from mesh.core.module import Described
 from mesh.core.notify import Moment
 from mesh.core.run import DEFAULT_GRACE, Launch, PrerunEntry, Seconds
+from mesh.core.tasks import WorkerSpec
 from mesh.core.tpu import TpuSpec
 
 PRIORITY_LIMIT = 100  # priorities are -100 .. 100
@@ -58,6 +60,8 @@ class MachinesSpec(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker: the quota that its machines use
     units: int = 0  # of a maker: how much of the quota
     tpu: TpuSpec | None = None  # of the maker "tpu": what it makes
+    login: str = ""  # the user to log in as where the hosts' cluster names none; "": as elsewhere
+    login_key: str = ""  # the path of a private key, where the hosts' cluster names none
 
     @property
     def count(self) -> int:
@@ -136,14 +140,16 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()  # `pass:`: patterns of variables that the steward's environment gives at the start
     secret: tuple[str, ...] = ()  # the same, and their values are masked
     workspace: WorkspaceSpec = WorkspaceSpec()
-    modules: tuple[str, ...] = ()  # that prepare the hosts before the start; (): none
+    modules: Described = ()  # that prepare the hosts before the start; (): those of mesh.yaml in the snapshot
     prerun: tuple[PrerunEntry, ...] = ()
     restart: RestartSpec = RestartSpec()
     results: tuple[str, ...] = ()  # paths and patterns pulled into the job's directory at the end
     progress: str = ""  # a regular expression of output lines whose groups are shown; "": none
     notify: tuple[NotifySpec, ...] = ()
     array: ArraySpec | None = None
+    holds: str = ""  # the cluster whose machines `mesh up` has it make and hold, without a command; "": it has one
     checkpoint_dir: str = ""  # MESH_CHECKPOINT_DIR
+    worker: WorkerSpec | None = None  # the job takes its commands from a task file
     file: str = ""  # the text of the job file, as given
     config: str = ""  # the resolved file, for people
 

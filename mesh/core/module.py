@@ -1,4 +1,4 @@
-"""Modules: descriptions in mesh.yaml of what prepares a host, and of the environment in which the command runs."""
+"""Modules: descriptions in YAML files of what prepares a host, and of the environment in which the command runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FACT_BYTES = 65536  # the most that one step reports
 # ---- descriptions
 
 
-class Docker(Struct, frozen=True, kw_only=True):
+class Docker(Struct, frozen=True, kw_only=True, tag="docker"):
     """An image whose containers run the command: ``docker:`` in mesh.yaml."""
 
     image: str
@@ -31,7 +31,7 @@ class Docker(Struct, frozen=True, kw_only=True):
     manage: bool = False  # the user may be added to the group docker, and the daemon may be started
 
 
-class Python(Struct, frozen=True, kw_only=True):
+class Python(Struct, frozen=True, kw_only=True, tag="python"):
     """A virtual environment: ``uv:`` or ``venv:`` in mesh.yaml."""
 
     tool: str  # "uv" or "venv"
@@ -40,7 +40,7 @@ class Python(Struct, frozen=True, kw_only=True):
     requirements: str = ""  # a file in the workspace; "": uv.lock, pyproject.toml or requirements.txt, as the tool can
 
 
-class Conda(Struct, frozen=True, kw_only=True):
+class Conda(Struct, frozen=True, kw_only=True, tag="conda"):
     """An environment of conda: ``conda:`` in mesh.yaml."""
 
     name: str
@@ -58,7 +58,7 @@ class Bucket(Struct, frozen=True, kw_only=True):
     cache: Mapping[str, str | int | bool] = field(default_factory=dict)  # as JOBMAN's ``gcsfuse.cache``
 
 
-class Gcsfuse(Struct, frozen=True, kw_only=True):
+class Gcsfuse(Struct, frozen=True, kw_only=True, tag="gcsfuse"):
     """Buckets that are mounted by gcsfuse: ``gcsfuse:`` in mesh.yaml."""
 
     buckets: tuple[Bucket, ...]
@@ -72,13 +72,14 @@ class Identity(Struct, frozen=True, kw_only=True):
     config_entry: str = ""  # lines for the hosts' ssh_config
 
 
-class Ssh(Struct, frozen=True, kw_only=True):
+class Ssh(Struct, frozen=True, kw_only=True, tag="ssh"):
     """Keys by which the hosts of a cluster reach each other: ``ssh:`` in mesh.yaml."""
 
     identities: tuple[Identity, ...] = ()
 
 
 Description = Docker | Python | Conda | Gcsfuse | Ssh
+Described = tuple[tuple[str, Description], ...]  # in order, each with the word that names it
 
 # ---- modules
 

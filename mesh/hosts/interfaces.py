@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from mesh.core.cluster import Cluster
 
@@ -11,7 +11,7 @@ from mesh.core.cluster import Cluster
 class Purpose(Enum):
     """Use of the hosts of a cluster, on which depends how hard its source tries to find them."""
 
-    RUN = "run"  # all hosts, ready for a run; a source that can make hosts may make them
+    RUN = "run"  # all hosts, ready for a run
     ASK = "ask"  # the hosts that there are, for a question
     LIST = "list"  # as RUN, for people; no host is made
     REFRESH = "refresh"  # as LIST, without anything that the source has remembered
@@ -28,14 +28,3 @@ class HostSource(Protocol):
 
     def origin(self, cluster: Cluster) -> str:
         """Return where the hosts come from, to complete the sentence "its hosts ..."."""
-
-
-@runtime_checkable
-class HostMaker(HostSource, Protocol):
-    """Source that can make hosts and delete them."""
-
-    def make(self, cluster: Cluster) -> Cluster:
-        """Make the hosts of the cluster and hold them; return it with them. Raises MeshError."""
-
-    def delete(self, cluster: Cluster) -> None:
-        """Delete the hosts that were made. Raises MeshError, also while a run is on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mesh.config.jobname import JobId
 from mesh.config.tpu import TpuName
+from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster, Source
 from mesh.core.events import CONNECTING
 from mesh.core.outcome import Outcome
@@ -27,9 +28,16 @@ def _job() -> HostSource:
     return JobSource()
 
 
+def _made() -> HostSource:
+    from mesh.hosts.made import MadeSource
+
+    return MadeSource()
+
+
 SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {
     type(None): FileSource,
     TpuName: _tpu,
+    TpuMade: _made,
     JobId: _job,
 }
 

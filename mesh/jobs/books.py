@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
+from mesh.jobs.agenda import Agenda
 from mesh.jobs.decide import is_urgent, looks, wake_at
 from mesh.jobs.orders import AnyLook, LookAtMachines, LookAtRun
 from mesh.jobs.queue import NO_LIMITS, Ask, Hold, Pools, Turns, ask_of, hold_of, next_jobs
@@ -26,27 +26,41 @@ class Books:
         self._look_s, self._urgent_look_s = look_s, urgent_look_s
         self._asks: dict[int, Ask] = {}
         self._holds: dict[int, Hold] = {}
-        self._wakes: dict[int, float] = {}
+        self._wakes: Agenda[int] = Agenda()
+        self._turns: Agenda[int] = Agenda()  # times of their own before which jobs do not start
         self._looks: dict[_Key, AnyLook] = {}
+        self._look_times: dict[type[AnyLook], Agenda[_Key]] = {LookAtRun: Agenda(), LookAtMachines: Agenda()}
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
+        self._workers: set[int] = set()
 
     def put(self, job: Job, *, is_ours: bool = True) -> None:
         """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
-        self.drop(job.id)
-        if job.state.is_final:
-            return
+        number = job.id
+        before = self._asks.get(number), self._holds.get(number)
+        had_changed = self.has_changed
+        self.drop(number)
+        if not job.state.is_final:
+            self._put(job, is_ours=is_ours)
+        self.has_changed = had_changed or before != (self._asks.get(number), self._holds.get(number))
+
+    def _put(self, job: Job, *, is_ours: bool) -> None:
         self.jobs[job.id] = job
         if (ask := ask_of(job)) is not None:
             self._asks[job.id] = ask
+            if ask.ready_at:
+                self._turns.put(job.id, ask.ready_at)
         if (hold := hold_of(job)) is not None:
             self._holds[job.id] = hold
+        if job.work is not None:
+            self._workers.add(job.id)
         if not is_ours:
             return
-        if (wake := wake_at(job)) < math.inf:
-            self._wakes[job.id] = wake
+        self._wakes.put(job.id, wake_at(job))
         for look in looks(job):
-            self._looks[job.id, type(look)] = look
+            key = job.id, type(look)
+            self._looks[key] = look
+            self._look_times[type(look)].put(key, self._look_at(key))
         for other in job.depends_on:
             self._dependents[other].add(job.id)
 
@@ -56,11 +70,18 @@ class Books:
         before = self.jobs.pop(number, None)
         self._asks.pop(number, None)
         self._holds.pop(number, None)
-        self._wakes.pop(number, None)
-        for kind in (LookAtRun, LookAtMachines):
+        self._wakes.drop(number)
+        self._turns.drop(number)
+        self._workers.discard(number)
+        for kind, times in self._look_times.items():
             self._looks.pop((number, kind), None)
+            times.drop((number, kind))
         for other in before.depends_on if before else ():
             self._dependents[other].discard(number)
+
+    def workers(self) -> list[Job]:
+        """Return the jobs that take tasks of a file, by id."""
+        return [self.jobs[number] for number in sorted(self._workers)]
 
     def dependents(self, number: int) -> list[int]:
         """Return the jobs that wait for the end of another one."""
@@ -72,15 +93,18 @@ class Books:
 
     def due(self, now: float) -> list[int]:
         """Return the jobs that a Timer lets go on; one that does not is due again after a pause."""
-        found = [number for number, wake in self._wakes.items() if wake <= now]
-        self._wakes |= dict.fromkeys(found, now + AGAIN_S)
+        found = self._wakes.take_due(now)
+        for number in found:
+            self._wakes.put(number, now + AGAIN_S)
         return found
 
     def due_looks(self, now: float, kind: type[AnyLook], *, is_busy: bool) -> list[tuple[Job, AnyLook]]:
         """Return the looks of a kind that are due, and take them for done. is_busy: they have to wait a little"""
-        wanted = [key for key in self._looks if key[1] is kind and self._look_at(key) <= now]
+        times = self._look_times[kind]
+        wanted = times.take_due(now)
         for key in wanted:
             self._looked[key] = now - self._pause(key[0]) + AGAIN_S if is_busy else now
+            times.put(key, self._look_at(key))
         return [] if is_busy else [(self.jobs[key[0]], self._looks[key]) for key in wanted]
 
     def turns(self, now: float, pools: Pools = NO_LIMITS) -> Turns:
@@ -90,13 +114,14 @@ class Books:
         self.has_changed = bool(found.grants)
         return found
 
-    def next_turn(self, now: float) -> float:
-        """Return when the next job has waited for its own time; infinity if none does."""
-        return min((ask.ready_at for ask in self._asks.values() if ask.ready_at > now), default=math.inf)
+    def is_turn_due(self, now: float) -> bool:
+        """Return True if a job has waited for its own time since the last call."""
+        return bool(self._turns.take_due(now))
 
     def next_event(self) -> float:
-        """Return the time of the next timer or look; infinity without one."""
-        return min([*self._wakes.values(), *map(self._look_at, self._looks)], default=math.inf)
+        """Return the time of the next timer, look or turn; infinity without one."""
+        times = [self._wakes.next(), self._turns.next()]
+        return min(*times, *(one.next() for one in self._look_times.values()))
 
     def held_seconds(self, now: float) -> dict[str, float]:
         """Return for each user the seconds of hosts of the machines that are in use."""

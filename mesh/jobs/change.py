@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
-from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
-from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Stage, State, Wanted
+from mesh.jobs.generations import ended
+from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.turns import next_part
+from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
 FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
 LAST_RETRY_S = 60.0
@@ -18,6 +20,7 @@ HELD_MACHINES_S = 600.0  # for a person to let a held job go on with the machine
 FETCH_LIMIT_S = 1800.0  # for output and results after the outcome is decided
 LOST_FETCH_LIMIT_S = 60.0  # for the output of machines of which some are lost
 EXIT_STOPPED = 143  # 128 + SIGTERM
+ATTEMPTS_KEPT = 100  # in the record of a job; its events have all of them
 HELD_BY_PERSON = "held by a person"
 
 
@@ -45,9 +48,14 @@ def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:
     return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=0.0, tries=0)
 
 
-def recover(job: Job, time: float, reason: str, delay: float) -> Job:
-    """Have a job give back what it has, and queue it again after a delay."""
-    return move(job, State.RECOVERING, time, reason, not_before=time + delay if delay else 0.0, retry_at=0.0, tries=0)
+def recover(job: Job, time: float, reason: str, delay: float, *, keeps_machines: bool = False) -> Job:
+    """Have a job give back what it has, and queue it again after a delay.
+
+    keeps_machines: machines that were made stay, and the next attempt starts on them
+    """
+    not_before = time + delay if delay else 0.0
+    job = replace(job, keeps_machines=keeps_machines, not_before=not_before, retry_at=0.0, tries=0)
+    return move(job, State.RECOVERING, time, reason)
 
 
 def with_attempt(job: Job, run: str, **changes: object) -> Job:
@@ -73,8 +81,12 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
     match order:
         case Start(attempt=number, run=run, hosts=hosts):
             assert job.generation is not None
-            attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts)
-            return replace(job, attempts=(*job.attempts, attempt), attempt=number)
+            part = None
+            if job.work is not None and job.spec.worker is not None:
+                part = next_part(job.work, job.spec.worker, job.generation.number)
+            attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts, part=part)
+            attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT:]
+            return replace(job, attempts=attempts, attempt=number, setup=Setup.CHECK)
         case Make(generation=number):
             return with_generation(job, number, phase=Phase.ASKED)
     return job
@@ -113,12 +125,12 @@ def silenced(job: Job, event: NotAsked) -> Job:
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
 
 
-def lose_machines(job: Job, time: float) -> Job:
-    """Note that the machines of the present generation are gone."""
+def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
+    """Note that the machines of the present generation are gone. phase: RELEASING if a part of them must be deleted"""
     generation = job.generation
     if generation is None:
         return job
-    job = with_generation(job, generation.number, phase=Phase.RELEASED)
+    job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
     job = replace(job, open=())  # nothing can be done there any more
     current = job.current
     if current is None:
@@ -137,13 +149,29 @@ def keys_of(job: Job, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys[name] for name in names if name in keys)
 
 
+def avoiding(job: Job, names: Sequence[str]) -> Job:
+    """Note hosts of the present generation that could not be used, behind those of the attempts before."""
+    new = keys_of(job, names)
+    return replace(job, avoided=(*(key for key in job.avoided if key not in new), *new))
+
+
+def has_others(job: Job) -> bool:
+    """Return True if a job may have enough hosts that no attempt has found in use."""
+    machines = job.spec.machines
+    others = {one.key for one in machines.candidates} - set(job.avoided)
+    return 0 < machines.count <= len(others)
+
+
 def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
-        return job
+        return _held_up(job, time)
     if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
         return job
     generation = job.generation
+    if generation is not None and generation.maker and generation.phase is Phase.READY and _goes_on(job):
+        job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
+        return _held_up(move(job, State.PREPARING, time, job.reason), time)
     if generation is not None and generation.phase is not Phase.RELEASING:
         is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
         if is_kept:
@@ -165,6 +193,22 @@ def settle(job: Job, time: float) -> Job:
     return move(job, outcome, time, job.reason, job.hint)
 
 
+def _held_up(job: Job, time: float) -> Job:
+    """Return a job without a command as running once its machines are ready: it holds them until a person stops it."""
+    generation = job.generation
+    if not job.spec.holds or job.state is not State.PREPARING or generation is None:
+        return job
+    is_prepared = not job.spec.modules or job.prepared == generation.number
+    if generation.phase is not Phase.READY or not is_prepared:
+        return job
+    return move(job, State.RUNNING, time, f"holds {len(generation.hosts)} hosts")
+
+
+def _goes_on(job: Job) -> bool:
+    """Return True if the next attempt starts on the machines that the last one had."""
+    return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
+
+
 def to_fetch(job: Job, time: float) -> Attempt | None:
     """Return an attempt whose output is to be brought here before machines are given back; None without one."""
     return next((one for one in job.attempts if time < fetch_until(job, one)), None)
@@ -184,3 +228,25 @@ def fetch_until(job: Job, attempt: Attempt) -> float:
         return attempt.ended + (LOST_FETCH_LIMIT_S if is_lost else FETCH_LIMIT_S)
     # A host that stays keeps the output of a detached run: it is fetched at the end, and a lost host delays nobody.
     return 0.0 if is_lost or attempt.fetches else math.inf
+
+
+def kept_generations(job: Job) -> tuple[Generation, ...]:
+    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
+    used = {one.generation for one in job.attempts}
+    newest = job.generations[-ATTEMPTS_KEPT:]
+    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
+
+
+def short_list(names: tuple[str, ...]) -> str:
+    """Return names in a few words.
+
+    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
+    ('a, b', 'a, b and 2 more')
+    """
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def starts(order: AnyOrder, run: str) -> bool:
+    """Return True for the order to start a run."""
+    return isinstance(order, Start) and order.run == run

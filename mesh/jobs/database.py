@@ -35,13 +35,9 @@ class Database:
         self.place = place
         self.engine = engine
         self.is_sqlite = engine.dialect.name == "sqlite"
-        self._watch: Connection | None = None
 
     def close(self) -> None:
         """Close the connections."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
         self.engine.dispose()
 
     @contextlib.contextmanager
@@ -65,10 +61,8 @@ class Database:
         """Return a number that is another one after a change by another connection; only compare it."""
         if not self.is_sqlite:
             return -1
-        with told(self.place.name):
-            if self._watch is None:
-                self._watch = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            return int(self._watch.exec_driver_sql("PRAGMA data_version").scalar_one())
+        with self.reading() as connection:  # the only one, so that its own changes do not count
+            return int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
 
 
 def open_database(place: StorePlace) -> Database:
@@ -128,7 +122,8 @@ def _limit_idle_transactions(raw: DBAPIConnection, record: object) -> None:
 
 
 def _sqlite_engine(place: StorePlace) -> Engine:
-    engine = create_engine(f"sqlite:///{place.file}", connect_args={"timeout": BUSY_TIMEOUT_S})
+    arguments = {"timeout": BUSY_TIMEOUT_S}
+    engine = create_engine(f"sqlite:///{place.file}", connect_args=arguments, pool_size=1, max_overflow=0)
 
     @event.listens_for(engine, "connect")
     def _connected(raw: sqlite3.Connection, record: object) -> None:

@@ -12,11 +12,13 @@ import time as clock
 
 from msgspec.structs import replace
 
+from mesh.jobs import working
 from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
+from mesh.jobs.generations import overdue_at
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
-from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
+from mesh.jobs.values import Job, OpenOrder, Phase, Setup, Stage, State
 
 
 def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]]:
@@ -45,6 +47,8 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
     if job.retry_at and time < job.retry_at:
         return None
     generation, attempt = job.generation, job.current
+    if (back := working.returning(job)) is not None:
+        return back
     if job.state is State.REQUESTING:
         if generation is not None and generation.phase is Phase.PLANNED and not job.is_open(Make):
             return Make(generation=generation.number, name=generation.name)
@@ -74,8 +78,12 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     if generation is None or generation.phase is not Phase.READY or job.current or job.is_open(Prepare, Start):
         return None
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
-    if job.spec.modules and job.prepared != generation.number:
+    if job.spec.modules and job.prepared != generation.number and job.setup is not Setup.SKIP:
         return Prepare(attempt=number, hosts=generation.hosts)
+    if job.work is not None:
+        if (fetch := working.fetch_first(job, time)) is not None or not working.may_start(job, time):
+            return fetch
+        number = job.attempt + 1  # a number belongs to one turn
     return Start(attempt=number, run=run_id(job, time), hosts=generation.hosts)
 
 
@@ -116,7 +124,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min(moments, default=math.inf)
+    return min([*moments, overdue_at(job), *working.wake_times(job)])
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder
-from mesh.jobs.values import Wanted
+from mesh.jobs.turns import Turn
+from mesh.jobs.values import Setup, Wanted
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -49,6 +50,7 @@ class RestartAsked(Event, frozen=True, kw_only=True, tag="restart-asked"):
     """A person wants the attempt ended and followed by another one."""
 
     by: str = ""
+    setup: Setup = Setup.CHECK  # of the other one
 
 
 class HoldChanged(Event, frozen=True, kw_only=True, tag="hold"):
@@ -62,6 +64,14 @@ class PriorityChanged(Event, frozen=True, kw_only=True, tag="priority"):
     """A person gave the job another priority."""
 
     priority: int
+    by: str = ""
+
+
+class TaskReturnAsked(Event, frozen=True, kw_only=True, tag="task-return"):
+    """A person wants the task of a worker ended, and free for another turn."""
+
+    task: str
+    number: int = 0  # of the task's instances; 0: the one that the worker has
     by: str = ""
 
 
@@ -98,6 +108,21 @@ class TakenOver(Event, frozen=True, kw_only=True, tag="taken-over"):
 
     epoch: int
     steward: str = ""
+
+
+class TaskGiven(Event, frozen=True, kw_only=True, tag="task-given"):
+    """A worker has the instance of a task. The same transaction notes it for the task."""
+
+    turn: Turn
+
+
+class TasksSeen(Event, frozen=True, kw_only=True, tag="tasks-seen"):
+    """The task file of a worker has a task for it, or none."""
+
+    has_tasks: bool
+    is_over: bool = False  # and none will come, unless the file changes
+    failed: int = 0  # with is_over: tasks that were not done
+    problem: str = ""  # with the file, of which the tasks before hold
 
 
 # ---- answers
@@ -150,10 +175,18 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
 
     generation: int
     state: str  # for people
+    is_waiting: bool = False  # in the maker's own queue
 
 
 class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
     """The machines of a generation are gone, by evidence."""
+
+    generation: int
+    evidence: str
+
+
+class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
+    """Some machines of a generation are gone, by evidence; what is left of it must be deleted."""
 
     generation: int
     evidence: str
@@ -200,9 +233,9 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
     problem: str = ""  # a part that is missing for good; "": none
 
 
-FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged
-FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver
+FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
+FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver | TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
-FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent
+FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
 AnyEvent = FromPeople | FromSteward | FromHands | FromMakers

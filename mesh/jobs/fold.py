@@ -7,34 +7,41 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders
+from mesh.jobs import events, orders, working
 from mesh.jobs.change import (
     EXIT_STOPPED,
     HELD_BY_PERSON,
+    avoiding,
     closed,
     end,
+    has_others,
     hold,
     intended,
+    kept_generations,
     keys_of,
     lose_machines,
     move,
     queue,
     recover,
     settle,
+    short_list,
     silenced,
+    starts,
     unanswered,
     with_attempt,
     with_generation,
+    with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
+from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
 from mesh.jobs.restart import backoff, judge
+from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
-WAITS_FOR_TURN = "waits for its turn"
-LABEL = "mesh"  # the beginning of a generation's name
+DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
 def fold(job: Job | None, event: AnyEvent) -> Job:
@@ -46,7 +53,7 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return settle(job, event.time)
+    return working.settle_work(settle(job, event.time), event.time)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -71,15 +78,9 @@ def submitted(event: events.Submitted) -> Job:
         depends_on=event.depends_on,
         seq=1,
         store=event.store,
+        work=Work() if spec.worker is not None else None,
     )
-    return replace(job, reason=waiting_reason(job))
-
-
-def waiting_reason(job: Job) -> str:
-    """Return why a queued job cannot have its turn yet."""
-    if job.depends_on:
-        return f"waits for job {', '.join(map(str, job.depends_on))}"
-    return "waits for its time" if job.not_before else WAITS_FOR_TURN
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _asked(job: Job, event: AnyEvent) -> Job:
@@ -87,8 +88,8 @@ def _asked(job: Job, event: AnyEvent) -> Job:
     match event:
         case events.Wished():
             return _wished(job, event)
-        case events.RestartAsked(time=time, by=by):
-            return _restart(job, time, by)
+        case events.RestartAsked(time=time, by=by, setup=setup):
+            return _restart(replace(job, setup=setup), time, by)
         case events.HoldChanged(time=time, is_on_hold=is_on_hold):
             job = replace(job, is_on_hold=is_on_hold)
             if is_on_hold and job.state is State.QUEUED:
@@ -103,12 +104,13 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
         case events.Timer(time=time):
-            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return job
+    return working.asked(job, event)
 
 
 def _wished(job: Job, event: events.Wished) -> Job:
@@ -137,12 +139,12 @@ def _resume(job: Job, time: float) -> Job:
         if generation is not None and generation.phase is Phase.READY:
             return move(job, State.PREPARING, time, "goes on with the machines that it has")
         if generation is not None:  # condemned, or not made yet
-            return recover(job, time, WAITS_FOR_TURN, 0.0)
+            return recover(job, time, working.WAITS_FOR_TURN, 0.0)
         after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
-        return queue(replace(job, not_before=after), time, "waits for its time" if after else WAITS_FOR_TURN)
+        return queue(replace(job, not_before=after), time, "waits for its time" if after else working.WAITS_FOR_TURN)
     if job.state.is_final:
         job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
-        return queue(job, time, WAITS_FOR_TURN)
+        return queue(job, time, working.WAITS_FOR_TURN)
     return job
 
 
@@ -153,7 +155,8 @@ def _restart(job: Job, time: float, by: str) -> Job:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:
         return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
-    return replace(recover(job, time, f"restarted{f' by {by}' if by else ''}", 0.0), is_restarting=True)
+    reason = f"restarted{f' by {by}' if by else ''}"
+    return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
 
 
 def _dependency(job: Job, event: events.DependencyEnded) -> Job:
@@ -164,17 +167,17 @@ def _dependency(job: Job, event: events.DependencyEnded) -> Job:
         return job
     if not event.succeeded:
         return hold(job, event.time, f"job {event.job} did not succeed", f"mesh job release {job.id}")
-    return replace(job, reason=waiting_reason(job))
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
     machines = job.spec.machines
-    number = len(job.generations) + 1
+    number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
-        name=f"{LABEL}-{job.store}-{job.id}-g{number}",
+        name=generation_name(job.spec, job.store, job.id, number),
         phase=Phase.PLANNED if machines.maker else Phase.READY,
         hosts=event.hosts,
         keys=event.keys,
@@ -182,21 +185,12 @@ def _granted(job: Job, event: events.Granted) -> Job:
         pool=machines.pool,
         units=machines.units,
         granted=event.time,
+        zone=next_zone(job),
     )
-    job = replace(job, generations=(*job.generations, generation), avoided=(), not_before=0.0)
+    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
-
-
-def short_list(names: tuple[str, ...]) -> str:
-    """Return names in a few words.
-
-    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
-    ('a, b', 'a, b and 2 more')
-    """
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
 
 
 # ---- answers
@@ -206,9 +200,12 @@ def _answered(job: Job, event: Answer) -> Job:
     answered = next((one.order for one in job.open if one.op == event.op), None)
     if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
+    if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
+        return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0, silence="", silent_since=0.0)
     job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
-    if isinstance(event, events.RunStarted | events.RunEnded):  # a look may come before the answer to the start
-        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, event.run)))
+    match event:  # a look may come before the answer to the start
+        case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
+            job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
     match event:
         case events.Refused():
             return _refused(job, event, answered)
@@ -224,17 +221,13 @@ def _answered(job: Job, event: Answer) -> Job:
             fetched = next((one for one in job.attempts if one.run == run), None)
             if fetched is None:
                 return job
-            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1)
+            part = replace(fetched.part, task=None) if fetched.part else None
+            job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
         case events.Prepared():
             return replace(job, prepared=job.generation.number) if job.generation else job
         case _:
             return _machines(job, event)
-
-
-def starts(order: orders.Order, run: str) -> bool:
-    """Return True for the order to start a run."""
-    return isinstance(order, orders.Start) and order.run == run
 
 
 def _seen(job: Job, time: float, run: str, progress: str) -> Job:
@@ -246,7 +239,8 @@ def _seen(job: Job, time: float, run: str, progress: str) -> Job:
     job = with_attempt(job, run, stage=Stage.LIVE, started=started)
     job = replace(job, started=job.started or started, progress=progress or job.progress)
     if job.state is State.PREPARING:
-        return move(job, State.RUNNING, time, f"attempt {attempt.number} on {short_list(attempt.hosts)}")
+        label = attempt.part.name if attempt.part else f"attempt {attempt.number}"
+        return move(job, State.RUNNING, time, f"{label} on {short_list(attempt.hosts)}")
     return job
 
 
@@ -260,7 +254,7 @@ def _ended(job: Job, event: RunEnded) -> Job:
         kind = Refusal.BUSY if event.cause == Cause.BUSY.value else Refusal.UNREACHABLE
         refused = events.Refused(time=event.time, kind=kind, why=event.reason or "could not start", hosts=event.hosts)
         return _refused(job, refused, orders.Start(attempt=attempt.number, run=event.run, hosts=attempt.hosts))
-    verdict = judge(job, event)
+    verdict, failures = judge(job, event), job.failures
     lost = keys_of(job, event.hosts)
     job = with_attempt(
         job,
@@ -282,9 +276,12 @@ def _ended(job: Job, event: RunEnded) -> Job:
         streak=verdict.streak,
         avoided=lost,
     )
+    if (worker := working.ended(job, event)) is not None:
+        return replace(worker, failures=failures)  # those of tasks are counted by task
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
-    return recover(job, event.time, verdict.reason, verdict.delay)
+    stays = event.cause != Cause.LOST.value
+    return recover(job, event.time, verdict.reason, verdict.delay, keeps_machines=stays)
 
 
 def _unknown(job: Job, time: float, run: str) -> Job:
@@ -296,6 +293,7 @@ def _unknown(job: Job, time: float, run: str) -> Job:
         return job  # the order to start it is under way
     if attempt.stage is Stage.LIVE:
         reason = "no host has its run any more"
+        job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
         return _ended(job, RunEnded(time=time, run=run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=reason))
     return with_attempt(job, run, stage=Stage.NEVER)
 
@@ -307,8 +305,10 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         job = with_attempt(job, attempt.run, stage=Stage.NEVER)
     elif isinstance(order, orders.Start):
         return job
-    if isinstance(order, orders.Make):
-        job = with_generation(job, order.generation, phase=Phase.RELEASED)
+    if isinstance(order, orders.Make) and job.generation is not None:
+        # An earlier try may have had an answer that was lost: it is condemned, and proved gone like any other.
+        end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
+        job = with_generation(job, order.generation, phase=Phase.RELEASING, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
@@ -323,18 +323,22 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
             return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
         case Refusal.BUSY:
-            delay = BUSY_RETRY_S
+            is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
+            job = avoiding(job, event.hosts)
+            delay = 0.0 if is_news and has_others(job) else BUSY_RETRY_S
         case _:
+            job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts), hint=event.hint)
+    return replace(recover(job, time, event.why, delay), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
     """Take an earlier run of this job, which holds the hosts, for the attempt that was refused."""
+    earlier = with_run(job, run)
     others = tuple(one for one in job.attempts if one.run != run)
-    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0)
-    return replace(job, attempts=(*others, adopted))
+    adopted = replace(refused, run=run, stage=Stage.UNSURE, started=0.0, part=earlier.part)
+    return replace(working.adopted(job, earlier, refused), attempts=(*others, adopted))
 
 
 def _machines(job: Job, event: Answer) -> Job:
@@ -347,12 +351,21 @@ def _machines(job: Job, event: Answer) -> Job:
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
             return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
-        case events.MachinesPending(state=state):
-            return replace(job, reason=state) if _asks(job) else job
+        case events.Made(time=time, generation=number):
+            return with_generation(job, number, asked=time)
+        case events.MachinesPending(time=time, generation=number, state=state, is_waiting=is_waiting):
+            if not _asks(job) or generation is None or generation.number != number:
+                return job
+            since = 0.0 if is_waiting else generation.making_since or time
+            return replace(with_generation(job, number, making_since=since), reason=state)
+        case events.MachinesLost(time=time, generation=number, evidence=evidence):
+            if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
+                return job
+            return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
                 return job
-            return _absent(job, time, evidence)
+            return _gone(job, time, evidence, Phase.RELEASED)
     return job
 
 
@@ -360,10 +373,15 @@ def _asks(job: Job) -> bool:
     return job.state is State.REQUESTING
 
 
-def _absent(job: Job, time: float, evidence: str) -> Job:
-    """Note that machines are gone: as ordered, or by a preemption."""
+def _lost(job: Job, time: float, evidence: str) -> Job:
+    """Condemn machines of which some are gone, or that were never complete."""
+    return _gone(job, time, evidence, Phase.RELEASING)
+
+
+def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:
+    """Note that machines are gone: as ordered, by a preemption, or as they never came."""
     attempt = job.current
-    job = lose_machines(job, time)
+    job = lose_machines(job, time, phase)
     if job.state is State.REQUESTING:
         job = replace(job, streak=job.streak + 1)
         return recover(job, time, evidence, backoff(job, job.streak))

@@ -18,6 +18,7 @@ from mesh.core.errors import MeshError
 from mesh.jobs.events import (
     Fetched,
     MachinesAbsent,
+    MachinesLost,
     MachinesPending,
     MachinesReady,
     Made,
@@ -32,7 +33,7 @@ from mesh.jobs.orders import AnyLook, AnyOrder
 from mesh.jobs.values import Job
 
 RunFacts = RunSeen | RunEnded | RunUnknown
-MachineFacts = MachinesReady | MachinesPending | MachinesAbsent
+MachineFacts = MachinesReady | MachinesPending | MachinesLost | MachinesAbsent
 
 
 class NoAnswer(MeshError):
@@ -78,10 +79,19 @@ class Maker(Protocol):
     """Makes and deletes machines. Every call may be repeated: the same name never makes two sets of machines."""
 
     def make(self, request: Request) -> Made | Refused:
-        """Ask for the machines of a generation. Raises NoAnswer."""
+        """Ask for the machines of a generation. Raises NoAnswer.
+
+        A refusal condemns the generation like any other end: `delete` and `look` prove that nothing of it is there.
+        """
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
-        """Return how the machines of each generation are; None where the API gave no complete answer."""
+        """Return how the machines of each generation are; None where the API gave no complete answer.
+
+        MachinesLost and MachinesAbsent only with evidence; MachinesAbsent only if nothing is left to be deleted.
+        """
 
     def delete(self, request: Request) -> MachinesPending | MachinesAbsent:
-        """Delete the machines of a condemned generation. Raises NoAnswer."""
+        """Delete the machines of a condemned generation. Raises NoAnswer.
+
+        MachinesPending if they are being deleted: it is called again after a pause, until a look finds them absent.
+        """

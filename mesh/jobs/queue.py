@@ -45,7 +45,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     limit: float  # seconds that it may take; infinity without a limit
     demand: Demand
     last: tuple[str, ...] = ()  # machines that it had before
-    avoided: tuple[str, ...] = ()  # machines that its last attempt could not use
+    avoided: tuple[str, ...] = ()  # machines that its attempts could not use, the latest last: the last to be tried
     array: int = 0  # the id of the array's first member; 0: none
     array_limit: int = 0  # members that may have machines at a time; 0: any number
 
@@ -110,7 +110,7 @@ def demand_of(machines: MachinesSpec) -> Demand:
 
 def ask_of(job: Job) -> Ask | None:
     """Return the request of a queued job; None while it waits for other jobs, or does not wait."""
-    if job.state is not State.QUEUED or job.depends_on:
+    if job.state is not State.QUEUED or job.depends_on or (job.work is not None and not job.work.has_tasks):
         return None
     array = job.spec.array
     return Ask(
@@ -213,14 +213,14 @@ class _Machines:
             fits = demand.units <= self._free_units(demand.pool)
             may = all(head.pool != demand.pool or demand.units <= head.slack for head in heads)
             return () if fits and may else None
-        last, avoided = set(ask.last), set(ask.avoided)
+        last, avoided = set(ask.last), {key: place for place, key in enumerate(ask.avoided, 1)}
         free = [key for key in demand.keys if key not in self._until]
         if len(free) < demand.count or not demand.count:
             return None
         heads = [head for head in heads if not head.keys.isdisjoint(free)]
         slack = [head.slack for head in heads]
         picked: set[str] = set()
-        for key in sorted(free, key=lambda one: (one in avoided, one not in last)):
+        for key in sorted(free, key=lambda one: (avoided.get(one, 0), one not in last)):
             touched = [index for index, head in enumerate(heads) if key in head.keys]
             if all(slack[index] >= 1 for index in touched):
                 for index in touched:

@@ -18,7 +18,7 @@ from mesh.jobs.coding import decode_events, decode_job
 from mesh.jobs.events import AnyEvent
 from mesh.jobs.values import Job, Row
 
-STORE_VERSION = 1  # of the tables; a store of a higher one is refused
+STORE_VERSION = 2  # of the tables; a store of a higher one is refused
 READ_TIMEOUT_S = 10.0
 FINAL = ("succeeded", "failed", "stopped")
 
@@ -79,6 +79,23 @@ def read_job(file: Path, job: int) -> Job | None:
             return None
         found = connection.execute("SELECT body FROM jobs WHERE id = ?", [job]).fetchone()
         return decode_job(found[0]) if found else None
+
+
+def read_jobs(file: Path) -> list[Job]:
+    """Return all jobs, by id, also deleted ones. Raises MeshError for a store that cannot be read."""
+    with _reading(file) as connection:
+        if connection is None:
+            return []
+        return [decode_job(text) for (text,) in connection.execute("SELECT body FROM jobs ORDER BY id")]
+
+
+def read_id(file: Path) -> str:
+    """Return the id of a store; "" where there is none yet. Raises MeshError for a store that cannot be read."""
+    with _reading(file) as connection:
+        if connection is None:
+            return ""
+        found = connection.execute("SELECT value FROM meta WHERE name = 'store'").fetchone()
+        return str(found[0]) if found else ""
 
 
 def read_events(file: Path, job: int, after: int = 0) -> list[AnyEvent]:

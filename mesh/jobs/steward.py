@@ -39,13 +39,14 @@ from mesh.jobs.events import (
 from mesh.jobs.interfaces import Request
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
-from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Start
+from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Prepare, Start
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
 from mesh.jobs.requests import About, AnyRequest, Reply
 from mesh.jobs.serving import Server, send_rows
 from mesh.jobs.sockets import listen
 from mesh.jobs.store import Decided, Store
+from mesh.jobs.taskwatch import TaskWatch
 from mesh.jobs.values import Job, OpenOrder, State, row_of
 
 TURN_S = 0.5  # the longest turn: signals and writes of other processes are seen this soon
@@ -82,12 +83,12 @@ class Steward:
         self._children = Children(options.hand, environ, self._selector, self._take, keep)
         self._children.deadlines |= options.deadlines
         self._mailing = Mailing(store, environ, self._wake)
+        self._tasks = TaskWatch(store, self._record, self._took, self._note)
         self._server: Server | None = None
         self._lease: Lease | None = None
         self._renew_at = 0.0
         self._unwritten: deque[tuple[int, AnyEvent]] = deque()
         self._unwritten_at = 0.0
-        self._asked_at = 0.0  # when the queue was asked last
         self._changes = -2
         self._changed: set[int] = set()  # jobs whose rows watchers have not seen
         self._trouble: deque[str] = deque(maxlen=TROUBLE_COUNT)
@@ -172,6 +173,7 @@ class Steward:
             now = time.time()
             for number in self._books.due(now):
                 self._record(number, Timer(time=now))
+            self._tasks.give(filter(self._is_ours, self._books.workers()), now, self._lease)
             self._start_jobs(now)
             self._look(now)
             self._mailing.send()
@@ -186,7 +188,7 @@ class Steward:
 
     def _pause(self) -> float:
         now = time.time()
-        until = min(self._books.next_event(), self._books.next_turn(now)) - now
+        until = self._books.next_event() - now
         deadline = self._children.next_deadline() - time.monotonic()
         return max(0.0, min(TURN_S, until, deadline))
 
@@ -224,9 +226,9 @@ class Steward:
         self._check_dependencies()
 
     def _start_jobs(self, now: float) -> None:
-        if not self._books.has_changed and self._books.next_turn(self._asked_at) > now:
+        is_due = self._books.is_turn_due(now)
+        if not (is_due or self._books.has_changed):
             return
-        self._asked_at = now
         usage = self._store.usage(now)
         for user, seconds in self._books.held_seconds(now).items():
             usage[user] = usage.get(user, 0.0) + seconds
@@ -290,7 +292,10 @@ class Steward:
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
-        if job.state in (State.ENDING, State.RECOVERING) and job.is_open(Start):
+        is_returning = job.work is not None and job.work.is_returning
+        # A start whose machines are gone is no open order any more, and its child would try for hours.
+        starts = job.is_open(Start) or (before is not None and before.is_open(Start, Prepare))
+        if (job.state in (State.ENDING, State.RECOVERING) or is_returning) and starts:
             self._children.stop_starts(job.id)
         if job.state.is_final:
             self._release_dependents({job.id: job.state.value})

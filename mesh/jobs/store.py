@@ -18,14 +18,16 @@ from mesh.jobs import tables
 from mesh.jobs.coding import decode, decode_events, decode_job, decode_jobs, encode
 from mesh.jobs.database import Database, open_database
 from mesh.jobs.decide import decide, is_news, written
-from mesh.jobs.events import AnyEvent, Submitted
+from mesh.jobs.events import AnyEvent, Submitted, TaskGiven
 from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import Lease, Leases, check
 from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import aged
 from mesh.jobs.reading import FINAL, Selection
+from mesh.jobs.tasktables import TaskTables, claim, note_turn
 from mesh.jobs.values import Job, OpenOrder, State, row_of
+from mesh.jobs.working import wants_task
 
 
 class Decided(Struct, frozen=True, kw_only=True):
@@ -42,6 +44,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.leases = Leases(database)
+        self.tasks = TaskTables(database)
         self.place = database.place
         with database.reading() as connection:
             found = connection.execute(select(tables.meta.c.value).where(tables.meta.c.name == "store"))
@@ -88,6 +91,20 @@ class Store:
         """
         with self._database.writing() as connection:
             return self._record(connection, job, fact, lease)
+
+    def give_task(self, job: int, time: float, lease: Lease | None = None) -> Decided | None:
+        """Give a worker its next task, and note that for both, in one transaction; None if there is none now.
+
+        Raises LeaseLost, StoreFailed.
+        """
+        query = select(tables.jobs.c.body).where(tables.jobs.c.id == job).with_for_update()
+        with self._database.writing() as connection:
+            found = connection.execute(query).scalar()
+            worker = decode_job(found) if found else None
+            if worker is None or not wants_task(worker, time):
+                return None
+            turn = claim(connection, worker, time)
+            return self._record(connection, job, TaskGiven(time=time, turn=turn), lease) if turn else None
 
     def record_all(self, facts: Iterable[tuple[int, AnyEvent]], lease: Lease | None = None) -> list[Decided]:
         """Write events of several jobs in one transaction, as `record` does."""
@@ -226,6 +243,7 @@ class Store:
         self._write_orders(connection, before, job, lease.epoch if lease else 0)
         self._write_holds(connection, before, job)
         self._add_usage(connection, before, job, fact.time)
+        note_turn(connection, before, job)
         for notice in notices(before.state, job, fact.time):
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}

@@ -95,6 +95,22 @@ notices = Table(
     Column("body", Text, nullable=False),  # JSON of a Notice
     Index("notices_open", "is_done", "id"),
 )
+# The lock of a task file: whoever changes one of its tasks has locked this row before, and counts `seq` up.
+task_files = Table(
+    "task_files",
+    metadata,
+    Column("file", String, primary_key=True),  # the user's name and the path
+    Column("seq", Integer, nullable=False),
+    Column("digest", String, nullable=False),  # of the text whose tasks hold
+    Column("body", Text, nullable=False),  # JSON of a TaskList
+)
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("file", String, primary_key=True),
+    Column("task", String, primary_key=True),
+    Column("body", Text, nullable=False),  # JSON of a TaskRecord
+)
 
 
 def _first(connection: Connection) -> None:
@@ -104,8 +120,12 @@ def _first(connection: Connection) -> None:
     connection.execute(insert(meta), values)
 
 
+def _with_tasks(connection: Connection) -> None:
+    metadata.create_all(connection, tables=[task_files, tasks])
+
+
 # Each makes a store of the version of its index one version newer. Only appended to: what was released stays.
-MIGRATIONS: Sequence[Callable[[Connection], None]] = (_first,)
+MIGRATIONS: Sequence[Callable[[Connection], None]] = (_first, _with_tasks)
 assert len(MIGRATIONS) == STORE_VERSION
 
 

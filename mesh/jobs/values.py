@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder, Order
+from mesh.jobs.turns import Part, Work
 
 
 class State(Enum):
@@ -38,6 +39,14 @@ class Wanted(Enum):
     DELETE = "delete"
 
 
+class Setup(Enum):
+    """The treatment of a job's modules before its next attempt."""
+
+    CHECK = "check"  # set up what is not in place
+    SKIP = "skip"
+    FORCE = "force"  # set up what is in place as well
+
+
 class Phase(Enum):
     """The phase of a generation of machines; it only moves forward."""
 
@@ -60,6 +69,11 @@ class Generation(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker
     units: int = 0  # of a maker
     granted: float = 0.0  # seconds since the epoch
+    zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
+    asked: float = 0.0  # the maker has accepted the request
+    making_since: float = 0.0  # it no longer waits in the maker's own queue
+    end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
+    ended: float = 0.0  # with `end`
 
 
 class Stage(Enum):
@@ -86,6 +100,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     cause: str = ""  # once ended; a value of core.outcome.Cause
     is_fetched: bool = False  # its output is here
     fetches: int = 0  # answers to orders to fetch it, also those that failed
+    part: Part | None = None  # of a worker: the step or task that it runs
 
 
 class OpenOrder(Struct, frozen=True, kw_only=True):
@@ -119,12 +134,14 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before: float = 0.0  # it stays queued until then
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer
+    keeps_machines: bool = False  # while recovering: the next attempt gets the machines that it has, if they were made
     prepared: int = 0  # the generation whose hosts the modules have prepared
+    setup: Setup = Setup.CHECK  # before the next attempt
     outcome: State | None = None  # while ending: the final state
     status: int = 0  # while ending: the exit status to be
     is_restarting: bool = False  # a person wants the attempt ended and followed by another one
     depends_on: tuple[int, ...] = ()  # jobs that have not succeeded yet
-    avoided: tuple[str, ...] = ()  # keys of machines that the last attempt could not use
+    avoided: tuple[str, ...] = ()  # keys of machines that attempts could not use since one ran, the latest last
     generations: tuple[Generation, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     open: tuple[OpenOrder, ...] = ()
@@ -135,6 +152,7 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
+    work: Work | None = None  # of a worker
 
     @property
     def generation(self) -> Generation | None:
@@ -199,6 +217,7 @@ class Row(Struct, frozen=True, kw_only=True):
     index: int | None
     progress: str
     silent_since: float | None
+    task: str = ""  # that a worker runs now
 
 
 def row_of(job: Job) -> Row:
@@ -231,4 +250,5 @@ def row_of(job: Job) -> Row:
         index=array.index if array else None,
         progress=job.progress,
         silent_since=job.silent_since or None,
+        task=job.work.turn.task.id if job.work and job.work.turn else "",
     )

@@ -188,6 +188,8 @@ def _ending(
         case Cause.COMPLETED | Cause.LOST:  # lost without a verdict: hosts were not reached, and have no ranks
             ranks = placement.world_size if outcome.cause is Cause.COMPLETED else len(outcome.exits)
             return [f"done: {counted(ranks, 'rank')} exited 0 in {took:.1f} s"]
+        case Cause.PROGRAM:
+            return [f"done: the program was stopped with status {outcome.exit_code} after {took:.1f} s"]
         case Cause.TIMEOUT:
             return [f"timed out: the {what} was stopped"]
         case _ if outcome.goes_on and not outcome.failures:

@@ -338,6 +338,27 @@ def test_a_client_that_does_not_leave_after_all_has_everything(agent: Run, remot
     assert eventually(lambda: not list(remote_dir.glob("machines/*/tape-*")))
 
 
+@pytest.mark.parametrize(
+    ("script", "status", "causes"),
+    [("printf all; exit 3", 3, []), ("printf all; exec sleep 1000", 128 + signal.SIGTERM, ["signal"])],
+    ids=["ended by itself", "was ended"],
+)
+def test_a_run_whose_client_was_killed_before_it_left_keeps_how_it_ended(
+    opener: Open, come: Come, any_python: str, remote_dir: Path, script: str, status: int, causes: list[str]
+) -> None:
+    run = opener(any_python, return_within=1.0)
+    begin_to_leave(run, script)
+    run.session.try_another("the test ends the channel")  # without a good-bye, as the end of a killed client
+    assert eventually(lambda: b'"gone"' in (tape(remote_dir) / "facts").read_bytes())
+    look = come()
+    ended = look.until(Exited)
+    assert isinstance(ended, Exited)
+    look.until(Gone)
+    assert (ended.status, look.printed()) == (status, b"all")
+    assert [event.cause for event in look.events if isinstance(event, EndOrdered)] == causes
+    assert not [event for event in look.events if isinstance(event, PrepareFailed)]
+
+
 def test_a_host_that_cannot_keep_a_run_says_so(agent: Run, remote_dir: Path) -> None:
     agent.prepare()
     agent.start("sh", "-c", f"while ! [ -e '{remote_dir}/up' ]; do sleep 0.02; done; printf all; exit 3")

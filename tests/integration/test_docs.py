@@ -150,7 +150,8 @@ def test_the_tutorial(home: Home, lab: Lab, tmp_path: Path) -> None:
     assert run_page(terminal_of(home, lab, tmp_path, 'exec $mesh "$@"'), "docs/tutorial.md") > 15
 
 
-def test_the_first_hour_with_jobs(home: Home, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "count"), [("docs/jobs.md", 25), ("docs/tasks.md", 10)])
+def test_the_first_hour_with_jobs(home: Home, tmp_path: Path, page: str, count: int) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mesh").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mesh "$@"\n')
     (tmp_path / "bin/mesh").chmod(0o755)
@@ -158,7 +159,7 @@ def test_the_first_hour_with_jobs(home: Home, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="mesh-") as runtime:  # the name of a socket must be short
         home.environ["XDG_RUNTIME_DIR"] = runtime
         try:
-            assert run_page(Shell(home), "docs/jobs.md") > 25
+            assert run_page(Shell(home), page) > count
         finally:
             home.mesh("serve", "stop")
 
@@ -238,7 +239,7 @@ def test_the_readme_is_short() -> None:
 
 GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
-GUIDES += " docs/jobs"
+GUIDES += " docs/jobs docs/tasks"
 
 
 @pytest.mark.parametrize("name", GUIDES.split())

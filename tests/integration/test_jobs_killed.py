@@ -15,6 +15,7 @@ from tests.desk import Desk
 from tests.lab import eventually
 
 KILLS = int(os.environ.get("MESH_KILLS", "20"))
+SHORT_JOBS = int(os.environ.get("MESH_SHORT_JOBS", "6"))  # each is hurt once, while it starts
 SEED = int(os.environ.get("MESH_KILL_SEED", "1"))
 FREEZE_S = 2.0
 ENDS_S = 240.0
@@ -67,6 +68,47 @@ def test_random_kills(desk: Desk, tmp_path: Path) -> None:
             for rank in range(2):
                 log = desk.home.path / f".local/state/mesh/runs/{run}/logs/rank-{rank:04d}.out"
                 assert log.read_bytes() == (place / f"out-{run}-{rank}").read_bytes(), run
+
+
+SHORT = """
+import os, sys, time
+path = f"{os.environ['PLACE']}/short-{os.environ['MESH_JOB_ID']}"
+def note(what):
+    with open(path, "a") as file:
+        file.write(f"{what} {os.environ['MESH_RUN_ID']}\\n")
+note("begin")
+print("begins", flush=True)
+time.sleep(float(sys.argv[1]))
+note("end")
+print("ends", flush=True)
+"""
+
+
+def test_a_task_that_ended_before_its_hand_left_is_not_started_again(desk: Desk, tmp_path: Path) -> None:
+    chance, place = random.Random(SEED), tmp_path / "place"
+    place.mkdir()
+    desk.home.files(short__py=SHORT)
+    seconds = [round(chance.uniform(0.0, 1.5), 2) for _ in range(SHORT_JOBS)]
+    done = 0
+    for index, wanted in enumerate(seconds):
+        text = f"machines: {{cluster: 'local:4', hosts: 1}}\nrun: python3 short.py {wanted}\n"
+        job = desk.submit(f"{text}job: {{env: {{PLACE: {place}}}}}\n", name=f"short{index}")
+        notes = place / f"short-{job}"
+        until = time.monotonic() + 60.0
+        victims: list[int] = []
+        while not notes.exists():  # the hand is to be hit before it leaves, so that it is looked for before
+            assert time.monotonic() < until, desk.show(job)
+            victims = desk.processes()
+        time.sleep(chance.uniform(0.0, 0.04))
+        for pid in victims:
+            _signal(pid, signal.SIGKILL)
+        done += len(victims)
+        assert desk.mesh("job", "list").status == 0
+        assert desk.mesh("job", "wait", str(job), "--timeout", str(ENDS_S), within=ENDS_S + 30).status == 0
+        ends = [line for line in notes.read_text().splitlines() if line.startswith("end")]
+        assert len(ends) == 1, (SEED, notes.read_text(), desk.mesh("job", "show", str(job), "--events").out.decode())
+        assert desk.output(job).endswith(b"ends\n"), SEED
+    print(f"seed {SEED}: {done} kills")
 
 
 def _hurt(desk: Desk, chance: random.Random) -> int:

@@ -41,6 +41,9 @@ JOBS: list[tuple[JobSpec, State, int]] = [
 class Life:
     """One world, from the submit of its jobs to their ends."""
 
+    module = "tests.jobs_world"  # the program of stewards and hands
+    expected = JOBS
+
     def __init__(self, root: Path, seed: int, faults: float) -> None:
         self.root, self.seed, self.faults = root, seed, faults
         self.random = random.Random(seed)
@@ -48,7 +51,8 @@ class Life:
         for index in range(4):
             Host(root, f"h{index}").make()
         self.store: Store = open_store(StorePlace(directory=root / "jobs"))
-        self.jobs = [job.id for job in self.store.submit([spec for spec, _, _ in JOBS], time.time())]
+        self.jobs = [job.id for job in self.store.submit([spec for spec, _, _ in self.expected], time.time())]
+        self.environ: dict[str, str] = {}  # more variables of stewards
 
     def live(self) -> None:
         """Run stewards that die, and one that does not."""
@@ -73,8 +77,14 @@ class Life:
                     plan["steward"] = {point: "stop"}
                 case "time":
                     after = self.random.uniform(0.1, 2.0)
-        environ = {**os.environ, ROOT: str(self.root), PLAN: json.dumps(plan), "PYTHONPATH": str(REPOSITORY)}
-        argv = [sys.executable, "-m", "tests.jobs_world", "steward", str(self.root)]
+        environ = {
+            **os.environ,
+            **self.environ,
+            ROOT: str(self.root),
+            PLAN: json.dumps(plan),
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        argv = [sys.executable, "-m", self.module, "steward", str(self.root)]
         with (self.root / "serve.log").open("ab") as log:
             process = subprocess.Popen(argv, env=environ, cwd=REPOSITORY, stderr=log)
         try:
@@ -95,29 +105,41 @@ class Life:
                 time.sleep(1.5)
                 process.send_signal(signal.SIGCONT)
                 limit = min(limit, time.monotonic() - begun + 1.0)
-            if all(job.state.is_final for job in self._found()):
+            if all(job.state.is_final for job in self.found()):
                 return
+            self.happen()
             time.sleep(0.05)
         if number is not None:
             self.deaths.append(f"time {number}")
 
-    def _found(self) -> list[Job]:
+    def happen(self) -> None:
+        """Have something happen to the world while it is watched."""
+
+    def found(self) -> list[Job]:
+        """Return the jobs as the store has them."""
         return [job for job in self.store.jobs() if job.id in self.jobs]
 
     def check(self) -> list[str]:
         """Return all that is wrong at the end."""
         wrong = list(overlaps(self.root))
-        for job, (_, state, status) in zip(self._found(), JOBS, strict=True):
-            if (job.state, job.exit_code) != (state, status):
-                wrong.append(
-                    f"job {job.id}: {job.state.value} {job.exit_code}, not {state.value} {status}: {job.reason}"
-                )
+        wrong += self.wrong_ends()
+        for job in self.found():
             wrong += self._missing_output(job)
         wrong += [f"job {number}: its row is not the fold of its events" for number in self.store.audit()]
         journal = self.root / "journal"
         lines = journal.read_text().splitlines() if journal.exists() else []
         wrong += [f"{line}: twice" for line in sorted(set(lines)) if lines.count(line) > 1]
         wrong += [f"{left.name}: left" for left in (self.root / "cloud").iterdir()]
+        return wrong
+
+    def wrong_ends(self) -> list[str]:
+        """Return the jobs that did not end as their schedules imply."""
+        wrong = []
+        for job, (_, state, status) in zip(self.found(), self.expected, strict=True):
+            if (job.state, job.exit_code) != (state, status):
+                wrong.append(
+                    f"job {job.id}: {job.state.value} {job.exit_code}, not {state.value} {status}: {job.reason}"
+                )
         return wrong
 
     def _missing_output(self, job: Job) -> list[str]:

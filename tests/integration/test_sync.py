@@ -205,7 +205,7 @@ def test_a_full_disk_on_one_host(pod: Home, lab: Lab) -> None:
         place = "/root/.mesh/workspaces: up to 8.0 MB needed, "
         found = re.search(f"{host.address}: sync: No space left on device: {place}(.*) MB free\\n", done.err)
         assert found, done.err
-        assert 1.0 < float(found.group(1)) < 2.2
+        assert 0.1 < float(found.group(1)) < 4.0, done.err  # less than the file has
         assert (workspace(host) / "a").read_text() == "old"
     finally:
         host.unmount("/root/.mesh")

@@ -106,6 +106,7 @@ RELAY = [CollectChildren(), DropSync(), RelayRest()]
 LEASE_OVER = ReportFailure("agent", "no sign of the client for 60 s")
 KILLED = ReportFailure("agent", "the client's connection ended, and it was not back within 5 s")
 START: Turn = (0.0, RanksStarting(2), RankStarted(), RankStarted())
+TO_DETACH: Turn = (0.0, RanksStarting(2, is_to_detach=True), RankStarted(), RankStarted())
 LEAVE: Turn = (1.0, DetachAsked(), Detached())
 DETACHED = [START, LEAVE]
 CONFIRMED = [Detach(), ConfirmDetached()]
@@ -195,6 +196,18 @@ HISTORIES: Histories = {
     "7: a killed client gets five seconds to reconnect": (
         [START, (1.0, ClientLost()), (6.0,), (6.1,), (7.0,)],
         [KILLED, *end()],
+    ),
+    "7: a run that was to be detached keeps how its ranks have ended": (
+        [TO_DETACH, (1.0, RankEnded(False), RankEnded(True), ClientLost()), (6.1,), (6.1, JournalKept()), (7.0,)],
+        [KeepJournal(), *end()],
+    ),
+    "7: a run that was to be detached keeps that its ranks were ended": (
+        [TO_DETACH, (1.0, RankEnded(False), ClientLost()), (6.1,), (6.1, JournalKept()), (7.0,)],
+        [KeepJournal(), *end(), AnnounceEnd("signal", TERM)],
+    ),
+    "8: a run that was to be detached keeps that its client was over": (
+        [TO_DETACH, (1.0, ClientOver()), (1.0, JournalKept())],
+        [KeepJournal(), *end(), AnnounceEnd("signal", TERM)],
     ),
     "7: a channel ends once": ([START, (1.0, ClientLost()), (5.0, ClientLost()), (6.1,)], [KILLED, *end()]),
     "7: a client that is back in time goes on": (

@@ -13,8 +13,10 @@ import pytest
 from mesh.config.jobfile import read_job_file
 from mesh.core.errors import UsageError
 from mesh.core.job import CommandSpec, Format, JobSpec, Keep, MachinesSpec, NotifySpec, RestartOn, RestartSpec
+from mesh.core.module import Bucket, Conda, Docker, Gcsfuse, Python, Ssh
 from mesh.core.notify import Moment
 from mesh.core.run import AUTO, Launch
+from mesh.jobs.coding import decode, encode
 from tests.conftest import REPOSITORY
 
 NOW = datetime.datetime(2026, 11, 24, 12, 0).timestamp()
@@ -119,15 +121,25 @@ BAD = {
         "machines: pod\nrun: x\ncommand: {run: y}\n",
         ["train.yaml:3: command.run: is there beside run; a job has one command"],
     ),
-    "machines that are made": (
-        "tpu: {accelerator: v4-8}\nrun: x\n",
-        ["train.yaml:1: tpu: not yet: jobs run on hosts that are there; name a cluster by `machines:`"],
+    "machines that cannot be made": (
+        "kubernetes: {cluster: x}\nmachines: pod\nrun: x\n",
+        ["train.yaml:1: kubernetes: not yet: name a cluster by `machines:`, or a TPU by `tpu:`"],
     ),
     "modules": (
-        "machines: pod\nrun: x\nsetup: {modules: [docker]}\nconda: {name: x}\n",
+        "machines: pod\nrun: x\nsetup: {modules: [docker, tpu, ssh, command]}\nconda: {name: x}\n"
+        "job: {env_type: venv}\ngcsfuse: {bucket: b}\n",
         [
-            "train.yaml:4: conda: stands in mesh.yaml, with `modules:`; both hold for jobs",
-            "train.yaml:3: setup.modules: docker: stands in mesh.yaml, with `modules:`; both hold for jobs",
+            "train.yaml:3: setup.modules: docker: has no section docker:",
+            "train.yaml:3: setup.modules[1]: unknown module 'tpu'; there are 'ssh', 'gcsfuse', 'uv', 'venv', 'conda', "
+            "'docker'",
+            "train.yaml:5: job.env_type: venv has no section venv:",
+        ],
+    ),
+    "two environments": (
+        "machines: pod\nrun: x\nvenv: {name: v}\nconda: {name: x}\n",
+        [
+            "train.yaml:4: conda: is a second environment beside venv: a job has one at most; choose it by "
+            "job.env_type",
         ],
     ),
     "unknown keys": (
@@ -188,6 +200,46 @@ BAD = {
 @pytest.mark.parametrize(("text", "expected"), BAD.values(), ids=BAD)
 def test_all_problems_are_told(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert sorted(problems(tmp_path, text)) == sorted(expected)
+
+
+MODULES: dict[str, tuple[str, tuple[tuple[str, object], ...]]] = {
+    "in the order of the list": (
+        "setup: {modules: [docker, ssh, gcsfuse, command]}\ndocker: {image: a:1}\ngcsfuse: {bucket: b, path: /m}\n"
+        "conda: {name: unused}\n",
+        (
+            ("docker", Docker(image="a:1")),
+            ("ssh", Ssh()),
+            ("gcsfuse", Gcsfuse(buckets=(Bucket(name="b", path="/m"),))),
+        ),
+    ),
+    "by their sections": (
+        "ssh: {}\nvenv: {name: v}\ngcsfuse:\n",
+        (("ssh", Ssh()), ("venv", Python(tool="venv", path="~/v"))),
+    ),
+    "by the type of the environment": (
+        "job: {env_type: conda}\nconda: {name: c}\ndocker: {image: a}\n",
+        (("conda", Conda(name="c")),),
+    ),
+    "without an environment": ("job: {env_type: none}\nconda: {name: c}\n", ()),
+    "a bucket at two places": (
+        "gcsfuse: {bucket: b, path: /m, extra_mounts: [{path: /n, cache: {prefix: mkdir /c}}]}\n",
+        (
+            (
+                "gcsfuse",
+                Gcsfuse(
+                    buckets=(Bucket(name="b", path="/m"), Bucket(name="b", path="/n", cache={"prefix": "mkdir /c"}))
+                ),
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MODULES.values(), ids=MODULES)
+def test_modules(tmp_path: Path, text: str, expected: tuple[tuple[str, object], ...]) -> None:
+    spec = read(tmp_path, f"machines: pod\nrun: x\n{text}")
+    assert spec.modules == expected
+    assert decode(encode(spec), JobSpec) == spec  # as the store keeps it
 
 
 def test_references_are_resolved_and_shells_keep_theirs(tmp_path: Path) -> None:

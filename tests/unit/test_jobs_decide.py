@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.core.job import JobSpec
+from mesh.core.module import Python
 from mesh.jobs.decide import decide, is_news, looks, wake_at
 from mesh.jobs.events import Intended, NotAsked
 from mesh.jobs.fold import fold, fold_all
@@ -15,6 +16,8 @@ from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Start
 from mesh.jobs.restart import backoff
 from mesh.jobs.values import Phase, Stage, State, row_of
 from tests.job_histories import EVENTS, History, job_spec, prefixes
+
+MODULES = (("venv", Python(tool="venv")),)
 
 RUN = "granted started"
 MACHINES = "granted made ready started"
@@ -36,8 +39,8 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "succeeded 0",
         "start fetch",
     ),
-    "modules come before the start": (job_spec(modules=("venv",)), "granted", "preparing", "prepare"),
-    "prepared hosts are started": (job_spec(modules=("venv",)), "granted prepared started", "running", "prepare start"),
+    "modules come before the start": (job_spec(modules=MODULES), "granted", "preparing", "prepare"),
+    "prepared hosts are started": (job_spec(modules=MODULES), "granted prepared started", "running", "prepare start"),
     "a grant for a job that is not queued changes nothing": (job_spec(), f"{RUN} granted", "running", "start"),
     # ---- failures and restarts
     "a failure ends a job that restarts after losses only": (
@@ -137,6 +140,12 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "start start start",
     ),
     # ---- refusals
+    "a run that a look has seen before the answer to its start, and that is gone then, is lost": (
+        job_spec(),
+        "granted seen unknown",
+        "queued",
+        "start",
+    ),
     "busy hosts send a job back to the queue": (job_spec(), "granted refused:busy:other", "queued", "start"),
     "unreachable hosts are tried again": (
         job_spec(),
@@ -155,7 +164,7 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     "a held job is resumed": (job_spec(), f"granted refused:person resume {RUN}", "running", "start start"),
     "a held job is released": (job_spec(), f"granted refused:person release {RUN}", "running", "start start"),
     "a host lost before the start counts as a loss": (job_spec(), "granted refused:lost", "queued", "start"),
-    "a refused module is for a person": (job_spec(modules=("venv",)), "granted refused:person", "held", "prepare"),
+    "a refused module is for a person": (job_spec(modules=MODULES), "granted refused:person", "held", "prepare"),
     # ---- people
     "a queued job is stopped at once": (job_spec(), "stop", "stopped 143", ""),
     "a running job is stopped when its ranks are gone": (job_spec(), f"{RUN} stop", "ending", "start stop"),
@@ -246,8 +255,49 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "make start fetch delete",
     ),
     "a maker without an answer is asked again": (CLOUD, "granted not-asked:make @99 timer", "requesting", "make make"),
-    "no capacity sends a job back to the queue": (CLOUD, "granted refused:capacity", "queued", "make"),
-    "wrong words for a maker are for a person": (CLOUD, "granted refused:person", "held", "make"),
+    "no capacity has the request deleted": (CLOUD, "granted refused:capacity", "recovering", "make delete"),
+    "and sends the job back to the queue": (CLOUD, "granted refused:capacity deleting absent", "queued", "make delete"),
+    "wrong words for a maker are for a person": (CLOUD, "granted refused:person", "held", "make delete"),
+    "and are proved to have made nothing": (CLOUD, "granted refused:person absent", "held", "make delete"),
+    "an attempt that failed is followed by another one on the same machines": (
+        CLOUD,
+        f"{MACHINES} ended:3 fetched @99 timer",
+        "preparing",
+        "make start fetch start",
+    ),
+    "not if they are gone meanwhile": (
+        CLOUD,
+        f"{MACHINES} ended:3 fetched lost absent",
+        "queued",
+        "make start fetch delete",
+    ),
+    "and not if a person holds the job": (
+        CLOUD,
+        f"{MACHINES} hold ended:3 fetched absent",
+        "held",
+        "make start fetch delete",
+    ),
+    "a restart by a person keeps them too": (
+        CLOUD,
+        f"{MACHINES} restart ended:143 fetched",
+        "preparing",
+        "make start stop fetch start",
+    ),
+    "lost machines are deleted": (CLOUD, f"{MACHINES} lost", "recovering", "make start delete"),
+    "and then asked for anew": (CLOUD, f"{MACHINES} lost deleting absent", "queued", "make start delete"),
+    "machines that are being deleted are deleted again after a pause": (
+        CLOUD,
+        f"{MACHINES} lost deleting @999 timer",
+        "recovering",
+        "make start delete delete",
+    ),
+    "a request that is lost in the queue is deleted": (CLOUD, "granted made waiting lost", "recovering", "make delete"),
+    "a job that ends loses its machines only": (
+        CLOUD,
+        f"{MACHINES} ended:0 lost deleting absent",
+        "succeeded 0",
+        "make start fetch delete",
+    ),
     "machines gone while a job runs are a preemption": (CLOUD, f"{MACHINES} absent", "queued", "make start"),
     "machines gone before the start are one too": (CLOUD, "granted made ready absent", "queued", "make start"),
     "machines that never came are asked for anew": (CLOUD, "granted made absent", "queued", "make"),
@@ -376,7 +426,7 @@ class Lives(RuleBasedStateMachine):
         on=st.sampled_from(["never", "preemption", "failure", "always"]), made=st.booleans(), modules=st.booleans()
     )
     def submit(self, on: str, made: bool, modules: bool) -> None:
-        self.history = History(job_spec(on, made=made, modules=("venv",) if modules else ()))
+        self.history = History(job_spec(on, made=made, modules=MODULES if modules else ()))
         self.before = self.history.job
 
     @precondition(lambda self: self.history.job.state is State.QUEUED)

@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 
 from mesh.core.job import Candidate, MachinesSpec
+from mesh.jobs.events import Granted, Refusal, Refused
 from mesh.jobs.queue import (
     STARVATION_LIMIT_S,
     USAGE_HALF_LIFE_S,
@@ -89,6 +90,42 @@ def test_a_restarted_attempt_takes_the_hosts_that_it_had() -> None:
 def test_hosts_at_fault_are_taken_last() -> None:
     assert granted([ask(1, 2, last=("h0", "h1"), avoided=("h0",))]) == {1: ("h1", "h2")}
     assert granted([ask(1, 4, avoided=("h0",))]) == {1: POD}
+
+
+def tried_until(free: set[str], *, count: int = 1, attempts: int = 20) -> tuple[list[tuple[str, ...]], list[bool]]:
+    """Return the hosts that a job tries until it has only free ones, and if it paused after each refusal.
+
+    Its other hosts are those of a person.
+    """
+    candidates = tuple(Candidate(name=name, key=name) for name in POD)
+    history = History(job_spec(machines=MachinesSpec(cluster="pod", candidates=candidates, hosts=count)))
+    tried, paused = [], []
+    for _ in range(attempts):
+        history.now = max(history.now, history.job.not_before)
+        wanted = ask_of(history.job)
+        assert wanted is not None
+        (grant,) = next_jobs(history.now, [wanted], []).grants
+        history.happen(Granted(time=history.now, hosts=grant.hosts, keys=grant.keys))
+        tried.append(grant.keys)
+        busy = [key for key in grant.keys if key not in free]
+        if not busy:
+            break
+        number = history.job.open[0].op
+        history.happen(Refused(time=history.now, op=number, kind=Refusal.BUSY, why="busy", hosts=tuple(busy[:1])))
+        assert history.job.state is State.QUEUED
+        paused.append(history.job.not_before > history.now)
+    return tried, paused
+
+
+def test_a_job_that_busy_hosts_refuse_tries_all_others_first() -> None:
+    assert tried_until({"h2", "h3"}) == ([("h0",), ("h1",), ("h2",)], [False, False])
+    assert tried_until({"h3"}, count=2, attempts=8)[0][:3] == [("h0", "h1"), ("h1", "h2"), ("h2", "h3")]
+
+
+def test_hosts_that_are_all_busy_are_tried_in_turn_with_pauses() -> None:
+    tried, paused = tried_until(set(), attempts=9)
+    assert [key for (key,) in tried] == [*POD, *POD, "h0"]
+    assert paused == [False, False, False, True, True, True, True, True, True]
 
 
 def test_a_short_job_passes_a_blocked_one_if_it_ends_in_time() -> None:

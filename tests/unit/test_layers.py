@@ -31,7 +31,11 @@ def test_the_check_can_fail() -> None:
     assert found("protocol/x.py", "from mesh.core.run import RunSpec")
     assert found("protocol/x.py", "import msgspec")
     assert found("config/x.py", "print('x')")
+    assert found("program/runtime/x.py", "from mesh.program.graph import Program")
+    assert found("program/runtime/x.py", "import msgspec")
+    assert found("program/x.py", "from mesh.cli import options")
     assert not found("cli/x.py", "from mesh import api")
+    assert not found("program/runtime/x.py", "from mesh.program.runtime import plain")
 
 
 def test_the_picture_in_the_documents_is_the_layers() -> None:

@@ -33,6 +33,7 @@ class Decisions:
         self._orders: list[Order] = []
         self._unattended = Unattended()
         self._has_ranks = False  # a process of a rank or setup was started
+        self._is_to_detach = False  # the client leaves once all ranks of the run have started
         self._sent: set[int] = set()  # signals that clients have ordered
         self._is_signalled = False  # a client has ordered a signal for the ranks
         self._is_stopped = False  # a node has ended its program
@@ -129,11 +130,17 @@ class Decisions:
         if self.is_detached:
             self._look_after_ranks(now)
         if not self.is_ending and now > self._lease.ends_at():
-            self._fail("agent", self._lease.loss_reason())
-            if not self._lease.was_killed():
-                self._keep()
-            self._finish(SIGNAL_TERM, self._rules.grace)
+            self._end_lease()
         return self._orders
+
+    def _end_lease(self) -> None:
+        """End the run of a client that does not come back; one that was to be detached keeps how its ranks ended."""
+        was_killed = self._lease.was_killed()
+        if not (self._is_to_detach and was_killed):
+            self._fail("agent", self._lease.loss_reason())
+        if self._is_to_detach or not was_killed:
+            self._keep()
+        self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _note_silence(self, now: float) -> None:
         is_silent = self._lease.is_silent(now)
@@ -216,6 +223,8 @@ class Decisions:
 
     def _journal_kept(self, fact: facts.JournalKept, now: float) -> None:
         self.is_kept = True
+        if self._is_to_detach and not self._unattended.is_over:  # the ranks do not end by themselves
+            self._orders += self._unattended.announce_end("signal", SIGNAL_TERM, {})
 
     # ---- requests
 
@@ -281,7 +290,7 @@ class Decisions:
     # ---- ranks and other hosts
 
     def _ranks_starting(self, fact: facts.RanksStarting, now: float) -> None:
-        rules = self._rules
+        rules, self._is_to_detach = self._rules, fact.is_to_detach
         timeout_at = now + rules.timeout if rules.timeout else NEVER
         self._unattended.start(
             UnattendedRules(fact.count, drain=rules.drain, timeout_at=timeout_at, keep_going=rules.keep_going)

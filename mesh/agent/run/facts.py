@@ -97,8 +97,9 @@ class DetachFailed(Fact):
 class RanksStarting(Fact):
     """The client has ordered the start of ranks. Some may fail to start."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, is_to_detach: bool = False) -> None:
+        """Make the fact. is_to_detach: the client leaves once all ranks of the run have started"""
+        self.count, self.is_to_detach = count, is_to_detach
 
 
 class RankStarted(Fact):

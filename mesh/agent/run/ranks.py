@@ -89,7 +89,7 @@ class Ranks:
         port.make_way()
         try:
             self._environment.at_start()
-            port.post(RanksStarting(len(request.ranks)))
+            port.post(RanksStarting(len(request.ranks), request.detach))
             if request.detach:
                 port.hold_output()
         except OSError as error:

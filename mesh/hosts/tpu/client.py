@@ -24,6 +24,7 @@ RETRY_LIMIT_S = 3.0  # for more tries while the service answers that it is unava
 PAGE_NODES = 500  # a zone may have more
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOG_IN = "gcloud auth application-default login"
+Api = Any  # Google's client, its types and its messages, which have types in part only
 
 
 class NotAsked(MeshError):
@@ -44,24 +45,28 @@ def ask(tpu: TpuName, zone: Zone, environ: Mapping[str, str], deadline: float = 
             from google.protobuf.json_format import ParseError
             from requests.exceptions import RequestException  # of Google's client where it speaks REST
     except ImportError as error:
-        raise MeshError(
-            "TPUs by name need Google's client", hint=f"{sys.executable} -m pip install google-cloud-tpu"
-        ) from error
+        raise needs_client() from error
     try:
         client = tpu_v2.TpuClient(transport=_transport(tpu_v2, zone, environ))
         with client:
             return ask_client(client, tpu, zone, time.monotonic() + deadline)
     except (GoogleAPIError, GoogleAuthError, RequestException, ParseError) as error:
-        raise _not_asked(error, zone, deadline) from error
+        raise not_asked(error, zone, deadline) from error
 
 
-def ask_client(client: Any, tpu: TpuName, zone: Zone, until: float) -> tuple[TpuNode, ...]:
+def needs_client() -> MeshError:
+    """Return the error of a machine without Google's client."""
+    hint = f"{sys.executable} -m pip install google-cloud-tpu"
+    return MeshError("TPUs of Google Cloud need Google's client", hint=hint)
+
+
+def ask_client(client: Api, tpu: TpuName, zone: Zone, until: float) -> tuple[TpuNode, ...]:
     """Ask through a TpuClient of any transport. until: monotonic. Raises as ``ask``, and what the client raises."""
     nodes = matching(_all_nodes(client, zone, until), tpu, zone)
-    return tuple(_with_instances(client, node, zone, until) for node in nodes) if tpu.iap else nodes
+    return tuple(with_instances(client, node, zone, until) for node in nodes) if tpu.iap else nodes
 
 
-def _transport(tpu_v2: Any, zone: Zone, environ: Mapping[str, str]) -> Any:
+def _transport(tpu_v2: Api, zone: Zone, environ: Mapping[str, str]) -> Api:
     """Return REST for an http:// endpoint, as gcloud speaks it, without credentials; else gRPC."""
     place = urlsplit(zone.endpoint)
     if place.scheme == "http":
@@ -70,10 +75,10 @@ def _transport(tpu_v2: Any, zone: Zone, environ: Mapping[str, str]) -> Any:
         return tpu_v2.TpuClient.get_transport_class("rest")(host=zone.endpoint, credentials=AnonymousCredentials())
     kind = tpu_v2.TpuClient.get_transport_class("grpc")
     host = place.netloc or zone.endpoint or tpu_v2.TpuClient.DEFAULT_ENDPOINT
-    return kind(host=host, credentials=_credentials(environ))
+    return kind(host=host, credentials=credentials(environ))
 
 
-def _credentials(environ: Mapping[str, str]) -> Any:
+def credentials(environ: Mapping[str, str]) -> Api:
     """Return application default credentials; else gcloud's own, which is all that those who only use that have."""
     import google.auth
     from google.auth import compute_engine
@@ -111,7 +116,7 @@ def _token_of_gcloud() -> str:
     return done.stdout.strip()
 
 
-def _all_nodes(client: Any, zone: Zone, until: float) -> list[TpuNode]:
+def _all_nodes(client: Api, zone: Zone, until: float) -> list[TpuNode]:
     """Return the nodes of every page of the zone. Raises NotAsked where the answer has holes."""
     from google.cloud import tpu_v2
 
@@ -119,18 +124,18 @@ def _all_nodes(client: Any, zone: Zone, until: float) -> list[TpuNode]:
     request = tpu_v2.ListNodesRequest(parent=parent, page_size=PAGE_NODES)
     found: list[TpuNode] = []
     while True:
-        page = next(client.list_nodes(request, **_patience(until)).pages)
+        page = next(client.list_nodes(request, **patience(until)).pages)
         if page.unreachable:
             told = f"the TPU API cannot see all of {zone} now: {', '.join(page.unreachable)}"
             raise NotAsked(told, hint="try again in a moment")
         # Nodes of the older API are no machines to log in to.
-        found += [_node(node) for node in page.nodes if not _name_of(node.api_version).startswith("V1")]
+        found += [node_of(node) for node in page.nodes if not name_of(node.api_version).startswith("V1")]
         if not page.next_page_token:
             return found
         request.page_token = page.next_page_token
 
 
-def _patience(until: float) -> dict[str, Any]:
+def patience(until: float) -> dict[str, Api]:
     """Return the time limit of one call, and the rule for more tries while the service is unavailable."""
     from google.api_core.exceptions import DeadlineExceeded, ServiceUnavailable
     from google.api_core.retry import Retry, if_exception_type
@@ -148,7 +153,8 @@ def _patience(until: float) -> dict[str, Any]:
     return {"timeout": left, "retry": again}
 
 
-def _node(node: Any) -> TpuNode:
+def node_of(node: Api) -> TpuNode:
+    """Return a node of the API's answer; its machines only if there is an address of each."""
     networks = max(1, len(node.network_configs))  # the first endpoint of each machine is the one to log in by
     name, endpoints = node.name.rpartition("/")[2], node.network_endpoints
     first = endpoints[::networks]
@@ -156,7 +162,7 @@ def _node(node: Any) -> TpuNode:
     has_hole = len(endpoints) % networks or not all(endpoint.ip_address for endpoint in first)
     return TpuNode(
         name=name,
-        state=_name_of(node.state),
+        state=name_of(node.state),
         workers=tuple(
             Worker(internal=endpoint.ip_address, external=endpoint.access_config.external_ip)
             for endpoint in ([] if has_hole else first)
@@ -166,15 +172,15 @@ def _node(node: Any) -> TpuNode:
     )
 
 
-def _name_of(value: Any) -> str:
+def name_of(value: Api) -> str:
     """Return the name of an enumeration's value; a number that is newer than the client stays one."""
     return str(getattr(value, "name", value))
 
 
-def _with_instances(client: Any, node: TpuNode, zone: Zone, until: float) -> TpuNode:
+def with_instances(client: Api, node: TpuNode, zone: Zone, until: float) -> TpuNode:
     """Return the node with its machines' own names, by which tunnels reach them. Raises NotAsked."""
     place = f"projects/{zone.project}/locations/{zone.zone}/nodes/{node.name}"
-    answer = client.get_guest_attributes({"name": place}, **_patience(until))
+    answer = client.get_guest_attributes({"name": place}, **patience(until))
     names = [
         next((item.value for item in told.query_value.items if item.key == "hostname"), "")
         for told in answer.guest_attributes
@@ -186,7 +192,7 @@ def _with_instances(client: Any, node: TpuNode, zone: Zone, until: float) -> Tpu
     return replace(node, workers=tuple(workers))
 
 
-def _not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
+def not_asked(error: Exception, zone: Zone, deadline: float) -> NotAsked:
     """Return the error for a failed request, with a hint."""
     from google.api_core import exceptions as api
     from google.auth.exceptions import GoogleAuthError

@@ -1,0 +1,67 @@
+"""Hosts of clusters, also of those that `mesh up` has made: a job without a command holds them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mesh.app.owner import user_name
+from mesh.config.tpusource import TpuMade
+from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.sources import source_of
+
+if TYPE_CHECKING:
+    from mesh.jobs.values import Job
+
+
+def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
+    """Return a cluster with its hosts. Raises MeshError if they cannot be found."""
+    if not isinstance(cluster.source, TpuMade):
+        return source_of(cluster).find(cluster, purpose)
+    job = held_job(cluster.name, user_name())
+    if job is None:
+        raise MeshError(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
+    found = hosts_held(job)
+    if found is None:
+        raise MeshError(
+            f"{cluster.name} is not up yet: {job.reason or job.state.value}", hint=f"mesh up {cluster.name}"
+        )
+    note = f"made by `mesh up`, held by job {job.id}"
+    return replace(cluster, hosts=found.hosts, slices=found.slices, source=None, note=note)
+
+
+def held_job(cluster: str, user: str) -> Job | None:
+    """Return the job that holds the machines of a cluster; None without any. Raises MeshError."""
+    from mesh.jobs.place import store_place
+    from mesh.jobs.reading import read_jobs
+
+    place = store_place(os.environ)
+    if place.url:
+        from mesh.jobs.store import open_store
+
+        store = open_store(place)
+        try:
+            jobs = store.jobs()
+        finally:
+            store.close()
+    else:
+        jobs = read_jobs(place.file)
+
+    found = [job for job in jobs if job.spec.holds == cluster and job.spec.user == user and not job.state.is_final]
+    return found[-1] if found else None
+
+
+def hosts_held(job: Job) -> Cluster | None:
+    """Return the hosts of a job that holds machines; None while they are not all there. Raises MeshError."""
+    from mesh.jobs.values import Phase, State
+
+    generation = job.generation
+    if job.state is not State.RUNNING or generation is None or generation.phase is not Phase.READY:
+        return None
+    from mesh.app.machines import hosts_of_generation
+
+    return hosts_of_generation(job, generation.hosts)

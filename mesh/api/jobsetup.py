@@ -1,0 +1,54 @@
+"""``mesh job setup``: the modules of a job, set up or undone by hand."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+
+from mesh.api.jobs import show
+from mesh.api.jobstore import JobStore
+from mesh.api.setups import QUIET, Wish, carry_out
+from mesh.app.screen import Showing
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.paths import job_directory
+from mesh.hosts.job import read_machines
+from mesh.jobs.fold import fold
+from mesh.jobs.values import Job
+from mesh.rundir.results import RunResult
+
+
+def job_of(number: int) -> Job:
+    """Return a job as its events make it. Raises MeshError."""
+    found = functools.reduce(fold, JobStore().events(number), None)
+    if found is None:
+        raise MeshError(f"job {number} has no record", hint="mesh job list --all")
+    return found
+
+
+def job_setup(
+    job: int | str, modules: Sequence[str] = (), *, force: bool = False, undo: bool = False, showing: Showing = QUIET
+) -> RunResult:
+    """Set up modules of a job on the hosts that it has, or had last; return how that run ended.
+
+    modules: their names; (): all of the job. force: also those that are in place; undo: remove what they have made
+    Raises UsageError for a job without modules or hosts, and MeshError.
+    """
+    row = show(job)
+    found = job_of(row.id)
+    names = [name for name, _ in found.spec.modules]
+    if not names:
+        raise UsageError(f"job {row.id} {row.name} has no modules", hint="docs/jobs.md: `setup: {modules: [...]}`")
+    for name in modules:
+        if name not in names:
+            raise UsageError(f"job {row.id} has no module {name!r}; it has {', '.join(names)}")
+    directory = job_directory(os.environ, row.id)
+    cluster = read_machines(directory)
+    if cluster is None:
+        raise UsageError(f"job {row.id} {row.name} has had no hosts yet: {row.state}", hint=f"mesh job show {row.id}")
+    # The job's own attempt holds the locks while it runs.
+    wish = Wish(only=tuple(modules), force=force, undo=undo, locks=row.state != "running")
+    try:
+        return carry_out(found, directory, cluster, wish, showing)[2]
+    except OSError as error:
+        raise MeshError(f"cannot write {error.filename}: {error.strerror}") from error

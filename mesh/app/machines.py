@@ -1,0 +1,306 @@
+"""Machines for jobs with ``tpu:``, made, looked at and deleted through the TPU API."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mesh.config.tpu import TpuName
+from mesh.core.cluster import Cluster, Host
+from mesh.core.errors import MeshError
+from mesh.core.paths import job_directory
+from mesh.core.tpu import TpuSpec
+from mesh.hosts.tpu import gcloud, google
+from mesh.hosts.tpu.client import NotAsked
+from mesh.hosts.tpu.machines import Intent, Machine, Seen, labels_of
+from mesh.hosts.tpu.nodes import TpuNode, with_nodes
+from mesh.hosts.tpu.standing import How, Standing, standing
+from mesh.jobs.events import MachinesAbsent, MachinesLost, MachinesPending, MachinesReady, Made, Refusal, Refused
+from mesh.jobs.interfaces import MachineFacts, NoAnswer, Request
+from mesh.jobs.orders import Delete, LookAtMachines, Make
+from mesh.jobs.values import Generation, Job, Phase
+
+ABSENT_AGAIN_S = 20.0  # between the two looks that prove machines absent
+LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
+FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
+LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
+ZONES_AT_ONCE = 8
+REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
+HOSTS_FILE = "machines-g{}.json"  # in a job's directory: the hosts of a generation
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """The pauses of a maker, in seconds."""
+
+    absent_again: float = ABSENT_AGAIN_S
+    lost_again: float = LOST_AGAIN_S
+    fewer_again: float = FEWER_AGAIN_S
+    list_interval: float = LIST_INTERVAL_S
+
+
+# ---- functions for jobs, `mesh up` and reports
+
+
+def zone_of(project: str, zone: str, environ: Mapping[str, str]) -> gcloud.Zone:
+    """Return a zone of a project, "" is gcloud's, with the address of the API. Raises UsageError."""
+    return gcloud.zone_of(TpuName(name="tpu", project=project, zone=zone), environ)
+
+
+def list_owned(project: str, zone: str, store: str = "", environ: Mapping[str, str] = os.environ) -> Seen:
+    """Return the machines of a zone that mesh has made: all that have its label. Never raises for a silent API.
+
+    store: only those of a store, by the six characters of its id
+    Raises UsageError without a project.
+    """
+    from mesh.hosts.tpu.machines import STORE_LABEL
+
+    seen = google.list_machines(zone_of(project, zone, environ), environ)
+    labels = [(one, one.labels.get(STORE_LABEL, "")) for one in seen.machines]
+    return replace(seen, machines=tuple(one for one, label in labels if label and store in ("", label)))
+
+
+def make_machines(intent: Intent, environ: Mapping[str, str] = os.environ) -> None:
+    """Ask for the machines of an intent, or find that they are asked for. Raises NotMade, UsageError, NotAsked."""
+    google.make(intent, zone_of(intent.project, intent.zone, environ), environ)
+
+
+def look_at_machines(
+    intent: Intent, ids: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> Standing | None:
+    """Return how the machines of an intent are by one list; None if the API gave no complete answer.
+
+    ids: of its nodes when they were ready. One look is no evidence for absence: see Evidence.
+    """
+    seen = google.list_machines(zone_of(intent.project, intent.zone, environ), environ)
+    return standing(intent, seen, ids) if seen.complete else None
+
+
+def delete_machines(intent: Intent, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Send the deletion of all that is there of an intent; return its names. Raises NotAsked."""
+    return google.delete(intent, zone_of(intent.project, intent.zone, environ), environ)
+
+
+def delete_machine(machine: Machine, environ: Mapping[str, str] = os.environ) -> None:
+    """Send the deletion of one resource of a list. Raises NotAsked."""
+    zone = zone_of(machine.project, machine.zone, environ)
+    google.delete_machine(machine, environ, zone.endpoint)
+
+
+def cluster_of_nodes(intent: Intent, nodes: Sequence[TpuNode], name: str, environ: Mapping[str, str]) -> Cluster:
+    """Return the hosts of nodes as a cluster, each node a slice. Raises MeshError, and NotAsked for iap."""
+    spec = intent.spec
+    zone = zone_of(intent.project, intent.zone, environ)
+    if spec.iap:
+        nodes = google.with_tunnels(tuple(nodes), zone, environ)
+    source = TpuName(
+        name=intent.name,
+        is_prefix=True,
+        project=intent.project,
+        zone=intent.zone,
+        internal_ip=spec.internal_ip,
+        iap=spec.iap,
+        like=Host(name="", address="", user=spec.user, identity_file=spec.identity_file),
+    )
+    key = Path(gcloud.KEY).expanduser()
+    cluster = Cluster(name=name, hosts=(), source=source)
+    shown = str(key) if key.is_file() else ""
+    return with_nodes(cluster, nodes, zone, key=shown, is_google=gcloud.is_google())
+
+
+class Evidence:
+    """Looks that may prove machines gone or complete: each needs a second one, from another answer of the API."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pauses = {
+            How.LOST: pace.lost_again,
+            How.MISSING: pace.absent_again,
+            How.ABSENT: pace.absent_again,
+            How.OTHER_COUNT: pace.absent_again,
+            How.FEWER: pace.fewer_again,
+        }
+        self._first: dict[str, tuple[str, float]] = {}  # by name: what was seen, and since when
+
+    def is_proved(self, name: str, found: Standing, asked: float) -> bool:
+        """Return True if an earlier answer has shown the same. asked: when this one was asked for, monotonic"""
+        if found.how not in self._pauses:
+            if found.how is not How.UNKNOWN:
+                self._first.pop(name, None)
+            return True
+        what = f"{found.how.value} {found.text}"
+        before = self._first.get(name)
+        if before is None or before[0] != what:
+            self._first[name] = what, asked
+            return False
+        return asked - before[1] >= self._pauses[found.how]
+
+
+# ---- jobs
+
+
+def intent_of(job: Job, generation: Generation) -> Intent:
+    """Return the machines of a generation of a job."""
+    spec = job.spec.machines.tpu
+    assert spec is not None
+    labels = labels_of(job.store, str(job.id), generation.number, job.spec.user)
+    return Intent(spec=spec, project=spec.project, zone=generation.zone, name=generation.name, labels=labels)
+
+
+class JobMaker:
+    """Makes, looks at and deletes the machines of jobs. See mesh.jobs.interfaces.Maker."""
+
+    def __init__(self, pace: Pace | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        self._pace, self._environ = pace or Pace(), environ
+        self._evidence = Evidence(self._pace)
+        self._lists: dict[gcloud.Zone, Seen] = {}
+
+    def make(self, request: Request) -> Made | Refused:
+        order = request.order
+        assert isinstance(order, Make)
+        generation = _generation(request.job, order.generation)
+        if not _spec(request.job).project:
+            hint = "submit it again with tpu.project"
+            return Refused(kind=Refusal.PERSON, why="the job has no project for its machines", hint=hint)
+        if generation.phase is not Phase.ASKED:
+            raise NoAnswer(f"{order.name} is {generation.phase.value}: it is not made any more")
+        try:
+            make_machines(intent_of(request.job, generation), self._environ)
+        except google.NotMade as error:
+            return Refused(kind=REFUSALS[error.why], why=f"{generation.zone}: {error}", hint=error.hint)
+        except NotAsked as error:
+            raise NoAnswer(str(error), hint=error.hint) from error
+        except MeshError as error:
+            return Refused(kind=Refusal.PERSON, why=str(error), hint=error.hint)
+        return Made(generation=order.generation)
+
+    def delete(self, request: Request) -> MachinesPending | MachinesAbsent:
+        order = request.order
+        assert isinstance(order, Delete)
+        generation = _generation(request.job, order.generation)
+        if generation.phase not in (Phase.RELEASING, Phase.RELEASED):
+            raise NoAnswer(f"{order.name} is {generation.phase.value}, and not condemned")
+        try:
+            names = delete_machines(intent_of(request.job, generation), self._environ)
+        except NotAsked as error:
+            raise NoAnswer(str(error), hint=error.hint) from error
+        state = f"{', '.join(dict.fromkeys(names))}: being deleted" if names else "not listed any more"
+        return MachinesPending(generation=order.generation, state=state)
+
+    def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
+        zones = {self._zone(request): None for request in requests}
+        with ThreadPoolExecutor(max(1, min(len(zones), ZONES_AT_ONCE)), "mesh-zone") as pool:
+            seen = dict(zip(zones, pool.map(self._list, zones), strict=True))
+        return [self._fact(request, seen[self._zone(request)]) for request in requests]
+
+    def _zone(self, request: Request) -> gcloud.Zone:
+        order = request.order
+        assert isinstance(order, LookAtMachines)
+        generation = _generation(request.job, order.generation)
+        return zone_of(_spec(request.job).project, generation.zone, self._environ)
+
+    def _list(self, zone: gcloud.Zone) -> Seen:
+        """Return a list of a zone that is not old."""
+        last = self._lists.get(zone)
+        if last is None or time.monotonic() >= last.time + self._pace.list_interval:
+            last = self._lists[zone] = google.list_machines(zone, self._environ)
+        return last
+
+    def _fact(self, request: Request, seen: Seen) -> MachineFacts | None:
+        order = request.order
+        assert isinstance(order, LookAtMachines)
+        if not seen.complete:
+            return None
+        job, number = request.job, order.generation
+        generation = _generation(job, number)
+        intent = intent_of(job, generation)
+        found = standing(intent, seen, node_ids(generation.keys))
+        if not self._evidence.is_proved(order.name, found, seen.time):
+            return _pending(number, found)
+        match found.how:
+            case How.UNKNOWN:
+                return None
+            case How.ABSENT:
+                return MachinesAbsent(generation=number, evidence=found.text)
+            case How.LOST | How.MISSING:
+                return MachinesLost(generation=number, evidence=found.text)
+            case How.PENDING:
+                return _pending(number, found)
+        try:
+            return self._ready(request, intent, found)
+        except MeshError:  # it is asked again
+            return None
+
+    def _ready(self, request: Request, intent: Intent, found: Standing) -> MachinesReady:
+        """Write the hosts of a generation into the job's directory, and report them."""
+        assert isinstance(request.order, LookAtMachines)
+        number = request.order.generation
+        cluster = cluster_of_nodes(intent, found.nodes, f"job:{request.job.id}", self._environ)
+        if _generation(request.job, number).phase is not Phase.READY:
+            _write(request.directory, number, cluster)
+        keys = tuple(
+            f"{node.id}/{worker}" for node in found.nodes for worker in range(len(node.workers))
+        )  # node ids are unique for all time
+        return MachinesReady(generation=number, hosts=tuple(host.name for host in cluster.hosts), keys=keys)
+
+
+def node_ids(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of the nodes that a generation had when it was ready, by the keys of its hosts.
+
+    >>> node_ids(("17/0", "17/1", "18/0"))
+    ('17', '18')
+    """
+    return tuple(dict.fromkeys(key.partition("/")[0] for key in keys))
+
+
+def hosts_of_generation(job: Job, hosts: Sequence[str], environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the machines that a job has or had, by the names of their hosts.
+
+    They are read from the job's directory; where another machine has written it, the API is asked.
+    Raises NoAnswer.
+    """
+    generation = next((one for one in reversed(job.generations) if one.hosts == tuple(hosts)), None)
+    if generation is None:
+        raise NoAnswer(f"job {job.id} has no machines {', '.join(hosts)}")
+    path = job_directory(environ, job.id) / HOSTS_FILE.format(generation.number)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Cluster)
+    except (OSError, msgspec.MsgspecError):
+        pass
+    intent = intent_of(job, generation)
+    found = look_at_machines(intent, node_ids(generation.keys), environ)
+    if found is None or found.how not in (How.READY, How.OTHER_COUNT, How.FEWER):
+        raise NoAnswer(f"{generation.name}: {found.text if found else 'the TPU API gives no answer'}")
+    return replace(cluster_of_nodes(intent, found.nodes, f"job:{job.id}", environ), source=None)
+
+
+def _write(directory: Path, generation: int, cluster: Cluster) -> None:
+    """Write the hosts of a generation, in one step. Raises NoAnswer."""
+    path = directory / HOSTS_FILE.format(generation)
+    new = path.with_suffix(".new")
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(replace(cluster, source=None)))
+        new.replace(path)
+    except OSError as error:
+        raise NoAnswer(f"cannot write {path}: {error.strerror}") from error
+
+
+def _pending(generation: int, found: Standing) -> MachinesPending:
+    return MachinesPending(generation=generation, state=found.text, is_waiting=found.is_waiting)
+
+
+def _generation(job: Job, number: int) -> Generation:
+    return next(one for one in job.generations if one.number == number)
+
+
+def _spec(job: Job) -> TpuSpec:
+    spec = job.spec.machines.tpu
+    assert spec is not None
+    return spec

@@ -1,0 +1,179 @@
+"""A program: nodes with their arguments and wishes, and handles for them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import Struct, ValidationError, convert, field
+
+from mesh.config.hosts import NoHost, expand
+from mesh.core.errors import UsageError
+from mesh.program.placing import Has, Wish
+from mesh.program.runtime.deferred import Command
+from mesh.program.runtime.handles import Group, Handle
+from mesh.program.runtime.member import needs_run
+
+if TYPE_CHECKING:
+    from mesh.config.settings import Options
+
+T = TypeVar("T")
+LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+class NodeOptions(Struct, frozen=True, kw_only=True):
+    """The options of ``Program.add``, beside the constructor's own keywords."""
+
+    count: int = 1  # nodes in all, dealt over the hosts
+    per_host: int = 0  # nodes on each host
+    label: str = ""  # "": the name of the class or function, in small letters
+    gpus: int = 0  # of its host, for each node alone
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""  # the interpreter on the hosts; "": the program's
+    concurrency: int = 1  # methods that run at the same time
+    backlog: int = 1000  # calls of one caller that may wait
+    on_failure: Literal["stop", "ignore", "restart"] = "stop"
+    restarts: int = 0  # at most
+    on_exit: Literal["wait", "stop", "restart"] = "wait"
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """Nodes that were added together: one label, one object each."""
+
+    wish: Wish
+    what: object  # a class, a function, or a Command
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    options: NodeOptions
+
+    @property
+    def runs(self) -> bool:
+        """True if it has something to run; otherwise it only serves."""
+        return needs_run(self.what)
+
+
+class Graph:
+    """Nodes of a program and their wishes, before it is launched."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cluster: str = "",
+        python: str = "python3",
+        options: Options | None = None,
+        trust_hosts: bool = False,
+    ) -> None:
+        """Begin an empty program. cluster: a selector; "": the hosts that nodes name by ``on=``
+
+        trust_hosts: read pickles of hosts. Whoever owns a host then owns this account too.
+        Raises UsageError for a name with other characters than letters, digits, dots, dashes and underscores.
+        """
+        if not LABEL.fullmatch(name):
+            raise UsageError(f"a program cannot be called {name!r}", hint="use letters, digits, dots and dashes")
+        self.name, self.cluster, self.python, self.trust_hosts = name, cluster, python, trust_hosts
+        self.options = options
+        self.id = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.nodes: list[Node] = []
+
+    def add(self, what: Callable[..., T] | Command, *args: object, **named: object) -> Handle[T] | Group[T]:
+        """Add a node, or a group of nodes with ``count=`` or ``per_host=``; return its handle.
+
+        what: a class, whose public methods are served; a function, which is run once; or a Command
+        args: for the constructor or function; handles among them arrive usable
+        named: options of NodeOptions, ``on=`` for the place; all others are keywords for the constructor
+        on: names or ranges of hosts, a handle (the same host), or ``has(gpus=1)``
+        Raises UsageError.
+        """
+        on = named.pop("on", None)
+        own = {name: named.pop(name) for name in NodeOptions.__struct_fields__ if name in named}
+        try:
+            options = convert(own, NodeOptions)
+        except ValidationError as error:
+            raise UsageError(f"{_name_of(what)}: {error}") from error
+        if not (callable(what) or isinstance(what, Command)):
+            raise UsageError(f"a node is a class, a function or a Command, not {type(what).__name__}")
+        label = self._label(options.label or _name_of(what))
+        wish = _wish(label, on, options)
+        node = Node(wish=wish, what=what, args=args, kwargs=named, options=options)
+        self.nodes.append(node)
+        return self._handle(node)
+
+    def _label(self, wanted: str) -> str:
+        """Return a label that no other node has."""
+        if not LABEL.fullmatch(wanted):
+            raise UsageError(f"a node cannot be called {wanted!r}", hint="use letters, digits, dots and dashes")
+        used = [node.wish.label for node in self.nodes]
+        return next(name for name in (wanted, *(f"{wanted}-{n}" for n in range(2, len(used) + 3))) if name not in used)
+
+    def _handle(self, node: Node) -> Handle[T] | Group[T]:
+        wish = node.wish
+        if wish.per_host:
+            if not wish.hosts:
+                raise UsageError(f"{wish.label}: per_host needs on=, as its handles are counted now")
+            count = wish.per_host * len(wish.hosts)
+        elif wish.count == 1:
+            return Handle(self.id, wish.label)
+        else:
+            count = wish.count
+        return Group([Handle(self.id, f"{wish.label}/{index}") for index in range(count)])
+
+
+def has(*, gpus: int = 0, memory: str | int = 0, label: str = "") -> Has:
+    """Return a wish for hosts that have so many GPUs, so much memory ("32GB", or bytes), and a name with this part."""
+    return Has(gpus=gpus, memory=_bytes(memory), label=label)
+
+
+def _bytes(text: str | int) -> int:
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"([0-9.]+)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"memory: expected a size like 32GB, found {text!r}")
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+
+
+def _name_of(what: object) -> str:
+    if isinstance(what, Command):
+        return what.words[0].rpartition("/")[2]
+    name = getattr(what, "__name__", "node")
+    return name.lower() if inspect.isclass(what) else name.strip("<>")
+
+
+def _wish(label: str, on: object, options: NodeOptions) -> Wish:
+    if options.count < 1 or options.per_host < 0 or options.concurrency < 1 or options.backlog < 1:
+        raise UsageError(f"{label}: count, concurrency and backlog are at least 1, per_host at least 0")
+    if options.gpus < 0 or options.restarts < 0:
+        raise UsageError(f"{label}: gpus and restarts are at least 0")
+    wish = Wish(label=label, count=options.count, per_host=options.per_host, gpus=options.gpus)
+    return _with_place(wish, on)
+
+
+def _with_place(wish: Wish, on: object) -> Wish:
+    from msgspec.structs import replace
+
+    match on:
+        case None:
+            return wish
+        case str():
+            return replace(wish, hosts=_names(wish.label, _COMMA.split(on)))
+        case Has():
+            return replace(wish, has=on)
+        case Handle():
+            return replace(wish, like=on.label)
+        case Group():
+            return replace(wish, like=next(iter(on)).label)
+        case list() | tuple():
+            return replace(wish, hosts=_names(wish.label, [str(one) for one in on]))
+    raise UsageError(f"{wish.label}: on= is a name, a range, a handle or has(...), not {type(on).__name__}")
+
+
+def _names(label: str, texts: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(name for text in texts for name in expand(text.strip()))
+    except NoHost as error:
+        raise UsageError(f"{label}: {error}") from error

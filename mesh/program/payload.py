@@ -1,0 +1,53 @@
+"""The payload of each node: its object, arguments and place, as bytes for another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from mesh.core.errors import UsageError
+from mesh.program.graph import Graph, Node
+from mesh.program.placing import Place
+from mesh.program.runtime import codec
+from mesh.program.runtime.errors import CannotTravel
+
+PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
+
+
+class Payload(Struct, frozen=True, kw_only=True):
+    """The payload of one node."""
+
+    place: Place
+    body: tuple[bytes, list[memoryview]]  # class, arguments and keywords by the codec
+    concurrency: int
+    backlog: int
+    runs: bool
+
+
+def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
+    """Return the payload of every node by its label. Raises UsageError for what cannot be sent."""
+    nodes = {node.wish.label: node for node in program.nodes}
+    bodies = {label: _body(node) for label, node in nodes.items()}
+    return {
+        place.label: Payload(
+            place=place,
+            body=bodies[place.group],
+            concurrency=nodes[place.group].options.concurrency,
+            backlog=nodes[place.group].options.backlog,
+            runs=nodes[place.group].runs,
+        )
+        for place in places
+    }
+
+
+def _body(node: Node) -> tuple[bytes, list[memoryview]]:
+    try:
+        body, buffers = codec.dumps((node.what, node.args, dict(node.kwargs)))
+    except CannotTravel as error:
+        raise UsageError(f"{node.wish.label}: {error}") from error
+    size = len(body) + sum(buffer.nbytes for buffer in buffers)
+    if size > PAYLOAD_BYTES_LIMIT:
+        hint = "let the node load it on its host: Deferred(load, PATH)"
+        raise UsageError(f"{node.wish.label}: its arguments have {size:,} bytes, at most 64 MB are sent", hint=hint)
+    return body, buffers

@@ -1,0 +1,307 @@
+"""A program as processes on hosts: the nodes are ranks of a run, and calls of the client go through its agents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mesh.api.running import Beside, Listener, run_on
+from mesh.app.screen import Showing
+from mesh.core.cluster import Cluster, Placement
+from mesh.core.errors import MeshError, UsageError
+from mesh.core.events import Event, Exited, Lost
+from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting
+from mesh.core.outcome import Cause
+from mesh.core.run import Group, RunSpec
+from mesh.program.graph import Graph, Node
+from mesh.program.ledger import State, Stop
+from mesh.program.payload import Payload
+from mesh.program.running import Running
+from mesh.program.runtime import failures, frames, plain
+from mesh.program.runtime.book import role_of
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.connection import CallOptions
+from mesh.program.runtime.frames import Frame
+from mesh.program.runtime.here import set_client
+from mesh.program.runtime.links import Link, SocketLink
+from mesh.program.runtime.serving import STOP_CALL
+from mesh.rundir.results import RunResult
+
+if TYPE_CHECKING:
+    from mesh.engine.relaying import Relay
+
+STOP_TIMEOUT_S = 5.0  # for a node to take the request
+# The first words of a node's command: its own directory must not hide the modules of the runtime.
+START = "import sys; sys.path[:1] = []; from mesh.program.runtime.node import main; main()"
+REASONS = {
+    Cause.COMPLETED: "stop",
+    Cause.PROGRAM: "stop",
+    Cause.TIMEOUT: "timeout",
+    Cause.SIGNAL: "signal",
+    Cause.OUTPUT_CLOSED: "signal",
+}
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """The run that a program becomes."""
+
+    cluster: Cluster  # only the hosts that have nodes
+    spec: RunSpec  # without its groups
+    beside: Beside
+    is_local: bool  # the hosts have the client's files, at the same paths
+    calls_run: bool
+
+
+def groups_of(
+    program: Graph, payloads: Mapping[str, Payload], setting: Setting
+) -> tuple[tuple[Group, ...], dict[str, bytes]]:
+    """Return the groups of ranks of a program, and the payloads by their hashes."""
+    order = [host.name for host in setting.cluster.hosts]
+    groups, packed = [], {}
+    for node in program.nodes:
+        members = [one for one in payloads.values() if one.place.group == node.wish.label]
+        counts = [(host, sum(one.place.host == host for one in members)) for host in order]
+        counts = [(host, count) for host, count in counts if count]
+        data = _packed(program, node, members[0], payloads, setting)
+        name = hashlib.sha256(data).hexdigest()
+        packed[name] = data
+        options = node.options
+        devices = tuple(",".join(map(str, one.place.gpus)) for one in members) if options.gpus else ()
+        groups.append(
+            Group(
+                label=node.wish.label,
+                command=(options.python or program.python, "-c", START),
+                env={**setting.spec.groups[0].env, **options.env},
+                hosts=tuple(host for host, _ in counts),
+                counts=tuple(count for _, count in counts),
+                sockets=1,
+                payloads=(name,) * len(members),
+                devices=devices,
+                ready=True,
+                may_fail=options.on_failure == "ignore",
+                restarts=options.restarts if options.on_failure == "restart" else 0,
+                ends_run=options.on_exit == "stop",
+                serves=not (node.runs and setting.calls_run),
+            )
+        )
+    return tuple(groups), packed
+
+
+def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str, Payload], setting: Setting) -> bytes:
+    """Return the payload of a label as the runtime reads it."""
+    bodies = {one.place.group: one.body for one in payloads.values()}.values()
+    about: dict[str, object] = {
+        "program": program.id,
+        "name": program.name,
+        "hosts": {label: one.place.host for label, one in payloads.items()},
+        "count": payload.place.count,
+        "concurrency": payload.concurrency,
+        "backlog": payload.backlog,
+        "calls_run": setting.calls_run,
+        "on_exit": node.options.on_exit,
+        **modules_of(setting),
+    }
+    if any(b"__main__" in bytes(body) for body, _ in bodies):
+        about |= main_module(setting)
+    head, _ = plain.dumps(about)
+    body, buffers = payload.body
+    frame = Frame(frames.HELLO, body=head, buffers=[body, *buffers])
+    return b"".join(bytes(piece) for piece in frame.pieces())
+
+
+def modules_of(setting: Setting) -> dict[str, object]:
+    """Return how a host finds the modules of this process: by directories of the workspace, which it has."""
+    roots = [os.path.abspath(one or ".") for one in sys.path]
+    argv = list(sys.argv)
+    if setting.is_local:
+        return {"argv": argv, "cwd": os.getcwd(), "path": [one for one in roots if os.path.exists(one)]}
+    workspace = setting.spec.workspace
+    inside = [os.path.relpath(one, workspace) for one in roots if Path(one).is_relative_to(workspace)]
+    return {"argv": argv, "cwd": "", "path": inside}
+
+
+def main_module(setting: Setting) -> dict[str, object]:
+    """Return how a host finds the main module of this process. Raises UsageError for a file that it does not have."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", "") or ""
+    if spec is not None and spec.name != "__main__":
+        return {"main_name": spec.name}
+    if not file:  # a notebook or a prompt, whose classes travel by value
+        return {}
+    path, workspace = os.path.abspath(file), setting.spec.workspace
+    if setting.is_local:
+        return {"main_file": path}
+    if not Path(path).is_relative_to(workspace):
+        hint = "start it from the directory of the program, or name that as `workspace:` in mesh.yaml"
+        raise UsageError(f"{path}: the program is not in the workspace {workspace}", hint=hint)
+    return {"main_file": os.path.relpath(path, workspace)}
+
+
+class Processes:
+    """The nodes of one program as ranks of a run, which is in a thread of its own."""
+
+    def __init__(
+        self, program: Graph, payloads: Mapping[str, Payload], running: Running, setting: Setting, showing: Showing
+    ) -> None:
+        self._program, self._running, self._showing = program, running, showing
+        groups, packed = groups_of(program, payloads, setting)
+        self._setting = setting
+        self._spec = replace(setting.spec, groups=groups, name=setting.spec.name or program.name)
+        self._placement: Placement = self._spec.placed(setting.cluster.hosts, setting.cluster.slices)
+        roles = {role_of(label): label for label in payloads}
+        self._labels = [roles[self._placement.role(rank)] for rank in range(self._placement.world_size)]
+        self._hosts = {label: payload.place.host for label, payload in payloads.items()}
+        self._beside = replace(setting.beside, payloads=packed, relayed=self._take_relay)
+        self._listener = Listener(self._handle)
+        self._relay: Relay | None = None
+        self._relayed = threading.Event()
+        self._pieces: dict[int, list[bytes]] = {}
+        self._result: RunResult | None = None
+        self._error: BaseException | None = None
+        self.client = Caller(program.id, "", self._connect, self._hosts, program.trust_hosts)
+        self._thread = threading.Thread(target=self._run, name="mesh-program", daemon=True)
+
+    def start(self) -> None:
+        """Begin the run."""
+        set_client(self._program.id, self.client)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = run_on(
+                self._setting.cluster, self._spec, self._showing, listener=self._listener, beside=self._beside
+            )
+        except BaseException as error:
+            self._error = error
+        self._running.finish()
+
+    def _take_relay(self, relay: Relay) -> None:
+        self._relay = relay
+        self._relayed.set()
+
+    def _connect(self, label: str) -> Link:
+        """Return a link through the agent of a node's host. Raises OSError."""
+        if self._relay is None:
+            raise ConnectionError("its host is not connected yet")
+        try:
+            return SocketLink(self._relay.connect(role_of(label)))
+        except MeshError as error:
+            raise ConnectionError(str(error)) from error
+
+    # ---- events of the run, in a thread of their own
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case RankReady(rank=rank):
+                self.client.find(self._labels[rank])
+                self._running.note(self._labels[rank], State.READY)
+            case Restarting(rank=rank, code=code, signal=number):
+                self.client.lose(self._labels[rank], f"{_ending(code, number)}; it is started again")
+                self.client.find(self._labels[rank])
+                self._running.note(self._labels[rank], State.RESTARTING)
+            case Restarted(rank=rank, attempt=attempt):
+                self._running.note_attempt(self._labels[rank], attempt + 1)
+            case NodeResult(rank=rank, data=data, is_last=is_last):
+                self._pieces.setdefault(rank, []).append(data)
+                if is_last:
+                    self._take_result(self._labels[rank], b"".join(self._pieces.pop(rank)))
+            case ProgramStopped(rank=rank, code=code, why=why):
+                self._running.note_stop(Stop(reason="stop", code=code, why=why, label=self._labels[rank]))
+            case Exited(rank=rank, code=code, signal=number):
+                self._exited(self._labels[rank], code, number)
+            case Lost(node=node, reason=reason):
+                for rank in self._placement.ranks(node):
+                    self.client.lose(self._labels[rank], f"its host is lost: {reason}")
+                    self._running.note(self._labels[rank], State.LOST, f"its host is lost: {reason}")
+
+    def _exited(self, label: str, code: int, number: int) -> None:
+        how = _ending(code, number)
+        self.client.lose(label, how)
+        if (code or number) and self._running.first_stop is None:
+            self._running.note(label, State.FAILED, how, code or 128 + number)
+        else:
+            self._running.note(label, State.ENDED)
+
+    def _take_result(self, label: str, data: bytes) -> None:
+        """Keep the value or failure of a node, which the plain codec reads."""
+        try:
+            kind, value = read_result(data)
+            if kind == "failure":
+                self._running.keep_failure(label, failures.rebuild(value))
+            else:
+                self._running.keep_result(label, value)
+        except (ValueError, EOFError, OSError) as error:
+            self._running.keep_failure(label, MeshError(f"{label}: its result cannot be read: {error}"))
+
+    # ---- the end
+
+    def stop(self, stop: Stop) -> None:
+        """Ask the nodes to end the program; where none answers, end the run as a signal does."""
+        threading.Thread(target=self._stop, args=(stop,), name="mesh-program-stop", daemon=True).start()
+
+    def _stop(self, stop: Stop) -> None:
+        if stop.reason == "stop":
+            for label in self._labels:
+                try:
+                    call = self.client.to(label).call(
+                        (STOP_CALL, (stop.code, stop.why), {}), CallOptions(timeout=STOP_TIMEOUT_S)
+                    )
+                    call.result(STOP_TIMEOUT_S)
+                    return
+                except Exception:  # it has ended, or hangs: the next one may answer
+                    continue
+        self._listener.end(signal.SIGTERM)
+
+    def close(self) -> Stop | None:
+        """Wait for the end of the run. Raises MeshError and UsageError where it could not be tried."""
+        self._thread.join()
+        set_client(self._program.id, None)
+        self.client.close()
+        if self._error is not None:
+            raise self._error
+        result = self._result
+        assert result is not None
+        reason = REASONS.get(result.cause, "failure")
+        first = self._running.first_stop
+        why = result.first_failure or "; ".join(result.failures)
+        if first is not None and first.reason == reason:
+            return replace(first, code=result.exit_code, why=first.why or why)
+        return Stop(reason=reason, code=result.exit_code, why=why)
+
+
+def read_result(data: bytes) -> tuple[str, object]:
+    """Return the kind and the value of a node's report. Raises ValueError for a damaged one."""
+    view = memoryview(data)
+    place = 0
+
+    def fill(memory: memoryview) -> None:
+        nonlocal place
+        if memory.nbytes > len(view) - place:
+            raise ValueError("it ends early")
+        memory[:] = view[place : place + memory.nbytes]
+        place += memory.nbytes
+
+    frame = frames.read_frame(fill)
+    report = plain.loads(frame.body, frame.buffers)
+    if not (isinstance(report, tuple) and len(report) == 2):
+        raise ValueError("no report")
+    return str(report[0]), report[1]
+
+
+def _ending(code: int, number: int) -> str:
+    """Return how a process has ended, for people."""
+    if number:
+        try:
+            return f"ended by {signal.Signals(number).name}"
+        except ValueError:
+            return f"ended by signal {number}"
+    return f"exit {code}" if code else "it has ended"

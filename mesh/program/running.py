@@ -1,0 +1,247 @@
+"""A program that runs: its nodes, results and end, wherever they are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from mesh.core.errors import MeshError
+from mesh.program.ledger import OVER, Ledger, State, Stop
+
+
+class NodeState(Struct, frozen=True, kw_only=True):
+    """A node of a running program."""
+
+    label: str
+    host: str
+    state: State
+    attempt: int = 1
+
+
+class ProgramResult(Struct, frozen=True, kw_only=True):
+    """The end of a program."""
+
+    exit_code: int
+    reason: str  # "stop", "failure", "signal", "preemption", "timeout"
+    why: str = ""
+    label: str = ""  # of the node that ended it
+    failures: Mapping[str, BaseException] = field(default_factory=dict)  # of nodes, by label
+
+    @property
+    def ok(self) -> bool:
+        """True if the program ended with status 0."""
+        return self.exit_code == 0
+
+    def raise_for_failure(self) -> None:
+        """Raise the exception of the node that ended the program, if one did."""
+        if self.label in self.failures:
+            raise self.failures[self.label]
+        if not self.ok:
+            raise MeshError(f"{self.label or 'the program'}: {self.why or f'exit {self.exit_code}'}")
+
+
+class Places(Protocol):
+    """The part of a running program that depends on where its nodes are."""
+
+    def stop(self, stop: Stop) -> None:
+        """Have all nodes stop. Called once."""
+
+    def close(self) -> Stop | None:
+        """Wait until no node is left, and return how the program has ended; None: as it was stopped."""
+
+
+class Running:
+    """A launched program. As a context manager it stops the program at the end of the block."""
+
+    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
+        """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
+        self._hosts, self._ledger, self._decides = hosts, ledger, decides
+        self._changed = threading.Condition()
+        self._results: dict[str, object] = {}
+        self._failures: dict[str, BaseException] = {}
+        self._attempts = dict.fromkeys(hosts, 1)
+        self._places: Places | None = None
+        self._stopping = False
+        self._end: ProgramResult | None = None
+        self._closing = threading.Lock()
+
+    # ---- for the places
+
+    def attach(self, places: Places) -> None:
+        """Take the places of the nodes."""
+        self._places = places
+
+    def note(self, label: str, state: State, why: str = "", code: int = 1) -> None:
+        """Note the state of a node, and stop the program if that follows."""
+        with self._changed:
+            match state:
+                case State.READY:
+                    self._ledger.ready(label)
+                    stop = None
+                case State.ENDED:
+                    stop = self._ledger.ended(label)
+                case State.FAILED | State.LOST:
+                    stop = self._ledger.failed(label, why, state=state, code=code)
+                case _:
+                    self._ledger.states[label] = state
+                    stop = None
+            self._changed.notify_all()
+        if stop is not None and self._decides:
+            self._carry_out(stop)
+
+    def note_attempt(self, label: str, attempt: int) -> None:
+        """Note that a node was started again. attempt: 2 for the second start"""
+        with self._changed:
+            self._attempts[label] = attempt
+
+    def note_stop(self, stop: Stop) -> None:
+        """Note that a node has ended the program."""
+        with self._changed:
+            self._ledger.stop(stop)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Note that nothing of the program is left."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    @property
+    def first_stop(self) -> Stop | None:
+        """The first reason for the end of the program, as far as it is seen from here."""
+        return self._ledger.stopped
+
+    def keep_result(self, label: str, value: object) -> None:
+        """Keep the value of a node."""
+        with self._changed:
+            self._results[label] = value
+            self._changed.notify_all()
+
+    def keep_failure(self, label: str, error: BaseException) -> None:
+        """Keep the exception of a node."""
+        with self._changed:
+            self._failures[label] = error
+
+    def end(self, stop: Stop) -> None:
+        """Stop the program for a reason; the first one counts."""
+        with self._changed:
+            first = self._ledger.stop(stop)
+            self._changed.notify_all()
+        if first is not None:
+            self._carry_out(first)
+
+    def _carry_out(self, stop: Stop) -> None:
+        assert self._places is not None
+        self._places.stop(stop)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def wait_ready(self, timeout: float) -> None:
+        """Wait until every node is ready. Raises the exception of one that fails before, MeshError if one is late.
+
+        A program that ends before all of its nodes are ready has no more to wait for.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not (self._ledger.is_ready or self._ledger.stopped is not None or self._stopping):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            late = [label for label, state in self._ledger.states.items() if state is State.STARTING]
+            stop = self._ledger.stopped
+        if stop is not None and stop.reason == "failure" and stop.label not in self._ledger.were_ready:
+            result = self.wait()
+            if result.label in result.failures:
+                raise result.failures[result.label]
+            raise MeshError(f"{result.label}: {result.why}")
+        if self._stopping and late:
+            result = self.wait()
+            raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}")
+        if stop is None and late:
+            self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))
+            self.wait()
+            raise MeshError(f"not ready within {timeout:g} s: {', '.join(late)}", hint="mesh logs last")
+
+    # ---- for users
+
+    @property
+    def nodes(self) -> list[NodeState]:
+        """All nodes with host and state."""
+        with self._changed:
+            states = dict(self._ledger.states)
+        return [
+            NodeState(label=label, host=self._hosts[label], state=state, attempt=self._attempts[label])
+            for label, state in states.items()
+        ]
+
+    def wait(self, timeout: float | None = None) -> ProgramResult:
+        """Wait for the end of the program, until nothing of it is left. Raises TimeoutError after so many seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not (self._stopping or (self._ledger.is_over and self._ledger.stopped is not None)):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"the program runs still after {timeout:g} s")
+                self._changed.wait(left)
+        return self._closed()
+
+    def _closed(self) -> ProgramResult:
+        with self._closing:
+            if self._end is None:
+                assert self._places is not None
+                stop = self._places.close() or self._ledger.stopped or Stop(reason="stop")
+                self._end = ProgramResult(
+                    exit_code=stop.code,
+                    reason=stop.reason,
+                    why=stop.why,
+                    label=stop.label,
+                    failures=dict(self._failures),
+                )
+            return self._end
+
+    def result(self, label: str, timeout: float | None = None) -> object:
+        """Wait for the value of a function or ``run()``; for the label of a group a list of them.
+
+        Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
+        node that has ended without a value.
+        """
+        members = [one for one in self._hosts if one.partition("/")[0] == label and one != label]
+        if label not in self._hosts and not members:
+            raise KeyError(label)
+        if label not in self._hosts:
+            return [self.result(one, timeout) for one in members]
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_end(label), timeout)
+            if label in self._failures:
+                raise self._failures[label]
+            if label in self._results:
+                return self._results[label]
+            if not self._has_end(label):
+                raise TimeoutError(f"{label} runs still after {timeout:g} s")
+        raise MeshError(f"{label}: ended without a result")
+
+    def _has_end(self, label: str) -> bool:
+        return label in self._results or self._ledger.states[label] in OVER or self._end is not None
+
+    @property
+    def results(self) -> dict[str, object]:
+        """The values of nodes that have ended, by label."""
+        with self._changed:
+            return dict(self._results)
+
+    def stop(self, code: int = 0, why: str = "") -> ProgramResult:
+        """Stop all nodes and wait until nothing of them is left."""
+        self.end(Stop(reason="stop", code=code, why=why))
+        return self.wait()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()

@@ -1,0 +1,84 @@
+"""The calls of one node, or of the client, to all other nodes of a program."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable, Dict, Mapping
+
+from mesh.program.runtime.connection import Connection
+from mesh.program.runtime.errors import NodeLost, NotLaunched
+from mesh.program.runtime.links import Link
+
+JOIN_TIMEOUT_S = 5.0
+
+
+class Caller:
+    """Connections to nodes by their labels, made at the first call and again after a restart."""
+
+    def __init__(
+        self, program: str, label: str, connect: "Callable[[str], Link]", hosts: "Mapping[str, str]", is_trusting: bool
+    ) -> None:
+        """program: its id; label: of the node that calls, "" for the client
+
+        connect: returns a new link to a label, or raises OSError; hosts: the host's name of each label
+        """
+        self.program, self.label, self.hosts = program, label, hosts
+        self._connect, self._is_trusting = connect, is_trusting
+        self._lock = threading.Lock()
+        self._opening: Dict[str, threading.Lock] = {}
+        self._connections: Dict[str, Connection] = {}
+        self._lost: Dict[str, str] = {}  # why a node takes no calls any more
+        self._is_closed = False
+
+    def to(self, label: str) -> Connection:
+        """Return the connection to a node. Raises NodeLost, and NotLaunched after the end of the program."""
+        found = self._connections.get(label)
+        if found is not None and not found.is_lost:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(label, threading.Lock())
+        with opening:
+            found = self._connections.get(label)
+            if found is None or found.is_lost:
+                found = self._connections[label] = self._open(label)
+            return found
+
+    def open_calls(self, label: str) -> int:
+        """Return the number of calls from here to a node that are not answered."""
+        found = self._connections.get(label)
+        return 0 if found is None else found.open_calls
+
+    def _open(self, label: str) -> Connection:
+        if self._is_closed:
+            raise NotLaunched(f"{label}: the program has ended")
+        host = self.hosts.get(label, "")
+        if label in self._lost:
+            raise NodeLost(label, host, self._lost[label])
+        greeting: "dict[str, object]" = {"program": self.program, "to": label, "from": self.label}
+        try:
+            return Connection(self._connect(label), greeting, label, host, self._is_trusting)
+        except NodeLost:
+            raise
+        except OSError as error:
+            raise NodeLost(label, host, self._lost.get(label, f"cannot connect: {error}")) from error
+
+    def lose(self, label: str, reason: str) -> None:
+        """Fail all calls to a node that has ended, those of the future as well."""
+        self._lost[label] = reason
+        found = self._connections.get(label)
+        if found is not None:
+            found.close(reason)
+
+    def find(self, label: str) -> None:
+        """Take calls to a node again, after its restart."""
+        self._lost.pop(label, None)
+
+    def close(self) -> None:
+        """End all links."""
+        with self._lock:
+            self._is_closed = True
+            connections = list(self._connections.values())
+        for connection in connections:
+            connection.close("the program has ended")
+        for connection in connections:
+            connection.join(JOIN_TIMEOUT_S)

@@ -1,0 +1,49 @@
+"""The node's end of its control socket: reports to the agent, and the stop and news of other nodes from it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import Callable, Dict
+
+MESSAGE_BYTES = 1 << 16
+Message = Dict[str, object]
+
+
+class Control:
+    """Messages to and from the agent, each a JSON object in one packet."""
+
+    def __init__(self, descriptor: int, take: "Callable[[Message], None]", on_end: "Callable[[], None]") -> None:
+        """descriptor: inherited, of a SEQPACKET socket; on_end: called once the agent is gone"""
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+        self._take, self._on_end = take, on_end
+        self._thread = threading.Thread(target=self._read, name="mesh-control", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def send(self, message: Message) -> None:
+        """Send a message; an agent that is gone needs none."""
+        try:
+            self._socket.send(json.dumps(message).encode())
+        except OSError:
+            pass
+
+    def _read(self) -> None:
+        while True:
+            try:
+                packet = self._socket.recv(MESSAGE_BYTES)
+            except OSError:
+                packet = b""
+            if not packet:
+                self._on_end()
+                return
+            try:
+                message = json.loads(packet)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                self._take(message)

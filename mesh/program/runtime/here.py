@@ -1,0 +1,95 @@
+"""The node that the current code runs in: its place, its stop, and the call that is being served."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Callable, Dict, List
+
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.errors import NotLaunched
+
+
+@dataclasses.dataclass(frozen=True)
+class Here:
+    """The place of a node."""
+
+    program: str  # its name
+    label: str  # "actor/3"
+    index: int  # in its group
+    count: int  # nodes in its group
+    host: str
+    rank: int = 0
+    attempt: int = 1
+
+
+class Context:
+    """A node in this process, with all that its code may ask for."""
+
+    def __init__(self, here: Here, caller: Caller, stop: "Callable[[int, str], None]") -> None:
+        """stop: ends the whole program, with an exit status and a reason"""
+        self.here, self.caller, self.stop_program = here, caller, stop
+        self.stopped = threading.Event()
+        self.reason = ""
+        self._callbacks: List[Callable[[], object]] = []
+        self._lock = threading.Lock()
+
+    def on_stop(self, call: "Callable[[], object]") -> None:
+        """Call a function once the program is stopped; at once if it is already."""
+        with self._lock:
+            if not self.stopped.is_set():
+                self._callbacks.append(call)
+                return
+        call()
+
+    def set_stopped(self, reason: str) -> None:
+        """Note that the program is stopped, and call what was asked for."""
+        with self._lock:
+            if self.stopped.is_set():
+                return
+            self.reason = reason
+            self.stopped.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for call in callbacks:
+            threading.Thread(target=call, name="mesh-on-stop", daemon=True).start()
+
+
+class _Current(threading.local):
+    """The node of a thread, and the call that it serves."""
+
+    context: "Context | None" = None
+    cancelled: "threading.Event | None" = None
+
+
+CURRENT = _Current()
+_CLIENTS: Dict[str, Caller] = {}  # of programs that this process has launched, by their ids
+_PROCESS: List[Context] = []  # the only node of a process
+
+
+def set_process_context(context: Context) -> None:
+    """Make a node the one of all threads of this process."""
+    _PROCESS[:] = [context]
+
+
+def set_client(program: str, caller: "Caller | None") -> None:
+    """Set the caller of handles in the process that has launched a program; None: it has ended."""
+    if caller is None:
+        _CLIENTS.pop(program, None)
+    else:
+        _CLIENTS[program] = caller
+
+
+def current_caller(program: str) -> "Caller | None":
+    """Return the caller of a program for this thread."""
+    context = CURRENT.context or (_PROCESS[0] if _PROCESS else None)
+    if context is not None and context.caller.program == program:
+        return context.caller
+    return _CLIENTS.get(program)
+
+
+def current() -> Context:
+    """Return the node of this thread. Raises NotLaunched outside of nodes."""
+    context = CURRENT.context or (_PROCESS[0] if _PROCESS else None)
+    if context is None:
+        raise NotLaunched("this code does not run in a node of a program")
+    return context

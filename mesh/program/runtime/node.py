@@ -1,0 +1,186 @@
+"""The process of a node. Its agent starts it with sockets and files that the environment names."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Dict
+
+from mesh.program.runtime import failures, frames, plain
+from mesh.program.runtime.book import Book, role_of
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.control import Control, Message
+from mesh.program.runtime.frames import Frame, read_frame
+from mesh.program.runtime.here import Context, Here, set_process_context
+from mesh.program.runtime.listening import Listener
+from mesh.program.runtime.member import CommandFailed, Member
+from mesh.program.runtime.program_file import enter, load_main
+from mesh.program.runtime.serving import Server
+
+NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
+LOSSES = (ConnectionError, EOFError)
+GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
+FAILURE_STATUS = 1
+
+
+class Process:
+    """The node of this process."""
+
+    def __init__(self, environ: "Dict[str, str]") -> None:
+        """Read what the agent has written. Raises KeyError and OSError where it did not."""
+        about, self._body, self._buffers = read_payload(environ["MESH_PAYLOAD"])
+        self.about = about
+        role = environ["MESH_LABEL"]
+        hosts = {str(label): str(host) for label, host in _dict(about["hosts"]).items()}
+        self._labels = {role_of(label): label for label in hosts}
+        label = self._labels[role]
+        index = int(role.rpartition("/")[2])
+        self._directory = os.path.dirname(environ["MESH_ADDRESS_BOOK"])
+        key_file = environ.get("MESH_LINK_KEY", "")
+        book = Book(environ["MESH_ADDRESS_BOOK"], key_file, role)
+        self._control = Control(int(environ["MESH_CONTROL_FD"]), self._take, self._lose_agent)
+        caller = Caller(str(about["program"]), label, book.connect, hosts, is_trusting=True)
+        count = int(str(about["count"]))
+        attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
+        here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)
+        self._context = Context(here, caller, self._stop)
+        self._server = Server(self._context, int(str(about["concurrency"])), int(str(about["backlog"])), self._die)
+        self._listener = Listener(json.loads(environ["MESH_NODE_SOCKETS"]), key_file, self._server.attach)
+        self._reporting = threading.Lock()
+
+    def work(self) -> int:
+        """Make, serve and run the node; return the exit status."""
+        set_process_context(self._context)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._control.start()
+        self._listener.start()
+        try:
+            enter(self.about)
+            load_main(self.about)
+            member = Member(self._context, self._server, bool(self.about["calls_run"]))
+            member.construct(self._body, self._buffers)
+            self._body, self._buffers = b"", []  # the object has what it needs of them
+            self._control.send({"ready": True})
+            if not member.runs:
+                self._context.stopped.wait()
+                return 0
+            value = member.run()
+            while self.about["on_exit"] == "restart" and not self._context.stopped.is_set():
+                value = member.run()
+            self._report("value", value)
+        except SystemExit as error:
+            return _status(error)
+        except BaseException as error:
+            return self._failed(error)
+        return 0
+
+    def _failed(self, error: BaseException) -> int:
+        """Report a failure, unless the program is stopped: calls and waits break then."""
+        if isinstance(error, LOSSES) or isinstance(error.__cause__, LOSSES):
+            self._context.stopped.wait(NEWS_TIMEOUT_S)
+        if self._context.stopped.is_set():
+            if not isinstance(error, LOSSES):
+                failures.print_failure(error, "")
+            return 0
+        here = self._context.here
+        failures.print_failure(error, "")
+        self._report("failure", failures.describe(error, here.label, here.host))
+        return (
+            error.status & 0xFF or FAILURE_STATUS
+            if isinstance(error, CommandFailed) and error.status > 0
+            else FAILURE_STATUS
+        )
+
+    def _die(self, error: BaseException) -> None:
+        """End the process for the failure of a call that has no caller waiting."""
+        status = self._failed(error)
+        sys.stdout.flush()
+        os._exit(status)
+
+    def _report(self, kind: str, value: object) -> None:
+        """Send the value or failure of the node by a file of the private directory."""
+        with self._reporting:
+            body, buffers = plain.dumps((kind, value))
+            path = os.path.join(self._directory, f"result-{self._context.here.rank}")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                for piece in Frame(frames.RESULT, body=body, buffers=buffers).pieces():
+                    file.write(piece)
+            self._control.send({"result": path})
+
+    # ---- the agent
+
+    def _stop(self, code: int, why: str) -> None:
+        self._control.send({"stop": code, "why": why})
+
+    def _take(self, message: Message) -> None:
+        if "stop" in message:
+            self._context.set_stopped(str(message["stop"]))
+        elif "news" in message:
+            self._note(str(message["news"]), str(message.get("state")))
+
+    def _note(self, role: str, state: str) -> None:
+        """Act on the state of another node."""
+        label = self._labels.get(role, role)
+        if state in GONE:
+            self._context.caller.lose(label, GONE[state])
+        else:
+            if state == "restarting":
+                self._context.caller.lose(label, "it has failed, and is started again")
+            self._context.caller.find(label)
+
+    def _lose_agent(self) -> None:
+        self._context.set_stopped("signal")
+
+    def _on_signal(self, number: int, frame: "FrameType | None") -> None:
+        # In a thread, as a lock of the context may be held by what was interrupted.
+        threading.Thread(target=self._context.set_stopped, args=("signal",), name="mesh-stop", daemon=True).start()
+
+
+def read_payload(path: str) -> "tuple[Dict[str, object], bytes, list[object]]":
+    """Return the description of a node, its pickled object and the buffers of that. Raises OSError, ValueError."""
+    with open(path, "rb") as file:
+
+        def fill(view: memoryview) -> None:
+            while view.nbytes:
+                count = file.readinto(view)
+                if not count:
+                    raise ValueError(f"{path}: it ends early")
+                view = view[count:]
+
+        frame = read_frame(fill)
+    body, *buffers = frame.buffers
+    return _dict(plain.loads(frame.body)), bytes(body), list(buffers)
+
+
+def _dict(value: object) -> "Dict[str, object]":
+    if not isinstance(value, dict):
+        raise ValueError("no description of a node")
+    return value
+
+
+def _status(error: SystemExit) -> int:
+    """Return the exit status that Python would end with."""
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    if error.code:
+        sys.stderr.write(f"{error.code}\n")
+    return int(bool(error.code))
+
+
+def main() -> None:
+    """Run the node of this process."""
+    status = Process(dict(os.environ)).work()
+    for number in (signal.SIGTERM, signal.SIGINT):  # Python's own end would let them end the process
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The run that a program becomes: cluster, options of the run, and facts about its hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here
+from mesh.api.inquiries import ask, told_failures
+from mesh.api.running import Beside
+from mesh.app.carriers import carrier_of
+from mesh.app.modules import preparation_of
+from mesh.app.screen import Showing
+from mesh.config.project import check_workspace
+from mesh.config.selectors import listed
+from mesh.config.settings import Options
+from mesh.core.cluster import Cluster
+from mesh.core.errors import MeshError, UsageError
+from mesh.engine.question import Question
+from mesh.program.graph import Graph
+from mesh.program.placing import Facts
+from mesh.program.processes import Setting
+from mesh.protocol.questions import AskGpus
+from mesh.protocol.replies import Gpus
+
+HERE = "local"  # the name of the only host, where no node names one
+LOCAL_HOSTS_MAX = 64
+
+
+def named_hosts(program: Graph) -> list[str]:
+    """Return the hosts that nodes name, in order of first use; one of our own where no node names any."""
+    names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
+    return list(names) or [HERE]
+
+
+def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
+    """Return the run of a program with all hosts of its cluster. Raises UsageError."""
+    options = program.options or Options()
+    spec = make_spec(project_here(), options, ())
+    if where == "local":
+        spec = replace(spec, sync=False, lock=False, prerun=())
+        return Setting(cluster=_local(program), spec=spec, beside=Beside(), is_local=True, calls_run=calls_run)
+    cluster, project = _cluster(program, options), project_here()
+    check_name(options.name, "")
+    check_workspace(project, Path.home())
+    if cluster.backend == "local":
+        spec = replace(spec, lock=False)
+    locks = carrier_of(cluster).locks
+    spec = replace(spec, lock=locks and not spec.share, claim=locks)
+    spec, preparation = preparation_of(spec, cluster, project.modules.descriptions)
+    beside = Beside(notify=project.notify, preparation=preparation)
+    return Setting(cluster=cluster, spec=spec, beside=beside, is_local=False, calls_run=calls_run)
+
+
+def _cluster(program: Graph, options: Options) -> Cluster:
+    """Return the program's cluster, or one of the hosts that its nodes name. Raises UsageError."""
+    if program.cluster:
+        return choose_cluster(program.cluster, options, "")
+    names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
+    if not names:
+        hint = 'Program(NAME, cluster="pod"), on="host" for a node, or launch("local")'
+        raise UsageError(f"{program.name}: neither a cluster nor a host is named", hint=hint)
+    return listed(tuple(names))
+
+
+def _local(program: Graph) -> Cluster:
+    """Return hosts on this machine that have the names of the program's hosts."""
+    names = named_hosts(program)
+    if len(names) > LOCAL_HOSTS_MAX:
+        raise UsageError(f'{program.name}: {len(names)} hosts, and launch("local") has at most {LOCAL_HOSTS_MAX}')
+    found = choose_cluster(f"local:{len(names)}", Options(), "")
+    hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
+    # The interpreter of this process has the packages that the program imports.
+    return replace(found, hosts=hosts, python=sys.executable)
+
+
+def facts_of(program: Graph, cluster: Cluster) -> Mapping[str, Facts]:
+    """Return the facts that the placement needs: hosts are asked only if a node wishes for GPUs or memory.
+
+    Raises MeshError if a host gives no answer.
+    """
+    wishes = [node.wish for node in program.nodes]
+    if not any(wish.gpus or (wish.has and wish.has.gpus) for wish in wishes):
+        return {}
+    inquiry = ask(cluster, Question(message=AskGpus()), quiet=True)
+    if troubles := told_failures(cluster, inquiry):
+        raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
+    return {cluster.hosts[node].name: Facts(gpus=answer.gpus) for node, answer in inquiry.replies(Gpus).items()}
+
+
+def showing_of(options: Options) -> Showing:
+    """Return how the output of nodes is shown."""
+    return Showing(output="all", stdin_notice=options.stdin_notice)

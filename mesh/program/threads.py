@@ -1,0 +1,140 @@
+"""A program in threads of this process. Arguments and results pass the codec, so that what cannot travel fails here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from mesh.core.errors import MeshError
+from mesh.program.graph import Graph
+from mesh.program.ledger import State, Stop
+from mesh.program.payload import Payload
+from mesh.program.running import Running
+from mesh.program.runtime import failures, plain
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.errors import NodeLost
+from mesh.program.runtime.here import CURRENT, Context, Here, set_client
+from mesh.program.runtime.links import Link, memory_links
+from mesh.program.runtime.member import Member
+from mesh.program.runtime.serving import Server
+
+STOP_TIMEOUT_S = 10.0  # for threads to return once the program is stopped
+
+
+class Threads:
+    """The nodes of one program as threads."""
+
+    def __init__(self, program: Graph, payloads: Mapping[str, Payload], running: Running, calls_run: bool) -> None:
+        self._program, self._running = program, running
+        self._hosts = {label: payload.place.host for label, payload in payloads.items()}
+        self.client = Caller(program.id, "", self._connect, self._hosts, program.trust_hosts)
+        self._nodes = {label: self._node(payload, calls_run) for label, payload in payloads.items()}
+
+    def start(self) -> None:
+        """Start all threads."""
+        set_client(self._program.id, self.client)
+        for node in self._nodes.values():
+            node.thread.start()
+
+    def _node(self, payload: Payload, calls_run: bool) -> _Node:
+        place = payload.place
+        here = Here(self._program.name, place.label, place.index, place.count, place.host)
+        caller = Caller(self._program.id, place.label, self._connect, self._hosts, is_trusting=True)
+        context = Context(here, caller, self._stop_from(place.label))
+        return _Node(payload, context, self._running, calls_run)
+
+    def _stop_from(self, label: str) -> _StopFrom:
+        return _StopFrom(self._running, label)
+
+    def _connect(self, label: str) -> Link:
+        """Return a link to a node. Raises NodeLost once it has ended."""
+        node = self._nodes.get(label)
+        if node is None or node.has_ended:
+            raise NodeLost(label, self._hosts.get(label, ""), "it has ended" if node else "there is no such node")
+        one, other = memory_links()
+        node.server.attach(other)
+        return one
+
+    def stop(self, stop: Stop) -> None:
+        for node in self._nodes.values():
+            node.context.set_stopped(stop.reason)
+
+    def close(self) -> None:
+        """Wait for all threads. Raises MeshError for nodes that do not stop."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for node in self._nodes.values():
+            if node.thread is not threading.current_thread():
+                node.thread.join(max(0.0, deadline - time.monotonic()))
+        set_client(self._program.id, None)
+        self.client.close()
+        for node in self._nodes.values():
+            node.end()
+        late = [label for label, node in self._nodes.items() if node.thread.is_alive()]
+        if late:
+            hint = "a run() ends by itself once wait_for_stop() returns; threads cannot be killed"
+            raise MeshError(f"{', '.join(late)}: still running {STOP_TIMEOUT_S:g} s after the stop", hint=hint)
+
+
+class _StopFrom:
+    """The ``stop()`` of one node."""
+
+    def __init__(self, running: Running, label: str) -> None:
+        self._running, self._label = running, label
+
+    def __call__(self, code: int, why: str) -> None:
+        self._running.end(Stop(reason="stop", code=code, why=why, label=self._label))
+
+
+class _Node:
+    """A node and its thread."""
+
+    def __init__(self, payload: Payload, context: Context, running: Running, calls_run: bool) -> None:
+        self._payload, self.context, self._running = payload, context, running
+        self.server = Server(context, payload.concurrency, payload.backlog, self._fail)
+        self._member = Member(context, self.server, calls_run)
+        self.has_ended = False
+        self._ending = threading.Lock()
+        self.thread = threading.Thread(target=self._work, name=f"mesh-{context.here.label}", daemon=True)
+
+    def _work(self) -> None:
+        label = self.context.here.label
+        CURRENT.context = self.context
+        try:
+            self._member.construct(*self._payload.body)
+            self._running.note(label, State.READY)
+            if not self._member.runs:
+                self.context.stopped.wait()
+                self._finish(State.ENDED)
+                return
+            value = self._member.run()
+            body, buffers = plain.dumps(value)
+            self._running.keep_result(label, plain.loads(body, buffers))
+        except BaseException as error:
+            if self.context.stopped.is_set():  # calls and waits break as the other nodes stop
+                self._finish(State.ENDED)
+            else:
+                self._fail(error)
+            return
+        self._finish(State.ENDED)
+
+    def _fail(self, error: BaseException) -> None:
+        here = self.context.here
+        failures.print_failure(error, here.label)
+        self._running.keep_failure(here.label, failures.rebuild(failures.describe(error, here.label, here.host)))
+        self._finish(State.FAILED, f"{type(error).__name__}: {error}")
+
+    def _finish(self, state: State, why: str = "") -> None:
+        """Report the end of the node; callers get NodeLost from now on."""
+        with self._ending:
+            if self.has_ended:
+                return
+            self.has_ended = True
+        self._running.note(self.context.here.label, state, why)
+        self.end()
+
+    def end(self) -> None:
+        """End the links of the node."""
+        self.has_ended = True
+        self.server.close()
+        self.context.caller.close()

@@ -1,0 +1,102 @@
+"""Nodes for the tests of programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import numpy
+
+from mesh.program import Handle, here, stop, stop_reason, wait_for_stop
+
+
+class Strange(Exception):
+    """Its constructor takes two arguments, and it cannot be pickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
+
+
+class Server:
+    """Serves, and can end in many ways."""
+
+    def where(self) -> tuple[str, str, int, int]:
+        place = here()
+        return place.label, place.host, place.attempt, os.getpid()
+
+    def echo(self, value: object) -> object:
+        return value
+
+    def add(self, one: numpy.ndarray, other: float) -> numpy.ndarray:
+        return one + other
+
+    def count(self, limit: int) -> Iterator[int]:
+        yield from range(limit)
+
+    def fail(self) -> None:
+        raise Strange(1, 2)
+
+    def hang(self) -> None:
+        threading.Event().wait()
+
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave(self, status: int) -> None:
+        os._exit(status)
+
+    def stop_all(self, code: int) -> None:
+        threading.Thread(target=stop, args=(code, "asked to"), daemon=True).start()
+
+    def visible(self) -> str:
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+    def environ(self, name: str) -> str:
+        return os.environ.get(name, "")
+
+
+class Caller:
+    """Calls another node until that is lost, and keeps the error."""
+
+    def __init__(self, other: Handle[Server]) -> None:
+        self.other = other
+
+    def hang_there(self) -> None:
+        self.other.hang()
+
+    def where_there(self) -> object:
+        return self.other.where()
+
+
+class Learner:
+    """Calls a group, and stops the program."""
+
+    def __init__(self, servers: list[Handle[Server]]) -> None:
+        self.servers = servers
+
+    def run(self) -> list[object]:
+        found = [server.where() for server in self.servers]
+        array = numpy.arange(200_000.0)
+        assert (self.servers[0].methods.add(array, 1.0) == array + 1).all()
+        stop(why="learned")
+        return found
+
+
+def waits() -> str:
+    wait_for_stop()
+    return stop_reason()
+
+
+def returns(value: int) -> tuple[int, str]:
+    return value, here().host
+
+
+def raises() -> None:
+    raise Strange(3, 4)
+
+
+def exits(status: int) -> None:
+    raise SystemExit(status)

@@ -1,0 +1,132 @@
+"""Every command line of JOBMAN's documents runs by ``mesh jobman``, as docs/from-jobman.md lists them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mesh.cli.parser import parse
+from mesh.cli.program import COMMANDS
+from tests.conftest import REPOSITORY, Home
+from tests.desk import Desk, desk_of
+from tests.gcs import FakeGcs, missing
+
+PAGE = REPOSITORY / "docs/from-jobman.md"
+ROW = re.compile(r"^\| (`jobman .*) \| (`mesh jobman .*) \| (.*) \|$", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+FILE = """\
+job: {name: here, loop: false, worker_num: auto}
+tpu: {allocation_mode: tpu-vm, accelerator: v6e-1, zone: us-east1-d, version: v2-alpha-tpuv6e, name: x}
+ssh: null
+command:
+  cmd: |
+    echo "completed step: 7, loss: 1.5"
+    echo to stderr >&2
+    [ ! -e "$HOME/stays" ] || sleep 600
+  workers: [0]
+"""
+
+
+def lines(column: int) -> Iterator[str]:
+    """Yield the command lines of a column of the table of commands."""
+    for row in ROW.findall(PAGE.read_text()):
+        yield from CODE.findall(row[column])
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words after ``mesh``, with something in place of ID, F and ``...``."""
+    return shlex.split(line.replace(" ...", " 43").replace("=F", "=f.yaml").replace(" F", " f.yaml"))[1:]
+
+
+@pytest.mark.parametrize("line", [*lines(1), *lines(2)])
+def test_each_command_line_of_the_page_is_read(line: str) -> None:
+    words = words_of(line)
+    if words[0] == "ssh":
+        return
+    name = " ".join(words[:2])
+    if name in ("job quota", "job cost") and name not in COMMANDS:
+        pytest.skip("of another part")
+    parse(COMMANDS[name], words[2:])
+
+
+def test_the_page_has_every_command() -> None:
+    named = {line.split()[2] for line in lines(1)}
+    theirs = {name.split()[1] for name in COMMANDS if name.startswith("jobman ")} - {"queue", "requeue"}
+    assert named == theirs
+
+
+@pytest.fixture
+def desk(home: Home) -> Iterator[Desk]:
+    with desk_of(home) as found:
+        yield found
+
+
+def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
+    mesh, project = desk.mesh, desk.home.project
+    (project / "f.yaml").write_text(FILE)
+    (desk.home.path / "stays").touch()
+    plan = mesh("jobman", "create", "f.yaml", "--cluster", "local:2", "--dry-run").out.decode()
+    assert "workers    0" in plan
+    assert "job        here_1" in plan
+    made = mesh("jobman", "create", "f.yaml", "--cluster", "local:2")
+    assert made.status == 0, made.err
+    user = desk.show(1)["user"]
+    place = project / f"jobs/{user}/000001"
+    assert made.out.decode().splitlines()[0] == f"job 000001 here_1: jobs/{user}/000001"
+    assert mesh("jobman", "create", "f.yaml", "--cluster", "local:2").out.startswith(b"job 000002 here_2: ")
+    desk.until(1, "running")
+    listed = mesh("jobman", "list").out.decode().splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["000001", "000002"]
+    assert listed[1].split()[-1] == "RUNNING"
+    tpu = mesh("jobman", "tpu", "000001")
+    assert tpu.status == 125
+    assert "has no TPU of its own" in tpu.err
+    assert mesh("jobman", "ssh", "000001").status == 2  # the file has no module
+    assert mesh("jobman", "reboot", "000001").status == 0
+    assert desk.until(1, "running")["attempt"] in (1, 2)
+    assert mesh("jobman", "stop", "1", "2").status == 0
+    for job in (1, 2):
+        desk.until(job, "stopped")
+    assert [line.split()[-1] for line in mesh("jobman", "list").out.decode().splitlines()[1:]] == ["DEAD", "DEAD"]
+    (desk.home.path / "stays").unlink()
+    ran = mesh("jobman", "run", "000001")
+    assert ran.status == 0, ran.err
+    assert b"completed step: 7, loss: 1.5" in ran.out
+    log = place / "logs/main_command_worker_0.log"
+    assert log.read_text() == "completed step: 7, loss: 1.5\nto stderr\n"
+    assert (place / "logs/command_worker_0.log").read_text() == log.read_text()
+    assert "Job Name" in mesh("jobman", "status").out.decode()
+    assert mesh("jobman", "status", "1").out.decode().splitlines()[-2:] == log.read_text().splitlines()
+    directory = Path(str(desk.show(2)["directory"]))
+    assert mesh("jobman", "clean", "000002").out == b"job 000002 here_2: removed\n"
+    assert not directory.exists()
+    assert mesh("jobman", "clean", "--all").out == b"job 000001 here_1: removed\n"
+    assert sorted(path.name for path in (project / "jobs").rglob("*")) == [".gitignore", str(user)]
+    assert mesh("jobman", "list").out.decode().splitlines()[1:] == []
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")
+def test_the_sizes_of_buckets(desk: Desk) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with FakeGcs("127.0.0.1", port) as gcs:
+        gcs.bucket("mine", a__txt="hello", b__txt="0123456789")
+        gcs.bucket("other")
+        desk.home.environ["STORAGE_EMULATOR_HOST"] = gcs.url
+        nothing = desk.mesh("job", "storage")
+        assert nothing.status == 2
+        assert "no job mounts a bucket" in nothing.err
+        done = desk.mesh("job", "storage", "gs://mine", "gs://none", "--json")
+        assert done.status == 1
+        assert b'"bucket":"mine"' in done.out
+        assert b'"objects":2,"bytes":15' in done.out
+        assert b"there is no such bucket" in done.out
+        every = desk.mesh("jobman", "storage", "--all").out.decode().splitlines()
+        assert [line.split()[0] for line in every] == ["bucket", "mine", "other"]
+        assert every[1].split()[2] == "2"

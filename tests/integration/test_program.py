@@ -1,0 +1,267 @@
+"""Programs as processes: calls, faults, the end, restarts; on hosts of this machine and on those of the lab."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+
+from mesh.config.clusters import load_clusters
+from mesh.core.errors import UsageError
+from mesh.program import Command, Handle, NodeLost, Program, RemoteError
+from mesh.program.running import Running
+from tests.conftest import PATIENCE, REPOSITORY, Home
+from tests.integration import program_nodes as nodes
+
+
+@pytest.fixture(autouse=True)
+def _new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, and a directory that is no project."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
+    before, threads = node_processes(), set(threading.enumerate())
+    yield
+    assert eventually(lambda: node_processes() <= before)
+    assert eventually(lambda: set(threading.enumerate()) <= threads), set(threading.enumerate()) - threads
+    assert not list(Path(f"/tmp/mesh-{os.geteuid()}").glob("*.nodes/result-*"))
+
+
+def node_processes() -> set[str]:
+    """The processes of nodes on this machine that belong to this test's process."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            environ = (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"mesh.program.runtime.node" in words and f"HOME={os.environ['HOME']}\0".encode() in environ:
+            found.add(path.name)
+    return found
+
+
+def eventually(condition: Callable[[], object]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def launch(program: Program) -> Running:
+    return program.launch("local")
+
+
+def new_program(name: str = "test") -> Program:
+    return Program(name, python=sys.executable)
+
+
+def test_a_program_on_hosts_of_this_machine() -> None:
+    program = new_program("impala")
+    servers = program.add(nodes.Server, on="tpu-[0-1]", per_host=2)
+    program.add(nodes.Learner, servers, on="gpu-0")
+    program.add(nodes.returns, 7, on="tpu-0")
+    program.add(nodes.waits, on="tpu-1")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+        found = running.result("learner")
+    assert (result.exit_code, result.reason, result.why, result.label) == (0, "stop", "learned", "learner")
+    assert isinstance(found, list)
+    assert [one[:2] for one in found] == [
+        ("server/0", "tpu-0"),
+        ("server/1", "tpu-0"),
+        ("server/2", "tpu-1"),
+        ("server/3", "tpu-1"),
+    ]
+    assert len({one[3] for one in found} | {os.getpid()}) == 5
+    assert running.result("returns") == (7, "tpu-0")
+    assert running.result("waits") == "stop"
+
+
+def test_the_client_calls_nodes_and_gets_their_exceptions() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, env={"COLOUR": "blue"})
+    assert isinstance(server, Handle)
+    with launch(program) as running:
+        array = numpy.random.default_rng(1).random(300_000)
+        assert (server.echo(array) == array).all()
+        assert list(server.stream.count(100)) == list(range(100))
+        assert [future.result(PATIENCE) for future in [server.futures.echo(n) for n in range(50)]] == list(range(50))
+        assert server.environ("COLOUR") == "blue"
+        with pytest.raises(nodes.Strange, match="1 and 2") as caught:
+            server.fail()
+        assert isinstance(caught.value, RemoteError)
+        assert "program_nodes.py" in caught.value.traceback
+        assert running.stop().ok
+
+
+@pytest.mark.parametrize(
+    ("call", "how"),
+    [
+        (lambda server: server.futures.kill(), "SIGKILL"),
+        (lambda server: server.futures.leave(3), "exit 3"),
+        (lambda server: server.futures.leave(0), "ended"),
+    ],
+    ids=["SIGKILL", "exit 3", "exit 0"],
+)
+def test_the_loss_of_a_node_fails_every_call_to_it(call: Callable[[Handle[nodes.Server]], object], how: str) -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", on_failure="ignore", concurrency=4)
+    caller = program.add(nodes.Caller, server, on="b", concurrency=2)
+    program.add(nodes.waits, on="b")
+    with launch(program) as running:
+        here, there = server.futures.hang(), caller.futures.hang_there()
+        call(server)  # type: ignore[arg-type]
+        for future in (here, there):
+            error = future.exception(PATIENCE)
+            assert isinstance(error, NodeLost), error
+            assert "server on a" in str(error)
+        assert eventually(lambda: running.nodes[0].state.value in ("failed", "ended"))
+        with pytest.raises(NodeLost, match=f"server on a: .*{how}"):
+            server.where()
+        with pytest.raises(NodeLost, match="server on a"):
+            caller.where_there()
+        assert running.stop().ok
+
+
+def test_a_failing_node_ends_the_program_and_is_named() -> None:
+    program = new_program()
+    program.add(nodes.waits, on="a")
+    program.add(nodes.raises, on="b")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+        assert running.result("waits") == "failure"
+    assert (result.exit_code, result.reason, result.label) == (1, "failure", "raises")
+    with pytest.raises(nodes.Strange, match="3 and 4"):
+        result.raise_for_failure()
+
+
+def test_the_exit_status_of_a_node_is_that_of_the_program() -> None:
+    program = new_program()
+    program.add(nodes.exits, 7)
+    with launch(program) as running:
+        assert running.wait(PATIENCE).exit_code == 7
+
+
+def test_stop_with_a_status_from_a_method() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a")
+    program.add(nodes.waits, on="b", count=2)
+    with launch(program) as running:
+        server.stop_all(5)
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.reason, result.why) == (5, "stop", "asked to")
+    assert running.result("waits") == ["stop", "stop"]
+
+
+def test_a_node_is_started_again_and_handles_go_on() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", on_failure="restart", restarts=1)
+    caller = program.add(nodes.Caller, server, on="b")
+    with launch(program) as running:
+        assert caller.where_there()[2] == 1  # type: ignore[index]
+        with pytest.raises(NodeLost):
+            server.kill()
+        assert eventually(lambda: running.nodes[0].attempt == 2)
+        assert server.where()[2] == 2  # type: ignore[index]
+        assert caller.where_there()[2] == 2  # type: ignore[index]
+        with pytest.raises(NodeLost):
+            server.kill()
+        result = running.wait(PATIENCE)
+    assert (result.reason, result.label) == ("failure", "server")
+
+
+def test_commands_are_nodes_too() -> None:
+    program = new_program()
+    program.add(Command("sh", "-c", "echo from $MESH_LABEL; exit 4"), label="shell")
+    with launch(program) as running:
+        assert running.wait(PATIENCE).exit_code == 4
+
+
+def test_a_constructor_that_raises_fails_the_launch() -> None:
+    program = new_program()
+    program.add(nodes.Caller)
+    with pytest.raises(TypeError, match="other"):
+        launch(program)
+
+
+def test_a_host_that_is_not_there_is_named_with_the_nearest() -> None:
+    program = Program("wrong", cluster="local:2")
+    program.add(nodes.Server, on="local-11")
+    with pytest.raises(UsageError, match="no host 'local-11'") as caught:
+        program.launch()
+    assert caught.value.hint == "the nearest is local-1"
+
+
+SCRIPT = """
+import sys
+
+from mesh.program import Program, here, stop
+
+
+class Server:
+    def where(self):
+        return here().label, here().host
+
+
+class Learner:
+    def __init__(self, servers):
+        self.servers = servers
+
+    def run(self):
+        for step in range(50):
+            found = self.servers.where()
+        stop()
+        return found
+
+
+if __name__ == "__main__":
+    program = Program("script", cluster="pod", python=sys.argv[1])
+    servers = program.add(Server, per_host=2, on=sys.argv[2])
+    learner = program.add(Learner, servers, on=sys.argv[3])
+    with program.launch() as running:
+        result = running.wait(60)
+        print("FOUND", running.result("learner"))
+    sys.exit(result.exit_code)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_a_program_of_a_file_on_four_hosts(pod: Home) -> None:
+    pod.files(train__py=SCRIPT)
+    names = pod_names(pod)
+    done = subprocess.run(
+        [sys.executable, "train.py", sys.executable, ",".join(names[:3]), names[3]],
+        cwd=pod.project,
+        env={**pod.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [(f"server/{index}", names[index // 2]) for index in range(6)]
+    assert f"FOUND {expected}" in done.stdout
+
+
+def pod_names(pod: Home) -> list[str]:
+    """The names of the hosts of the lab."""
+    return [
+        host.name for host in load_clusters(pod.path / ".config/mesh/cluster.yaml", required=True).clusters["pod"].hosts
+    ]

@@ -1,0 +1,168 @@
+"""Machines made and given back by hand, on a stand-in for the TPU API with real sshd hosts; audit, gc, cost, quota."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from mesh.core.tpu import Provision, TpuSpec
+from mesh.hosts.tpu import google
+from mesh.hosts.tpu.gcloud import Zone
+from mesh.hosts.tpu.machines import Intent, labels_of
+from tests.desk import Desk
+from tests.integration.test_tpu_jobs import desk, running, tpus  # noqa: F401 - fixtures
+from tests.lab import eventually
+from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
+
+pytestmark = pytest.mark.root
+UP_S = 180.0
+POD = "pod:\n  tpu: {accelerator: v4-8, version: tpu-ubuntu2204-base, slices: 2, pricing: reserved}\n"
+
+
+def write_cluster(desk: Desk, text: str = POD) -> None:  # noqa: F811
+    place = desk.home.path / ".config/mesh/cluster.yaml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def test_the_document_of_multihost_runner_step_by_step(desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+    """Steps 3 to 6 of MaxText's page: create, install, run, clean up. `mesh up` is killed while it waits."""
+    write_cluster(desk)
+    project = desk.home.project
+    (project / "setup.sh").write_text("echo ready > ~/installed\n")
+    (project / "train.py").write_text(
+        "import os, sys\nprint('step', sys.argv[1], os.path.exists(os.path.expanduser('~/installed')))\n"
+    )
+    # 3. gcloud alpha compute tpus queued-resources create ... --node-count=2 --reserved
+    tpus.set(hold=["WAITING_FOR_RESOURCES"])
+    argv = [sys.executable, "-m", "mesh", "up", "pod"]
+    with subprocess.Popen(argv, cwd=project, env=desk.home.environ, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert eventually(lambda: bool(tpus.requests), UP_S)
+        assert any("WAITING_FOR_RESOURCES; position unknown" in line for line in waiting.stderr)
+        waiting.kill()
+    tpus.set(hold=[])
+    done = desk.mesh("up", "pod", within=UP_S)
+    assert done.status == 0, done.err
+    assert "2 hosts up" in done.err
+    # gcloud alpha compute tpus queued-resources list
+    machines = [json.loads(line) for line in desk.mesh("job", "machines", "--json").out.splitlines()]
+    assert [(one["accelerator"], one["slices"], one["pricing"], one["phase"]) for one in machines] == [
+        ("v4-8", 2, "reserved", "ready")
+    ]
+    # 4. python3 multihost_runner.py --TPU_PREFIX=pod --COMMAND="bash setup.sh"
+    done = desk.mesh("multihost", "--TPU_PREFIX=pod", "--COMMAND=bash setup.sh", within=UP_S)
+    assert done.status == 0, done.err
+    # 5. python3 multihost_runner.py --TPU_PREFIX=pod --COMMAND="python3 MaxText/train.py ..."
+    done = desk.mesh("multihost", "--TPU_PREFIX=pod", "--COMMAND=python3 train.py run_name=$SLICE_ID", within=UP_S)
+    assert done.status == 0, done.err
+    assert sorted(line.partition("] ")[2] for line in done.out.decode().splitlines()) == [
+        f"step run_name={number} True" for number in range(2)
+    ]
+    # A run is on: nothing is deleted.
+    started = desk.mesh("run", "-d", "pod", "sleep", "600", within=UP_S)
+    assert started.status == 0, started.err
+    refused = desk.mesh("down", "pod", within=UP_S)
+    assert (refused.status, len(tpus.requests)) == (75, 1), refused.err
+    assert "is running there" in refused.err
+    assert desk.mesh("stop", "pod", within=UP_S).status == 0
+    # 6. gcloud alpha compute tpus queued-resources delete ... --force
+    done = desk.mesh("down", "pod", within=UP_S)
+    assert done.status == 0, done.err
+    assert (tpus.nodes, tpus.requests) == ({}, {})
+    assert not double(tpus.effects("create-request"))
+    assert "not up" in desk.mesh("down", "pod").err
+    assert desk.mesh("run", "pod", "true").status == 125
+    # What it has cost, by the stand-in's journal.
+    (cost,) = [json.loads(line) for line in desk.mesh("job", "cost", "--json").out.splitlines()]
+    hours = billed_hours(tpus, machines[0]["name"])
+    assert abs(cost["chip_hours"] - hours) * 3600 / 8 < 10.0, (cost, hours)
+
+
+def billed_hours(tpus: Emulator, name: str) -> float:  # noqa: F811
+    """Return the hours of chips of a request's nodes, of 4 chips each, by the journal."""
+    begun: dict[str, float] = {}
+    seconds = 0.0
+    for entry in tpus.journal():
+        if not str(entry["name"]).startswith(name):
+            continue
+        if entry["what"] == "create-node":
+            begun[entry["name"]] = entry["time"]
+        elif entry["what"] == "delete-node":
+            seconds += entry["time"] - begun.pop(entry["name"])
+    assert not begun
+    return seconds * 4 / 3600
+
+
+def found_by_audit(desk: Desk, *words: str) -> dict[str, Any]:  # noqa: F811
+    done = desk.mesh("job", "audit", "--json", *words)
+    return {one["name"]: one["whose"] for one in map(json.loads, done.out.splitlines())}
+
+
+def test_only_what_nobody_owns_is_deleted(desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+    write_cluster(desk, "pod:\n  tpu: {accelerator: v4-8, version: tpu-ubuntu2204-base, allocation_mode: tpu-vm}\n")
+    assert desk.mesh("up", "pod", within=UP_S).status == 0
+    (gone,) = [json.loads(line) for line in desk.mesh("job", "machines", "--json").out.splitlines()]
+    assert desk.mesh("down", "pod", within=UP_S).status == 0
+    assert desk.mesh("up", "pod", within=UP_S).status == 0
+    (held,) = [json.loads(line) for line in desk.mesh("job", "machines", "--json").out.splitlines()]
+    store = gone["name"].split("-")[-3]
+    plant(tpus, f"{gone['name']}-0", labels_of(store, str(gone["job"]), 1, "root"))
+    plant(tpus, "lost-in-a-fire", labels_of(store, "99", 1, "root"))
+    plant(tpus, "of-a-friend", labels_of("zzzzzz", str(gone["job"]), 1, "root"))
+    plant(tpus, f"mesh-{store}-7-g1", {})
+    expected = {
+        held["name"]: "owned",
+        f"{gone['name']}-0": "orphan",
+        "lost-in-a-fire": "unknown",
+        "of-a-friend": "other store",
+        f"mesh-{store}-7-g1": "nobody's",
+    }
+    assert found_by_audit(desk, "--all") == expected
+    assert desk.mesh("job", "audit").status == 1
+    assert desk.mesh("job", "gc").status == 0  # without a terminal it only shows
+    assert desk.mesh("job", "gc", "--yes", "of-a-friend").status == 2
+    assert len(tpus.nodes) == 5
+    quota = [json.loads(line) for line in desk.mesh("job", "quota", "--json").out.splitlines()]
+    assert {(one["pool"], one["used"]) for one in quota} == {(f"v4/{ZONES[0]}/ondemand", 20)}
+    collect(desk)
+    assert eventually(lambda: len(tpus.nodes) == 4)
+    del expected[f"{gone['name']}-0"]
+    assert found_by_audit(desk, "--all") == expected
+    collect(desk, "lost-in-a-fire")
+    assert eventually(lambda: len(tpus.nodes) == 3)
+    # An answer that is not complete deletes nothing, and is no clean bill.
+    tpus.faults({"verb": "ListNodes", "status": "PERMISSION_DENIED"})
+    assert desk.mesh("job", "audit", within=120.0).status == 125
+    tpus.calm()
+    assert desk.mesh("down", "pod", within=UP_S).status == 0
+    assert set(found_by_audit(desk, "--all").values()) == {"other store", "nobody's"}
+    for name in ("of-a-friend", f"mesh-{store}-7-g1"):
+        remove(tpus, name)
+
+
+def plant(tpus: Emulator, name: str, labels: dict[str, str]) -> None:  # noqa: F811
+    """Make a node beside mesh."""
+    spec = TpuSpec(accelerator="v4-8", runtime="r", zones=ZONES[:1], project=PROJECT, provision=Provision.TPU_VM)
+    intent = Intent(spec=spec, project=PROJECT, zone=ZONES[0], name=name, labels=labels)
+    google.make(intent, Zone(project=PROJECT, zone=ZONES[0], endpoint=tpus.url.rstrip("/")), {})
+
+
+def remove(tpus: Emulator, name: str) -> None:  # noqa: F811
+    zone = Zone(project=PROJECT, zone=ZONES[0], endpoint=tpus.url.rstrip("/"))
+    (machine,) = [one for one in google.list_machines(zone, {}).machines if one.name == name]
+    google.delete_machine(machine, {}, zone.endpoint)
+
+
+def collect(desk: Desk, *names: str) -> None:  # noqa: F811
+    """Do as `mesh job gc` on a terminal, with looks a second apart."""
+    script = "import sys; from mesh.api import machines; print(machines.collect(sys.argv[1:], interval=1.0))"
+    argv = [sys.executable, "-c", script, *names]
+    done = subprocess.run(
+        argv, env=desk.home.environ, cwd=desk.home.project, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

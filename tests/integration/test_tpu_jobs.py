@@ -1,0 +1,276 @@
+"""Jobs whose machines are made: whole lives on a stand-in for the TPU API, with sshd hosts behind its addresses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Home
+from tests.desk import Desk, desk_of
+from tests.lab import eventually
+from tests.tpu_steward import steward
+from tests.tpuemulator.client import ZONES, Emulator, double, emulator
+
+pytestmark = pytest.mark.root
+WITHIN_S = 180.0
+PLACE = "echo $MESH_ATTEMPT $RANK of $WORLD_SIZE slice $SLICE_ID worker $WORKER_ID"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with emulator(tmp_path_factory.mktemp("tpu"), "--lab", "6") as found:
+        yield found
+
+
+@pytest.fixture
+def tpus(running: Emulator) -> Iterator[Emulator]:
+    """The emulator without faults; at the end of a test nothing is there, and nothing was made twice."""
+    running.calm()
+    yield running
+    running.calm()
+    assert eventually(lambda: not running.nodes and not running.requests), running.state
+    assert not double(running.effects("create-node"))
+    assert not double(running.effects("create-request"))
+
+
+@pytest.fixture
+def user(home: Home, tpus: Emulator) -> Home:
+    """A user with gcloud's settings and key."""
+    (home.path / ".ssh").mkdir(mode=0o700, exist_ok=True)
+    shutil.copy(tpus.identity, home.path / ".ssh/google_compute_engine")
+    home.environ |= {**tpus.environ, "LOGNAME": "root", "USER": "root"}
+    return home
+
+
+@pytest.fixture
+def desk(user: Home) -> Iterator[Desk]:
+    """The same with a steward whose maker looks often."""
+    user.environ["MESH_SERVE"] = "0"
+    with desk_of(user) as found, steward(found):
+        try:
+            yield found
+        finally:
+            found.mesh("job", "stop", "*")
+            done = found.mesh("job", "wait", "*", "--timeout", "90", within=120)
+            assert "running" not in done.err, done.err
+
+
+def job_file(command: str, *more: str, rules: str = "", **tpu: object) -> str:
+    """Return a job file."""
+    keys = {"accelerator": "v4-8", "version": "tpu-ubuntu2204-base", "zones": f"[{', '.join(ZONES)}]", **tpu}
+    wanted = ", ".join(f"{name}: {value}" for name, value in keys.items())
+    backoff = f"restart: {{on: preemption, backoff: [0.5, 1]{rules}}}"
+    return "\n".join([f"tpu: {{{wanted}}}", f"command: {{run: {command!r}, grace: 1}}", backoff, *more, ""])
+
+
+def end_of(desk: Desk, job: int) -> dict[str, object]:
+    """Wait for the end of a job."""
+    return desk.until(job, "succeeded", "failed", "stopped", "held", within=WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("mode", "slices", "pricing"),
+    [("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort")],
+)
+def test_a_whole_life(desk: Desk, tpus: Emulator, mode: str, slices: int, pricing: str) -> None:
+    text = job_file(PLACE, allocation_mode=mode, slices=slices, pricing=pricing, accelerator="v4-16")
+    job = desk.submit(text)
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["exit_code"]) == ("succeeded", 0), shown
+    hosts = 2 * slices
+    lines = desk.mesh("job", "logs", str(job)).out.decode().splitlines()
+    assert sorted(line.partition("] ")[2] for line in lines) == [
+        f"1 {rank} of {hosts} slice {rank // 2} worker {rank % 2}" for rank in range(hosts)
+    ]
+    assert not tpus.nodes
+    assert not tpus.requests
+    (created,) = [
+        one for one in tpus.journal() if one["what"] == ("create-node" if mode == "tpu-vm" else "create-request")
+    ][-1:]
+    assert created["name"].startswith("train-")
+    assert created["labels"]["mesh-job"] == str(job)
+    assert created["zone"] == ZONES[0]
+
+
+FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
+
+
+def name_of(tpus: Emulator, generation: int = 1) -> str:
+    """Wait for a generation to be asked for; return ZONE/NAME of its queued resource."""
+    assert eventually(lambda: any(name.endswith(f"-g{generation}") for name in tpus.requests), WITHIN_S), tpus.state
+    return next(name for name in tpus.requests if name.endswith(f"-g{generation}"))
+
+
+def place_of(tpus: Emulator, state: str, generation: int = 1) -> dict[str, str]:
+    """Wait until the node of a generation is in a state; return its zone and name."""
+
+    def found() -> list[str]:
+        wanted = f"-g{generation}"
+        return [name for name, one in tpus.nodes.items() if name.endswith(wanted) and one["state"] == state]
+
+    assert eventually(found, WITHIN_S), tpus.state
+    zone, _, name = found()[0].partition("/")
+    return {"zone": zone, "name": name}
+
+
+def is_replaced_after(tpus: Emulator) -> bool:
+    """Return True if each generation of the newest job was asked for after the one before was gone."""
+    newest = tpus.effects("create-request")[-1].rpartition("-g")[0]
+    entries = [one for one in tpus.journal() if one["name"].startswith(f"{newest}-g")]
+    alive: set[str] = set()
+    for one in entries:
+        if one["what"] == "create-request":
+            if alive:
+                return False
+            alive.add(one["name"])
+        elif one["what"] == "gone-request":
+            alive.discard(one["name"])
+    return not alive
+
+
+@pytest.mark.parametrize("how", ["PREEMPTED", "vanished", "suspended"])
+def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
+    """The quota is full until the request that was suspended is deleted."""
+    tpus.set(quota={ZONES[0]: 4})
+    job = desk.submit(job_file(FIRST_SLEEPS, zones=f"[{ZONES[0]}]"))
+    desk.until(job, "running", within=WITHIN_S)
+    tpus.control("preempt", **place_of(tpus, "READY"), how=how)
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
+    assert desk.output(job).endswith(b"2\n")
+    assert is_replaced_after(tpus)
+
+
+def test_preempted_in_prerun(desk: Desk, tpus: Emulator) -> None:
+    desk.home.files(mesh__yaml="prerun:\n  - '[ $MESH_PREEMPTIONS != 0 ] || sleep 300'\n")
+    job = desk.submit(job_file("echo $MESH_ATTEMPT"))
+    desk.until(job, "preparing", within=WITHIN_S)
+    tpus.control("preempt", **place_of(tpus, "READY"), how="TERMINATED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["preemptions"], shown["failures"]) == ("succeeded", 1, 0), shown
+    assert is_replaced_after(tpus)
+
+
+def test_lost_in_the_queue_and_while_booting(desk: Desk, tpus: Emulator) -> None:
+    tpus.set(hold=["WAITING_FOR_RESOURCES", "CREATING"])
+    job = desk.submit(job_file("echo $MESH_ATTEMPT"))
+    zone, _, name = name_of(tpus).partition("/")
+    assert zone == ZONES[0]
+    tpus.control("fail", zone=zone, name=name, error="no more of it today")
+    second, _, _ = name_of(tpus, 2).partition("/")
+    assert second == ZONES[1]
+    assert "requesting" in str(desk.show(job)["state"])
+    tpus.set(hold=["CREATING"])
+    tpus.control("preempt", **place_of(tpus, "CREATING", 2), how="PREEMPTED")
+    tpus.set(hold=[])
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 1, 0), shown
+    assert is_replaced_after(tpus)
+
+
+def test_no_quota_in_the_first_zone(desk: Desk, tpus: Emulator) -> None:
+    tpus.set(quota={ZONES[0]: 0})
+    job = desk.submit(job_file("true", allocation_mode="tpu-vm"))
+    assert end_of(desk, job)["state"] == "succeeded"
+    assert {one["zone"] for one in tpus.journal() if f"-{job}-g" in one["name"]} >= {ZONES[1]}
+    wrong = desk.submit(job_file("true", version="wrong"), name="wrong")
+    shown = end_of(desk, wrong)
+    assert shown["state"] == "held", shown
+    assert "runtime_version is not known" in str(shown["reason"])
+    assert "gcloud compute tpus versions list" in str(shown["hint"])
+
+
+def test_no_rank_starts_before_every_address_is_there(desk: Desk, tpus: Emulator) -> None:
+    tpus.set(times={"endpoints": 3.0, "CREATING": 0.1})
+    job = desk.submit(job_file("echo $WORLD_SIZE", accelerator="v4-24"))
+    shown = desk.until(job, "preparing", "running", "succeeded", within=WITHIN_S)
+    assert end_of(desk, job)["state"] == "succeeded", shown
+    assert desk.output(job) == b"3\n"
+
+
+SILENCES = {
+    "no permission": [{"verb": "*", "status": "PERMISSION_DENIED"}],
+    "silent": [{"verb": "*", "hang": 0.5, "status": "DEADLINE_EXCEEDED"}],
+}
+
+
+@pytest.mark.parametrize("what", [*SILENCES, "holes and unknown states"])
+def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator, what: str) -> None:
+    tpus.set(hold=[])
+    first = desk.submit(job_file("while [ ! -e /tmp/go ]; do sleep 0.1; done"), name="runs")
+    desk.until(first, "running", within=WITHIN_S)
+    tpus.set(hold=["WAITING_FOR_RESOURCES"])
+    second = desk.submit(job_file("true"), name="waits")
+    assert eventually(lambda: len(tpus.requests) == 2, WITHIN_S)
+    assert eventually(lambda: "WAITING" in str(desk.show(second)["reason"]), WITHIN_S)
+    node = place_of(tpus, "READY")
+    before = len(tpus.journal())
+    tpus.faults(*SILENCES.get(what, []))
+    if what not in SILENCES:
+        tpus.control("holes", holes={"ListNodes": "half"})
+        tpus.control("future", **{node["name"]: 77})
+    tpus.control("state")
+    # Longer than any evidence takes: two looks, 2 s apart.
+    looks = "ListQueuedResources"
+    assert eventually(lambda: tpus.state["counts"].get(looks, 0) >= 8, WITHIN_S), tpus.state
+    counts = tpus.state["counts"]
+    assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}
+    assert len(tpus.journal()) == before
+    assert (desk.show(first)["state"], desk.show(second)["state"]) == ("running", "requesting")
+    assert desk.show(second)["silent_since"]
+    tpus.calm()
+    assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
+    assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
+
+
+def test_another_machine_at_the_same_address(desk: Desk, tpus: Emulator) -> None:
+    """The key of another TPU is accepted, and it is not taken for the one before."""
+    job = desk.submit(job_file(FIRST_SLEEPS))
+    desk.until(job, "running", within=WITHIN_S)
+    tpus.control("replace_id", **place_of(tpus, "READY"))
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["preemptions"]) == ("succeeded", 1), shown
+    known = (desk.home.path / ".ssh/known_hosts").read_text()
+    assert known.count("tpu.") == 2
+
+
+def test_nodes_whose_request_has_vanished_are_deleted(desk: Desk, tpus: Emulator) -> None:
+    job = desk.submit(job_file("sleep 300", slices=2))
+    desk.until(job, "running", within=WITHIN_S)
+    zone, _, name = name_of(tpus).partition("/")
+    tpus.control("lose_request", zone=zone, name=name)
+    assert len(tpus.nodes) == 2
+    assert desk.mesh("job", "stop", str(job)).status == 0
+    assert end_of(desk, job)["state"] == "stopped"
+    assert not tpus.nodes
+
+
+def test_a_job_that_is_stopped_while_machines_are_made(desk: Desk, tpus: Emulator) -> None:
+    tpus.set(hold=["CREATING"])
+    job = desk.submit(job_file("true"))
+    place_of(tpus, "CREATING")
+    assert desk.mesh("job", "stop", str(job)).status == 0
+    assert end_of(desk, job)["state"] == "stopped"
+    assert not tpus.nodes
+    assert not tpus.requests
+
+
+def test_the_usual_steward_waits_for_machines_that_boot_slowly(user: Home, tpus: Emulator) -> None:
+    tpus.set(times={"boot": 5.0})
+    with desk_of(user) as desk:
+        job = desk.submit(job_file("echo $MESH_ATTEMPT"))
+        shown = end_of(desk, job)
+        assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 1, 0), shown
+        assert not tpus.nodes
+
+
+def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(desk: Desk, tpus: Emulator) -> None:
+    text = job_file("echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = 2 ]").replace("on: preemption", "on: failure")
+    job = desk.submit(text)
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["failures"]) == ("succeeded", 2, 1), shown
+    assert desk.output(job) == b"1\n2\n"
+    newest = tpus.effects("create-request")[-1]
+    assert newest.endswith("-g1")

@@ -1,0 +1,67 @@
+"""The steward of `mesh serve`, whose maker of machines looks at short intervals.
+
+    python -m tests.tpu_steward [hand OPERATION]
+
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. All else is the program's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mesh.app.machines import JobMaker, Pace
+from tests.desk import Desk
+from tests.lab import eventually
+
+PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4)
+REPOSITORY = Path(__file__).parents[1]
+
+
+@contextlib.contextmanager
+def steward(desk: Desk) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a steward look after the jobs of a desk."""
+    environ = {**desk.home.environ, "PYTHONPATH": str(REPOSITORY), "MESH_PYTHONPATH": ""}
+    desk.place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    argv = [sys.executable, "-m", "tests.tpu_steward"]
+    with (desk.place / "serve.log").open("ab") as log:
+        process = subprocess.Popen(
+            argv, cwd=REPOSITORY, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        assert eventually(lambda: desk.mesh("serve", "status").status == 0 or process.poll() is not None)
+        assert process.poll() is None, (desk.place / "serve.log").read_text()
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def main() -> None:
+    """Be the steward, or a hand of it."""
+    from mesh.api import serving
+
+    if sys.argv[1:2] != ["hand"]:
+        serving.hand_argv = lambda: (sys.executable, "-m", "tests.tpu_steward", "hand")
+        serving.serve()
+        return
+    from mesh.api.hand import use_users_path
+    from mesh.api.hands import JobHands
+    from mesh.core.title import set_title
+    from mesh.jobs.child import serve
+
+    set_title(f"mesh-hand {sys.argv[-1]}")
+    use_users_path()
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    serve(JobHands(), JobMaker(PACE))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    main()
