@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.generations import ended
-from mesh.jobs.orders import Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
-from mesh.jobs.values import Attempt, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
 FIRST_RETRY_S = 1.0  # after an order without an answer; doubled up to LAST_RETRY_S
 LAST_RETRY_S = 60.0
@@ -228,3 +228,25 @@ def fetch_until(job: Job, attempt: Attempt) -> float:
         return attempt.ended + (LOST_FETCH_LIMIT_S if is_lost else FETCH_LIMIT_S)
     # A host that stays keeps the output of a detached run: it is fetched at the end, and a lost host delays nobody.
     return 0.0 if is_lost or attempt.fetches else math.inf
+
+
+def kept_generations(job: Job) -> tuple[Generation, ...]:
+    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
+    used = {one.generation for one in job.attempts}
+    newest = job.generations[-ATTEMPTS_KEPT:]
+    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
+
+
+def short_list(names: tuple[str, ...]) -> str:
+    """Return names in a few words.
+
+    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
+    ('a, b', 'a, b and 2 more')
+    """
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def starts(order: AnyOrder, run: str) -> bool:
+    """Return True for the order to start a run."""
+    return isinstance(order, Start) and order.run == run

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs import events, orders, working
 from mesh.jobs.change import (
-    ATTEMPTS_KEPT,
     EXIT_STOPPED,
     HELD_BY_PERSON,
     avoiding,
@@ -18,13 +17,16 @@ from mesh.jobs.change import (
     has_others,
     hold,
     intended,
+    kept_generations,
     keys_of,
     lose_machines,
     move,
     queue,
     recover,
     settle,
+    short_list,
     silenced,
+    starts,
     unanswered,
     with_attempt,
     with_generation,
@@ -39,7 +41,6 @@ from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Want
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
-WAITS_FOR_TURN = "waits for its turn"
 DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
@@ -79,16 +80,7 @@ def submitted(event: events.Submitted) -> Job:
         store=event.store,
         work=Work() if spec.worker is not None else None,
     )
-    return replace(job, reason=waiting_reason(job))
-
-
-def waiting_reason(job: Job) -> str:
-    """Return why a queued job cannot have its turn yet."""
-    if job.depends_on:
-        return f"waits for job {', '.join(map(str, job.depends_on))}"
-    if job.work is not None and not job.work.has_tasks:
-        return working.waits_for(job)
-    return "waits for its time" if job.not_before else WAITS_FOR_TURN
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _asked(job: Job, event: AnyEvent) -> Job:
@@ -147,12 +139,12 @@ def _resume(job: Job, time: float) -> Job:
         if generation is not None and generation.phase is Phase.READY:
             return move(job, State.PREPARING, time, "goes on with the machines that it has")
         if generation is not None:  # condemned, or not made yet
-            return recover(job, time, WAITS_FOR_TURN, 0.0)
+            return recover(job, time, working.WAITS_FOR_TURN, 0.0)
         after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
-        return queue(replace(job, not_before=after), time, "waits for its time" if after else WAITS_FOR_TURN)
+        return queue(replace(job, not_before=after), time, "waits for its time" if after else working.WAITS_FOR_TURN)
     if job.state.is_final:
         job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
-        return queue(job, time, WAITS_FOR_TURN)
+        return queue(job, time, working.WAITS_FOR_TURN)
     return job
 
 
@@ -175,7 +167,7 @@ def _dependency(job: Job, event: events.DependencyEnded) -> Job:
         return job
     if not event.succeeded:
         return hold(job, event.time, f"job {event.job} did not succeed", f"mesh job release {job.id}")
-    return replace(job, reason=waiting_reason(job))
+    return replace(job, reason=working.waiting_reason(job))
 
 
 def _granted(job: Job, event: events.Granted) -> Job:
@@ -199,23 +191,6 @@ def _granted(job: Job, event: events.Granted) -> Job:
     if machines.maker:
         return move(job, State.REQUESTING, event.time, "its machines are being made")
     return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
-
-
-def kept_generations(job: Job) -> tuple[Generation, ...]:
-    """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
-    used = {one.generation for one in job.attempts}
-    newest = job.generations[-ATTEMPTS_KEPT:]
-    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
-
-
-def short_list(names: tuple[str, ...]) -> str:
-    """Return names in a few words.
-
-    >>> short_list(("a", "b")), short_list(("a", "b", "c", "d"))
-    ('a, b', 'a, b and 2 more')
-    """
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
 
 
 # ---- answers
@@ -253,11 +228,6 @@ def _answered(job: Job, event: Answer) -> Job:
             return replace(job, prepared=job.generation.number) if job.generation else job
         case _:
             return _machines(job, event)
-
-
-def starts(order: orders.Order, run: str) -> bool:
-    """Return True for the order to start a run."""
-    return isinstance(order, orders.Start) and order.run == run
 
 
 def _seen(job: Job, time: float, run: str, progress: str) -> Job:

@@ -19,6 +19,7 @@ from mesh.jobs.values import Attempt, Job, Phase, Setup, Stage, State
 
 EXIT_SOME_FAILED = 1  # of a worker that ends when a task has failed
 PREFIX_FAILED = "prefix failed"  # begins the reason of a worker that a required step holds
+WAITS_FOR_TURN = "waits for its turn"
 
 
 def waits_for(job: Job) -> str:
@@ -214,3 +215,12 @@ def wake_times(job: Job) -> Sequence[float]:
         return ()
     found = [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
     return [*found, job.work.idle_since + job.spec.worker.idle] if job.work.idle_since else found
+
+
+def waiting_reason(job: Job) -> str:
+    """Return why a queued job cannot have its turn yet."""
+    if job.depends_on:
+        return f"waits for job {', '.join(map(str, job.depends_on))}"
+    if job.work is not None and not job.work.has_tasks:
+        return waits_for(job)
+    return "waits for its time" if job.not_before else WAITS_FOR_TURN

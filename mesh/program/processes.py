@@ -49,6 +49,7 @@ REASONS = {
     Cause.TIMEOUT: "timeout",
     Cause.SIGNAL: "signal",
     Cause.OUTPUT_CLOSED: "signal",
+    Cause.DETACHED: "detached",
 }
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy
 import pytest
 
+from mesh import api
 from mesh.config.clusters import load_clusters
+from mesh.config.settings import Options
 from mesh.core.errors import UsageError
 from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError
 from mesh.program.running import Running
@@ -308,6 +310,40 @@ def test_a_killed_client_leaves_no_node() -> None:
         assert node_processes()
         client.kill()
     assert eventually(lambda: not node_processes())
+
+
+DETACHED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.config.settings import Options
+from mesh.program import Program
+from tests.integration import program_nodes as nodes
+
+program = Program("detached", python=sys.executable, options=Options(detach=True))
+server = program.add(nodes.Server, on="local-0")
+program.add(nodes.stops_later, server, on="local-1")
+running = program.launch("local")
+result = running.wait()
+print(result.exit_code, result.reason, running.run)
+"""
+
+
+def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
+    words = [sys.executable, "-c", DETACHED, str(REPOSITORY)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    code, reason, run = done.stdout.split()
+    assert (code, reason) == ("0", "detached"), done.stderr
+    assert node_processes()
+    assert api.attach(run, quiet=True).exit_code == 6
+    assert not node_processes()
+
+
+def test_a_detached_program_on_this_machine_needs_names_that_attach_finds() -> None:
+    program = Program("detached", options=Options(detach=True))
+    program.add(nodes.Server, on="tpu-0")
+    with pytest.raises(UsageError, match="detach"):
+        launch(program)
 
 
 def test_too_few_gpus_are_refused_with_sums() -> None:

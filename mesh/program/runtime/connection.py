@@ -68,7 +68,11 @@ class Connection:
         self._loss: "BaseException | None" = None
         self._reason = ""
         body, _ = plain.dumps(greeting)
-        link.send(Frame(frames.HELLO, body=body))
+        try:
+            link.send(Frame(frames.HELLO, body=body))
+        except OSError:
+            link.release()
+            raise
         self._thread = threading.Thread(target=self._read, name=f"mesh-calls-{label}", daemon=True)
         self._thread.start()
 
