@@ -159,6 +159,7 @@ class Decisions:
         reason = "its guardian was killed" if fact.is_orphaned else "the agent received SIGTERM"
         self._orders += self._unattended.lose(reason)
         self._fail("agent", reason, killed_by=0 if fact.is_orphaned else SIGNAL_TERM)
+        self._notify("lost" if fact.is_orphaned else "preempted")
         self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _look_after_ranks(self, now: float) -> None:
@@ -241,6 +242,8 @@ class Decisions:
     def _stop_asked(self, fact: facts.StopAsked, now: float) -> None:
         self._order(orders.ReportStopped())
         self._announce_end("signal", SIGNAL_TERM, {})
+        if not self._is_signalled:
+            self._notify("signal")
         self._finish(SIGNAL_TERM, self._rules.grace if fact.grace is None else fact.grace)
         if fact.grace is not None:  # the run may have been ending already, with more time
             self._order_about_processes(orders.KillBy(fact.grace))
@@ -336,7 +339,7 @@ class Decisions:
         """End everything that is left of the run, and leave."""
         self._orders.append(orders.ReleaseOutput())
         if not self._is_signalled:
-            self._notify("")
+            self._notify("lost" if self._has_failed else "")
         self._orders += self._leaving.finish(number, grace, self._is_signalled)
 
     def _setup_ended(self, fact: facts.SetupEnded, now: float) -> None:
