@@ -37,7 +37,7 @@ def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str])
     names = passed_names(spec, environ)
     env = {name: environ[name] for name in names} | dict(spec.env) | job_variables(job, attempt)
     command = spec.command
-    kept = spec.workspace.keep is Keep.SNAPSHOT
+    kept = spec.workspace.keep is not Keep.NONE
     return RunSpec(
         run=run,
         project=workspace_name(job),

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
+from mesh.api.logout import logout_notices
 from mesh.api.serving import Serving as Serving
 from mesh.api.serving import about_steward as about_steward
 from mesh.api.serving import serve as serve
@@ -82,7 +83,7 @@ def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
     ready = ready_to_submit(wanted)
     rows, serving = JobStore().submit(ready.specs)
-    return Submitted(rows, serving, ready.notices)
+    return Submitted(rows, serving, (*ready.notices, *logout_notices(serving)))
 
 
 # ---- look

@@ -79,6 +79,9 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     if spec.workspace.keep is Keep.SNAPSHOT:
         workspace, variables, notices = _snapshot(project)
         spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
+    elif spec.workspace.keep is Keep.GIT:
+        workspace, variables, notices = _git_snapshot(spec.workspace)
+        spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
     spec = replace(spec, config=_config(spec))
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
@@ -177,6 +180,19 @@ def _snapshot(project: Project) -> tuple[WorkspaceSpec, Mapping[str, str], tuple
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
 
 
+def _git_snapshot(wanted: WorkspaceSpec) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+    """Copy the files of a commit; return them, variables and notices. Raises UsageError, and MeshError."""
+    from mesh.workspace.checkout import checked_out
+    from mesh.workspace.snapshot import take
+
+    place, cache = jobs_directory(os.environ), cache_directory(os.environ)
+    with checked_out(wanted.url, wanted.ref, cache) as found:
+        snapshot = take(found.directory, (), place, cache, as_is=True)
+    notices = (f"workspace: commit {found.commit}", *(f"not copied: {skipped}" for skipped in snapshot.skipped))
+    variables = {"MESH_GIT_COMMIT": found.commit, "MESH_GIT_DIRTY": "0"}
+    return replace(wanted, tree=snapshot.tree, ref=found.commit), variables, notices
+
+
 def _config(spec: JobSpec) -> str:
     """Return a job as YAML for people, with everything that its file leaves to defaults."""
     machines = replace(spec.machines, candidates=())
@@ -208,6 +224,7 @@ def array_of(text: str) -> tuple[tuple[int, ...], int]:
 def plan_lines(wanted: Wanted) -> Iterator[str]:
     """Yield what would be submitted, a fact a line. Raises UsageError."""
     from mesh.workspace import listing
+    from mesh.workspace.checkout import shown
 
     spec, cluster = resolved_job(wanted)
     indexes, limit = array_of(wanted.array)
@@ -232,6 +249,8 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
         files = [entry for entry in found.entries if entry.kind != listing.DIRECTORY]
         size = sum(entry.size for entry in files)
         yield f"workspace  a snapshot of {project.workspace}: {len(files)} file(s), {size} bytes"
+    elif spec.workspace.keep is Keep.GIT:
+        yield f"workspace  git {shown(spec.workspace.url)} at {spec.workspace.ref or 'its default branch'}"
     else:
         yield "workspace  none"
     yield from _rule_lines(spec)

@@ -39,6 +39,7 @@ from mesh.jobs.events import (
 from mesh.jobs.interfaces import Request
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
+from mesh.jobs.mirror import Mirror
 from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Start
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
@@ -81,6 +82,7 @@ class Steward:
         self._wake_up, self._woken = socket.socketpair()
         self._children = Children(options.hand, environ, self._selector, self._take, keep)
         self._children.deadlines |= options.deadlines
+        self._mirror = Mirror(store)
         self._mailing = Mailing(store, environ, self._wake)
         self._server: Server | None = None
         self._lease: Lease | None = None
@@ -89,6 +91,7 @@ class Steward:
         self._unwritten_at = 0.0
         self._changes = -2
         self._changed: set[int] = set()  # jobs whose rows watchers have not seen
+        self._mirrored: dict[int, Job] = {}  # jobs whose files may lack events
         self._trouble: deque[str] = deque(maxlen=TROUBLE_COUNT)
         self._ends = False
         self._started = time.time()
@@ -283,6 +286,7 @@ class Steward:
         before = self._books.jobs.get(job.id)
         self._books.put(job, is_ours=self._is_ours(job))
         self._changed.add(job.id)
+        self._mirrored[job.id] = job
         self._mailing.has_more = True
         if not self._is_ours(job):
             return
@@ -376,8 +380,10 @@ class Steward:
         return Raw(encode(replace(row, reason=reason) if reason else row).encode())
 
     def _show_changes(self) -> None:
-        """Send rows that have changed to the commands that watch."""
+        """Write events of jobs that have changed to their files, and send rows to the commands that watch."""
         changed, self._changed = self._changed, set()
+        self._mirror.write(self._mirrored.values())
+        self._mirrored.clear()
         if not changed or self._server is None or not self._server.watchers:
             return
 

@@ -49,6 +49,10 @@ def test_a_job_from_its_submit_to_its_end(desk: Desk) -> None:
     table = desk.mesh("job", "list").out.decode()
     assert "train  succeeded" in table
     assert "run-started" in desk.mesh("job", "show", "1", "--events").out.decode()
+    mirror = desk.place / "1/events.jsonl"
+    told = desk.mesh("job", "show", "1", "--events", "--json").out
+    assert eventually(lambda: mirror.read_bytes() == told), mirror.read_text()
+    assert mirror.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_steward_belongs_to_nobody_and_is_alone(desk: Desk) -> None:
@@ -164,7 +168,12 @@ def test_a_killed_steward_has_a_successor_that_adopts_the_run(desk: Desk, tmp_pa
         assert eventually(lambda: not desk.processes())
         assert desk.show(job)["state"] == "running", number
         time.sleep(0.7)
+        if not number:  # a steward may be killed within a line
+            with (desk.place / f"{job}/events.jsonl").open("a") as mirror:
+                mirror.write('{"event": "seen')
     assert desk.mesh("job", "wait", str(job)).status == 0
+    told = desk.mesh("job", "show", str(job), "--events", "--json").out
+    assert eventually(lambda: (desk.place / f"{job}/events.jsonl").read_bytes() == told)
     assert desk.output(job) == b"".join(b"line %d\n" % number for number in range(1, COUNT + 1))
     assert starts.read_text() == "1\n"
     assert len(desk.show(job)["runs"]) == 1  # type: ignore[arg-type]
