@@ -81,8 +81,10 @@ def submit(
 
 def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
+    store = JobStore()
+    store.check()
     ready = ready_to_submit(wanted)
-    rows, serving = JobStore().submit(ready.specs)
+    rows, serving = store.submit(ready.specs)
     return Submitted(rows, serving, (*ready.notices, *logout_notices(serving)))
 
 

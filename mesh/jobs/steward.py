@@ -349,7 +349,7 @@ class Steward:
                     self._took(job)
                 return Reply(rows=[self._row(job) for job in made])
             case requests.Record(jobs=numbers, event=event):
-                found = [self._store.record(number, event, self._lease) for number in numbers]
+                found = self._store.record_all([(number, event) for number in sorted(set(numbers))], self._lease)
                 for decided in found:
                     self._took(decided.job, decided.orders)
                 return Reply(rows=[self._row(decided.job) for decided in found])

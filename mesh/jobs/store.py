@@ -227,7 +227,7 @@ class Store:
         self._write_orders(connection, before, job, lease.epoch if lease else 0)
         self._write_holds(connection, before, job)
         self._add_usage(connection, before, job, fact.time)
-        for notice in notices(before.state, job, fact.time):
+        for notice in notices(before, job, fact.time):
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}
             connection.execute(insert(tables.notices).values(values))

@@ -25,9 +25,11 @@ from mesh.jobs.fold import fold_all
 from mesh.jobs.leases import LeaseLost
 from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
+from mesh.jobs.requests import Steward, serving_pid
 from mesh.jobs.store import open_store
 from mesh.jobs.values import State
 from tests.job_histories import job_spec
+from tests.jobs_crowd import crowd
 from tests.jobs_world import ROOT, Host, overlaps
 from tests.jobs_world import job_spec as world_spec
 from tests.lab import eventually
@@ -135,10 +137,10 @@ def test_no_machine_has_two_jobs_whatever_two_stewards_decide(server: str, tmp_p
 def test_a_replaced_steward_writes_nothing_more(server: str, tmp_path: Path) -> None:
     store, other = open_store(place_of(server, tmp_path)), open_store(place_of(server, tmp_path))
     job = store.submit([job_spec()], 1.0)[0].id
-    first = store.leases.take("steward:me", "first", 0.3)
+    first = store.leases.take("steward:me", "first", 3.0)
     assert first is not None
     assert other.leases.take("steward:me", "second") is None
-    time.sleep(0.4)
+    time.sleep(3.2)
     second = other.leases.take("steward:me", "second")
     assert second is not None
     with pytest.raises(LeaseLost):
@@ -157,6 +159,22 @@ def test_twenty_processes_submit_two_hundred_jobs_to_postgresql(server: str, tmp
     assert [(writer.returncode, errors) for writer, (_, errors) in zip(writers, said, strict=True)] == [(0, "")] * 20
     ids = [number for numbers, _ in said for number in numbers.split()]
     assert len(set(ids)) == len(ids) == 200
+
+
+def test_a_crowd_submits_at_once_and_all_of_it_is_stopped_at_once(server: str, tmp_path: Path) -> None:
+    for index in range(4):
+        Host(tmp_path, f"h{index}").make()
+    path = str(tmp_path / "sock")
+    environ = {**os.environ, ROOT: str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    argv = [sys.executable, "-m", "tests.jobs_world", "steward", str(tmp_path), path, str(tmp_path / "first"), server]
+    steward = subprocess.Popen(argv, cwd=REPOSITORY, env=environ)
+    try:
+        assert eventually(lambda: serving_pid(Steward(path=path)) > 0, 60.0)
+        print(f"stopped in {crowd(tmp_path / 'first', server, path):.1f} s")
+    finally:
+        steward.terminate()
+        steward.wait()
+    assert list(overlaps(tmp_path)) == []
 
 
 def activity(server: str) -> str:
