@@ -17,6 +17,7 @@ from msgspec import Struct
 from mesh.api.jobplan import plan_lines as plan_lines
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
+from mesh.api.logout import logout_notices
 from mesh.api.serving import Serving as Serving
 from mesh.api.serving import about_steward as about_steward
 from mesh.api.serving import serve as serve
@@ -82,6 +83,7 @@ def submit(
 
 def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
+    JobStore().check()  # before a copy is made
     ready = ready_to_submit(wanted)
     return submit_specs(ready.specs, ready.notices)
 
@@ -89,7 +91,7 @@ def submit_wanted(wanted: Wanted) -> Submitted:
 def submit_specs(specs: Sequence[JobSpec], notices: Sequence[str]) -> Submitted:
     """Submit jobs that are complete. Raises MeshError if nothing was submitted."""
     rows, serving = JobStore().submit(specs)
-    return Submitted(rows, serving, notices)
+    return Submitted(rows, serving, (*notices, *logout_notices(serving)))
 
 
 # ---- look

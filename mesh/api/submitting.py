@@ -86,11 +86,15 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
     notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
-    if spec.workspace.keep is Keep.SNAPSHOT or found.files:
+    if spec.workspace.keep is Keep.GIT:
+        workspace, variables, more = _git_snapshot(spec.workspace)
+    elif spec.workspace.keep is Keep.SNAPSHOT or found.files:
         only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
         workspace, variables, more = snapshot_of(project_here(), only, has_modules=bool(spec.modules))
-        spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
-        notices = (*notices, *more)
+    else:
+        workspace, variables, more = spec.workspace, {}, ()
+    spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
+    notices = (*notices, *more)
     spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
@@ -262,6 +266,19 @@ def ignoring_others(files: Sequence[str]) -> tuple[str, ...]:
 def completed(spec: JobSpec) -> JobSpec:
     """Return a job with its text for people."""
     return replace(spec, config=_config(spec))
+
+
+def _git_snapshot(wanted: WorkspaceSpec) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+    """Copy the files of a commit; return them, variables and notices. Raises UsageError, and MeshError."""
+    from mesh.workspace.checkout import checked_out
+    from mesh.workspace.snapshot import take
+
+    place, cache = jobs_directory(os.environ), cache_directory(os.environ)
+    with checked_out(wanted.url, wanted.ref, cache) as found:
+        snapshot = take(found.directory, (), place, cache, as_is=True)
+    notices = (f"workspace: commit {found.commit}", *(f"not copied: {skipped}" for skipped in snapshot.skipped))
+    variables = {"MESH_GIT_COMMIT": found.commit, "MESH_GIT_DIRTY": "0"}
+    return replace(wanted, tree=snapshot.tree, ref=found.commit), variables, notices
 
 
 def _config(spec: JobSpec) -> str:

@@ -57,6 +57,7 @@ NOT_YET = {
 JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass", *jobman.JOB_KEYS)
 MACHINES_KEYS = ("cluster", "hosts")
 COMMAND_KEYS = ("run", "cmd", "workers", "nproc", "launcher", "timeout", "grace")
+WORKSPACE_KEYS = ("git", "ref")
 RESTART_KEYS = ("on", "failures", "recoveries", "exit_codes", "backoff")
 EXIT_CODE_KEYS = ("again", "never")
 LOGS = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/\S*)?")
@@ -292,11 +293,19 @@ def _workspace(keys: Section, default: Keep) -> WorkspaceSpec:
         return WorkspaceSpec(keep=default)
     node = keys.node("workspace")
     if isinstance(node, MappingNode):
-        keys.problems.add(node, "workspace", "not yet: a job takes a snapshot of its directory, or none")
-        return WorkspaceSpec()
+        section = Section(node, "workspace", WORKSPACE_KEYS, keys.problems, "a mapping with git:")
+        if "git" not in section:
+            keys.problems.add(node, "workspace", "has no git:")
+        url, ref = section.text("git", "the address of a git repository"), section.text("ref", "a branch or a commit")
+        for key, text in (("git", url), ("ref", ref)):
+            if text.startswith("-"):
+                section.add(key, "begins with a dash")
+        if re.search(r"://[^/@]*:[^/@]*@", url):
+            section.add("git", "holds a password; use an SSH address, or a credential helper of git")
+        return WorkspaceSpec(keep=Keep.GIT, url=url, ref=ref)
     word = str(node.value) if isinstance(node, ScalarNode) else ""
     if word not in (Keep.SNAPSHOT.value, Keep.NONE.value):
-        keys.unexpected("workspace", "snapshot or none")
+        keys.unexpected("workspace", "snapshot, none, or {git: URL, ref: BRANCH-or-COMMIT}")
         return WorkspaceSpec()
     return WorkspaceSpec(keep=Keep(word))
 
