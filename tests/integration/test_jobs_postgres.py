@@ -253,7 +253,7 @@ def test_a_second_steward_takes_over_from_one_that_is(server: str, tmp_path: Pat
             stewards.append(subprocess.Popen([*argv, str(tmp_path / name), server], cwd=REPOSITORY, env=environ))
             assert eventually(lambda: states() != {"queued"}, 40.0)
         stewards[0].send_signal(number)
-        assert eventually(lambda: states() == {"succeeded"}, 90.0), f"{states()}\n{activity(server)}"
+        assert eventually(lambda: states() == {"succeeded"}, 240.0), f"{states()}\n{activity(server)}"
         if number is signal.SIGSTOP:
             stewards[0].send_signal(signal.SIGCONT)
             assert stewards[0].wait(20.0)  # it ends, as its lease is lost
