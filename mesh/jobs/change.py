@@ -103,6 +103,8 @@ def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
     is_repeated: the steward is to blame, and a new one repeats it at once
     """
     is_wanted = job.state in (State.REQUESTING, State.PREPARING)
+    if isinstance(one.order, Make):
+        job = with_generation(job, one.order.generation, is_unsure=True)
     match one.order:
         case Start(run=run):  # it may have started: the hosts are asked before anything else
             return with_attempt(closed(job, one.op), run, stage=Stage.UNSURE)

@@ -306,9 +306,10 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
     elif isinstance(order, orders.Start):
         return job
     if isinstance(order, orders.Make) and job.generation is not None:
-        # An earlier try may have had an answer that was lost: it is condemned, and proved gone like any other.
+        # After a try whose answer was lost it is condemned, and proved gone like any other.
+        phase = Phase.RELEASING if job.generation.is_unsure else Phase.RELEASED
         end = ended(job.generation, job.state, time) if event.kind is Refusal.CAPACITY else {}
-        job = with_generation(job, order.generation, phase=Phase.RELEASING, **end)
+        job = with_generation(job, order.generation, phase=phase, **end)
     if event.kind is Refusal.BUSY and event.by_run and attempt and event.by_run in job.runs_ever:
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):

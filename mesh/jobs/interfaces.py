@@ -81,7 +81,8 @@ class Maker(Protocol):
     def make(self, request: Request) -> Made | Refused:
         """Ask for the machines of a generation. Raises NoAnswer.
 
-        A refusal condemns the generation like any other end: `delete` and `look` prove that nothing of it is there.
+        Refused only if this call has left nothing behind. After an earlier call without an answer the generation is
+        condemned: `delete` and `look` prove that nothing of it is there.
         """
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:

@@ -70,6 +70,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     units: int = 0  # of a maker
     granted: float = 0.0  # seconds since the epoch
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
+    is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it

@@ -51,17 +51,19 @@ def make(intent: Intent, zone: Zone, environ: Mapping[str, str]) -> None:
     """Ask for the machines of an intent. It may be repeated: machines of ours under the name count as made.
 
     Raises NotMade, UsageError, and NotAsked if it is not certain that they are asked for.
+    A call is not repeated in here: after a lost answer, a refusal of the next call is no proof that nothing was made.
     """
+    once = {"timeout": CALL_LIMIT_S, "retry": None}
     is_node = intent.spec.provision is Provision.TPU_VM
     with _client(zone, environ) as (client, types):
         from google.api_core import exceptions as api
 
         try:
             if is_node:
-                client.create_node(types.CreateNodeRequest(translate.create_node(intent)), **_limits())
+                client.create_node(types.CreateNodeRequest(translate.create_node(intent)), **once)
             else:
                 fields = translate.create_queued_resource(intent)
-                client.create_queued_resource(types.CreateQueuedResourceRequest(fields), **_limits())
+                client.create_queued_resource(types.CreateQueuedResourceRequest(fields), **once)
         except api.Aborted:
             raise
         except api.Conflict:
