@@ -8,6 +8,7 @@ of a job added, and ``wrong`` files that JOBMAN cannot use either.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from mesh.core.errors import UsageError
 DATA = Path(__file__).parent / "data/jobman"
 ASSETS = ("fms.yaml", "requirements.txt", "requirements_train.txt", "requirements_torch.txt")
 TASKS = "accelerators: {v6e-64: {tasks: [{id: first, run: bash train.sh}]}}\n"
+FIELDS = ("name", "machines", "command", "env", "modules", "restart", "workspace", "worker", "progress")  # of JobSpec
+KEYS_LISTED = re.compile(r"; there are '.*")  # behind an unknown key: it grows with the format
 REST = {
     "job": {"name": "block", "loop": False},
     "tpu": {"accelerator": "v6e-1", "version": "v2-alpha-tpuv6e", "zone": "us-east1-d"},
@@ -62,9 +65,9 @@ def plan(path: Path, directory: Path) -> str:
     try:
         found = read(path, directory)
     except UsageError as error:
-        return f"{error}\n{error.hint}\n".replace(f"{directory}/", "")
+        return KEYS_LISTED.sub("", f"{error}\n{error.hint}\n".replace(f"{directory}/", ""))
     spec = to_builtins(found.spec, enc_hook=str)
-    facts = {key: value for key, value in spec.items() if key not in ("file", "config")}
+    facts = {key: spec[key] for key in FIELDS}
     facts |= {"notices": found.notices, "files": found.files, "jobman": to_builtins(found.jobman)}
     facts["jobman"].pop("notices")
     facts = with_values(facts)
