@@ -21,6 +21,7 @@ from mesh.core.errors import UsageError
 
 DATA = Path(__file__).parent / "data/jobman"
 ASSETS = ("fms.yaml", "requirements.txt", "requirements_train.txt", "requirements_torch.txt")
+TASKS = "accelerators: {v6e-64: {tasks: [{id: first, run: bash train.sh}]}}\n"
 REST = {
     "job": {"name": "block", "loop": False},
     "tpu": {"accelerator": "v6e-1", "version": "v2-alpha-tpuv6e", "zone": "us-east1-d"},
@@ -39,7 +40,9 @@ def text_of(path: Path) -> str:
     if path.parent.name != "blocks":
         return text
     there = yaml.safe_load(text)
-    return text + yaml.safe_dump({key: value for key, value in REST.items() if key not in there})
+    is_worker = "queue" in there.get("job", {})
+    rest = {key: value for key, value in REST.items() if key not in there and not (is_worker and key == "command")}
+    return text + yaml.safe_dump(rest)
 
 
 def read(path: Path, directory: Path) -> JobFile:
@@ -47,6 +50,8 @@ def read(path: Path, directory: Path) -> JobFile:
     (directory / "assets").mkdir(exist_ok=True)
     for name in ASSETS:
         (directory / "assets" / name).touch()
+    (directory / "queue_machines").mkdir(exist_ok=True)
+    (directory / "queue_machines/tasks.yaml").write_text(TASKS)
     copy = directory / path.name
     copy.write_text(text_of(path))
     return read_job_file(copy, (), (), 0.0, directory)
@@ -63,7 +68,8 @@ def plan(path: Path, directory: Path) -> str:
     facts |= {"notices": found.notices, "files": found.files, "jobman": to_builtins(found.jobman)}
     facts["jobman"].pop("notices")
     facts = with_values(facts)
-    return json.format(json.encode(facts, order="sorted"), indent=1).decode() + "\n"
+    text = json.format(json.encode(facts, order="sorted"), indent=1).decode() + "\n"
+    return text.replace(f"{directory}/", "")
 
 
 def with_values(facts: dict[str, Any]) -> dict[str, Any]:

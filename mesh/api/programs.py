@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.api.choosing import check_name, choose_cluster, make_spec, project_here
-from mesh.api.running import Beside, Listener, OnEvent, run_on
+from mesh.api.running import Beside, Listener, run_on
 from mesh.app.carriers import carrier_of
 from mesh.app.modules import preparation_of
 from mesh.app.screen import Showing
@@ -28,35 +29,35 @@ DEFAULT_OPTIONS = Options()
 DEFAULT_SHOWING = Showing()
 
 
+class Nodes(Struct, frozen=True, kw_only=True):
+    """The nodes of a program, and what goes to them."""
+
+    groups: tuple[Group, ...]  # each with its label and hosts; a host may be in several
+    payloads: Mapping[str, bytes] = {}
+    # Called with the relay to the nodes, before the hosts are connected.
+    relayed: Callable[[Relay], object] = lambda relay: None
+    ready_timeout: float = DEFAULT_READY_TIMEOUT  # seconds for all nodes that report it to be ready; then status 125
+
+
 def run_program(
-    groups: Sequence[Group],
+    nodes: Nodes,
     *,
     cluster: str,
     options: Options = DEFAULT_OPTIONS,
     clusters_file: str = "",
-    payloads: Mapping[str, bytes] = {},
-    relayed: Callable[[Relay], object] = lambda relay: None,
-    ready_timeout: float = DEFAULT_READY_TIMEOUT,
     showing: Showing = DEFAULT_SHOWING,
     listener: Listener | None = None,
-    on_event: OnEvent | None = None,
 ) -> RunResult:
-    """Run a program to its end, or until the hosts keep it (``options.detach``).
+    """Run a program to its end, or until the hosts keep it (``options.detach``). Hosts without nodes take no part.
 
-    groups: each with its hosts; a host may be in several. Hosts that no group names take no part
-    payloads: the bytes of the groups' payloads, by their hashes
-    relayed: called with the relay to the nodes, before the hosts are connected
-    ready_timeout: seconds for all nodes that report it to be ready; then the run ends with status 125
-    listener, on_event: one of both gets all events; ``listener.end`` ends the run from another thread
+    listener: gets all events, and ends the run from another thread by ``listener.end``
     Raises UsageError for hosts that are not in the cluster; whatever goes wrong later is in the result.
     """
-    found, spec = _program(groups, cluster, options, clusters_file)
-    spec = replace(spec, ready_timeout=ready_timeout)
+    found, spec = _program(nodes.groups, cluster, options, clusters_file)
+    spec = replace(spec, ready_timeout=nodes.ready_timeout)
     project = project_here()
     spec, preparation = preparation_of(spec, found, project.modules.descriptions)
-    beside = Beside(notify=project.notify, preparation=preparation, payloads=payloads, relayed=relayed)
-    if listener is None and on_event is not None:
-        listener = Listener(on_event)
+    beside = Beside(notify=project.notify, preparation=preparation, payloads=nodes.payloads, relayed=nodes.relayed)
     return run_on(found, spec, showing, check_first=options.check, listener=listener, beside=beside)
 
 

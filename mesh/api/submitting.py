@@ -86,12 +86,16 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
     notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
-    if spec.workspace.keep is Keep.SNAPSHOT or found.files:
+    if spec.workspace.keep is Keep.GIT:
+        workspace, variables, more = _git_snapshot(spec.workspace)
+    elif spec.workspace.keep is Keep.SNAPSHOT or found.files:
         only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
-        workspace, variables, more = _snapshot(project_here(), only, spec)
-        spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
-        notices = (*notices, *more)
-    spec = replace(spec, config=_config(spec))
+        workspace, variables, more = snapshot_of(project_here(), only, has_modules=bool(spec.modules))
+    else:
+        workspace, variables, more = spec.workspace, {}, ()
+    spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
+    notices = (*notices, *more)
+    spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
         return Ready(specs=tuple(members), notices=notices, jobman=found.jobman)
@@ -218,12 +222,13 @@ def _key(cluster: Cluster, host: Host) -> str:
     return f"{user}@{host.address}:{host.port or SSH_PORT}"
 
 
-def _snapshot(
-    project: Project, only: Sequence[str], spec: JobSpec
+def snapshot_of(
+    project: Project, only: Sequence[str] = (), *, has_modules: bool = False
 ) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
     """Copy the workspace; return it, the variables of its git commit, and notices. Raises MeshError.
 
     only: the files that modules of a job without a workspace need; (): all of it
+    has_modules: the job has modules of its own, in place of those of the project
     """
     from mesh.workspace.git import asked_git
     from mesh.workspace.snapshot import take
@@ -237,7 +242,7 @@ def _snapshot(
         found = variables()
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
     is_lost = project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True)
-    if is_lost and not spec.modules:
+    if is_lost and not has_modules:
         notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
 
@@ -256,6 +261,24 @@ def ignoring_others(files: Sequence[str]) -> tuple[str, ...]:
             patterns += [f"!/{above}/", f"/{above}/*"]
         patterns.append(f"!/{'/'.join((*parents, name))}")
     return tuple(dict.fromkeys(patterns))
+
+
+def completed(spec: JobSpec) -> JobSpec:
+    """Return a job with its text for people."""
+    return replace(spec, config=_config(spec))
+
+
+def _git_snapshot(wanted: WorkspaceSpec) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+    """Copy the files of a commit; return them, variables and notices. Raises UsageError, and MeshError."""
+    from mesh.workspace.checkout import checked_out
+    from mesh.workspace.snapshot import take
+
+    place, cache = jobs_directory(os.environ), cache_directory(os.environ)
+    with checked_out(wanted.url, wanted.ref, cache) as found:
+        snapshot = take(found.directory, (), place, cache, as_is=True)
+    notices = (f"workspace: commit {found.commit}", *(f"not copied: {skipped}" for skipped in snapshot.skipped))
+    variables = {"MESH_GIT_COMMIT": found.commit, "MESH_GIT_DIRTY": "0"}
+    return replace(wanted, tree=snapshot.tree, ref=found.commit), variables, notices
 
 
 def _config(spec: JobSpec) -> str:

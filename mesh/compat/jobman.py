@@ -86,7 +86,7 @@ def create(wanted: Wanted, *, is_first_version: bool = False) -> tuple[Submitted
     Raises UsageError for a file with mistakes, MeshError if nothing was submitted.
     """
     ready = ready_to_submit(wanted)
-    made = jobs.submit_ready(ready)
+    made = jobs.submit_specs(ready.specs, ready.notices)
     is_first_version = is_first_version or ready.jobman.has_listed_modules
     links = []
     for row, spec in zip(made, ready.specs, strict=True):

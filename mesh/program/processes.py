@@ -39,6 +39,7 @@ from mesh.rundir.results import RunResult
 if TYPE_CHECKING:
     from mesh.engine.relaying import Relay
 
+LINK_NEWS_TIMEOUT_S = 1.0  # for the event that explains the end of a link
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 # The first words of a node's command: its own directory must not hide the modules of the runtime.
 START = "import sys; sys.path[:1] = []; from mesh.program.runtime.node import main; main()"
@@ -48,6 +49,7 @@ REASONS = {
     Cause.TIMEOUT: "timeout",
     Cause.SIGNAL: "signal",
     Cause.OUTPUT_CLOSED: "signal",
+    Cause.DETACHED: "detached",
 }
 
 
@@ -112,10 +114,19 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
     }
     if any(b"__main__" in bytes(body) for body, _ in bodies):
         about |= main_module(setting)
+    if any(b"cloudpickle" in bytes(body) for body, _ in bodies):
+        about |= {"byte_code": f"{sys.version_info[0]}.{sys.version_info[1]}", "cloudpickle": cloudpickle_source()}
     head, _ = plain.dumps(about)
     body, buffers = payload.body
     frame = Frame(frames.HELLO, body=head, buffers=[body, *buffers])
     return b"".join(bytes(piece) for piece in frame.pieces())
+
+
+def cloudpickle_source() -> str:
+    """Return the source of the module that reads what travels by value, as hosts need not have it."""
+    from cloudpickle import cloudpickle
+
+    return Path(cloudpickle.__file__).read_text()
 
 
 def modules_of(setting: Setting) -> dict[str, object]:
@@ -153,6 +164,7 @@ class Processes:
         self, program: Graph, payloads: Mapping[str, Payload], running: Running, setting: Setting, showing: Showing
     ) -> None:
         self._program, self._running, self._showing = program, running, showing
+        running.run = setting.spec.run
         groups, packed = groups_of(program, payloads, setting)
         self._setting = setting
         self._spec = replace(setting.spec, groups=groups, name=setting.spec.name or program.name)
@@ -167,7 +179,8 @@ class Processes:
         self._pieces: dict[int, list[bytes]] = {}
         self._result: RunResult | None = None
         self._error: BaseException | None = None
-        self.client = Caller(program.id, "", self._connect, self._hosts, program.trust_hosts)
+        place = program.id, ""
+        self.client = Caller(place, self._connect, self._hosts, program.trust_hosts, LINK_NEWS_TIMEOUT_S)
         self._thread = threading.Thread(target=self._run, name="mesh-program", daemon=True)
 
     def start(self) -> None:
@@ -205,8 +218,7 @@ class Processes:
                 self.client.find(self._labels[rank])
                 self._running.note(self._labels[rank], State.READY)
             case Restarting(rank=rank, code=code, signal=number):
-                self.client.lose(self._labels[rank], f"{_ending(code, number)}; it is started again")
-                self.client.find(self._labels[rank])
+                self.client.note_restart(self._labels[rank], f"{_ending(code, number)}; it is started again")
                 self._running.note(self._labels[rank], State.RESTARTING)
             case Restarted(rank=rank, attempt=attempt):
                 self._running.note_attempt(self._labels[rank], attempt + 1)

@@ -26,7 +26,7 @@ class ProgramResult(Struct, frozen=True, kw_only=True):
     """The end of a program."""
 
     exit_code: int
-    reason: str  # "stop", "failure", "signal", "preemption", "timeout"
+    reason: str  # "stop", "failure", "signal", "preemption", "timeout", "detached" where the hosts go on alone
     why: str = ""
     label: str = ""  # of the node that ended it
     failures: Mapping[str, BaseException] = field(default_factory=dict)  # of nodes, by label
@@ -60,12 +60,13 @@ class Running:
     def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
         """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
         self._hosts, self._ledger, self._decides = hosts, ledger, decides
+        self.run = ""  # the id by which `mesh logs` and all others find it; "": it is no run
         self._changed = threading.Condition()
         self._results: dict[str, object] = {}
         self._failures: dict[str, BaseException] = {}
         self._attempts = dict.fromkeys(hosts, 1)
         self._places: Places | None = None
-        self._stopping = False
+        self._stopping, self._has_finished = False, False
         self._end: ProgramResult | None = None
         self._closing = threading.Lock()
 
@@ -107,7 +108,7 @@ class Running:
     def finish(self) -> None:
         """Note that nothing of the program is left."""
         with self._changed:
-            self._stopping = True
+            self._stopping = self._has_finished = True
             self._changed.notify_all()
 
     @property
@@ -131,7 +132,8 @@ class Running:
         with self._changed:
             first = self._ledger.stop(stop)
             self._changed.notify_all()
-        if first is not None:
+            is_over = self._has_finished
+        if first is not None and not is_over:
             self._carry_out(first)
 
     def _carry_out(self, stop: Stop) -> None:
@@ -160,8 +162,10 @@ class Running:
             if result.label in result.failures:
                 raise result.failures[result.label]
             raise MeshError(f"{result.label}: {result.why}")
-        if self._stopping and late:
+        if stop is None and self._stopping and late:
             result = self.wait()
+            if result.reason == "detached":
+                return
             raise MeshError(f"{', '.join(late)}: not started: {result.why or result.reason}")
         if stop is None and late:
             self.end(Stop(reason="timeout", code=125, why=f"not ready within {timeout:g} s: {', '.join(late)}"))

@@ -72,6 +72,10 @@ def _local(program: Graph) -> Cluster:
     if len(names) > LOCAL_HOSTS_MAX:
         raise UsageError(f'{program.name}: {len(names)} hosts, and launch("local") has at most {LOCAL_HOSTS_MAX}')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
+    own_names = [host.name for host in found.hosts]
+    if program.options and program.options.detach and names != own_names:
+        hint = f"call the hosts {', '.join(own_names)}"
+        raise UsageError(f'{program.name}: launch("local") with detach needs names that `mesh attach` finds', hint=hint)
     hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
     # The interpreter of this process has the packages that the program imports.
     return replace(found, hosts=hosts, python=sys.executable)

@@ -28,7 +28,7 @@ class Threads:
     def __init__(self, program: Graph, payloads: Mapping[str, Payload], running: Running, calls_run: bool) -> None:
         self._program, self._running = program, running
         self._hosts = {label: payload.place.host for label, payload in payloads.items()}
-        self.client = Caller(program.id, "", self._connect, self._hosts, program.trust_hosts)
+        self.client = Caller((program.id, ""), self._connect, self._hosts, program.trust_hosts)
         self._nodes = {label: self._node(payload, calls_run) for label, payload in payloads.items()}
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class Threads:
     def _node(self, payload: Payload, calls_run: bool) -> _Node:
         place = payload.place
         here = Here(self._program.name, place.label, place.index, place.count, place.host)
-        caller = Caller(self._program.id, place.label, self._connect, self._hosts, is_trusting=True)
+        caller = Caller((self._program.id, place.label), self._connect, self._hosts, is_trusting=True)
         context = Context(here, caller, self._stop_from(place.label))
         return _Node(payload, context, self._running, calls_run)
 

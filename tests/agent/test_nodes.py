@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import socket
 import stat
 import sys
@@ -20,6 +21,7 @@ from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Re
 from mesh.engine.relaying import Relay
 from mesh.protocol.nodes import Node, NodeAddress
 from mesh.protocol.requests import RankStart
+from mesh.remote.programs import program_library
 from tests.firsts import finds, prepare_request
 from tests.lab import eventually
 
@@ -273,10 +275,28 @@ def test_bytes_of_a_client_reach_a_node_through_the_channel_and_come_back(opener
     assert program.directory
 
 
-def test_a_payload_is_removed_when_agent_and_guardian_end_by_force(begin: Start) -> None:
+def test_nothing_stays_after_a_client_that_is_gone(begin: Start) -> None:
     program = begin([node(0)], f"up(ready=True)\n{WAIT}")
     program.run.until(RankReady)
     directory = program.directory
-    channel = program.run.session._sender.channel
-    channel.close()
+    program.run.session._sender.channel.close()
     assert eventually(lambda: not directory.exists())
+
+
+def test_nothing_stays_after_an_agent_that_is_killed(begin: Start) -> None:
+    program = begin([node(0)], f"up(ready=True)\n{WAIT}")
+    program.run.until(RankReady)
+    (started,) = [event for event in program.run.events if isinstance(event, Started)]
+    agent = int(Path(f"/proc/{started.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    directory = program.directory
+    os.kill(agent, signal.SIGKILL)
+    assert eventually(lambda: not directory.exists() and not Path(f"/proc/{started.pid}").exists())
+
+
+def test_the_library_of_programs_is_found_by_each_python_and_kept(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.prepare(library=program_library())
+    run.start(python, "-c", "import meshrun, mesh.program.runtime.links as links; print(links.__file__)")
+    assert run.result().status == 0, run.printed(Stream.STDERR)
+    place = run.printed().decode().partition(".zip/")[0] + ".zip"
+    assert Path(place).read_bytes() == program_library()

@@ -100,3 +100,10 @@ def raises() -> None:
 
 def exits(status: int) -> None:
     raise SystemExit(status)
+
+
+def stops_later(server: Handle[Server]) -> None:
+    """Stop the program with status 6, once there was time to leave it."""
+    threading.Event().wait(5)
+    assert server.echo(1) == 1
+    stop(6)

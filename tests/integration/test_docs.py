@@ -239,7 +239,7 @@ def test_the_readme_is_short() -> None:
 
 GUIDES = "README CONTRIBUTING docs/README docs/clusters docs/project docs/running docs/detach docs/logs docs/hosts"
 GUIDES += " docs/stacks docs/ranks docs/tpu docs/mad docs/ci docs/ending docs/places docs/shell docs/coming-from"
-GUIDES += " docs/jobs docs/tasks"
+GUIDES += " docs/jobs docs/tasks docs/programs"
 
 
 @pytest.mark.parametrize("name", GUIDES.split())
@@ -259,13 +259,17 @@ def test_links_between_pages_lead_somewhere(name: str) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-EXAMPLES = [
-    (text, None if shows == "python" else output)  # None: what it prints depends on the machine
-    for (language, text), (shows, output) in zip(
-        list(blocks("docs/python.md")), [*list(blocks("docs/python.md"))[1:], ("", "")], strict=True
-    )
-    if language == "python"
-]
+def examples(name: str) -> list[tuple[str, str | None]]:
+    """Each Python block of a page with its output; None: that depends on the machine."""
+    found = list(blocks(name))
+    return [
+        (text, None if shows == "python" else output)
+        for (language, text), (shows, output) in zip(found, [*found[1:], ("", "")], strict=True)
+        if language == "python"
+    ]
+
+
+EXAMPLES = examples("docs/python.md")
 
 
 @pytest.mark.parametrize(("program", "expected"), EXAMPLES, ids=range(len(EXAMPLES)))
@@ -281,6 +285,29 @@ def test_the_examples_of_the_python_api(home: Home, program: str, expected: str 
     )
     assert done.returncode == 0, done.stderr
     assert expected is None or done.stdout == expected
+
+
+PROGRAMS = [(text, output) for text, output in examples("docs/programs.md") if "__main__" in text]
+
+
+@pytest.mark.parametrize(("program", "expected"), PROGRAMS, ids=range(len(PROGRAMS)))
+def test_the_programs_of_the_page(home: Home, program: str, expected: str | None) -> None:
+    home.files(example__py=program)
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=home.project,
+        env={**home.environ, "PYTHONWARNINGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected
+
+
+def test_the_page_of_programs_has_examples_from_threads_to_processes() -> None:
+    assert [("local" in text) for text, _ in PROGRAMS] == [False, False, True, False]
 
 
 ELSEWHERE_NAMES = " ".join(ELSEWHERE).split()  # of commands of other tools

@@ -36,7 +36,8 @@ exec(open(os.environ["MESH_PAYLOAD"]).read())
 # Launches the program that its last argument describes, as mesh.program does.
 LAUNCH = """
 import hashlib, json, sys, threading
-from mesh.api.programs import run_program
+from mesh.api.programs import Nodes, run_program
+from mesh.api.running import Listener
 from mesh.config.settings import Options
 from mesh.core.nodes import RankReady
 from mesh.core.run import Group
@@ -56,8 +57,8 @@ def talk():
     with relays[0].connect(about["relay"]) as peer:
         peer.sendall(b"from the client")
         print("answer:", peer.makefile("rb").readline().decode(), file=sys.stderr)
-result = run_program(groups, cluster="pod", options=Options(**about["options"]), payloads=payloads, on_event=event,
-                     relayed=relays.append, ready_timeout=about["ready_timeout"])
+nodes = Nodes(groups=tuple(groups), payloads=payloads, relayed=relays.append, ready_timeout=about["ready_timeout"])
+result = run_program(nodes, cluster="pod", options=Options(**about["options"]), listener=Listener(event))
 sys.exit(result.exit_code)
 """
 Groups = Sequence[tuple[str, list[str], str, dict[str, object]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,12 +14,16 @@ from pathlib import Path
 import numpy
 import pytest
 
+from mesh import api
 from mesh.config.clusters import load_clusters
+from mesh.config.settings import Options
 from mesh.core.errors import UsageError
-from mesh.program import Command, Handle, NodeLost, Program, RemoteError
+from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError
 from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.integration import program_nodes as nodes
+from tests.integration import program_plain as nodes_of_any_python
+from tests.pythons import pythons
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +135,8 @@ def test_the_loss_of_a_node_fails_every_call_to_it(call: Callable[[Handle[nodes.
         for future in (here, there):
             error = future.exception(PATIENCE)
             assert isinstance(error, NodeLost), error
-            assert "server on a" in str(error)
+            assert "server on a: " in str(error)
+        assert how in str(here.exception())
         assert eventually(lambda: running.nodes[0].state.value in ("failed", "ended"))
         with pytest.raises(NodeLost, match=f"server on a: .*{how}"):
             server.where()
@@ -206,6 +212,145 @@ def test_a_host_that_is_not_there_is_named_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="no host 'local-11'") as caught:
         program.launch()
     assert caught.value.hint == "the nearest is local-1"
+
+
+@pytest.mark.parametrize("python", pythons().values(), ids=pythons())
+def test_a_node_runs_on_each_python(python: str) -> None:
+    program = new_program()
+    plain = program.add(nodes_of_any_python.Plain, on="a", python=python)
+    assert isinstance(plain, Handle)
+    with launch(program):
+        version = plain.version()
+        assert os.path.realpath(python).split("/python")[-1].startswith(f"{version[0]}.{version[1]}")  # type: ignore[index]
+        assert plain.echo({"one": [1, 2.5, b"3", {4}]}) == {"one": [1, 2.5, b"3", {4}]}
+        assert plain.double(4) == 8
+        assert list(plain.stream.count(50)) == list(range(50))
+        with pytest.raises(nodes_of_any_python.Strange, match="1 and 2") as caught:
+            plain.fail()
+        assert isinstance(caught.value, RemoteError)
+
+
+def test_a_node_that_is_stopped_costs_its_callers_their_timeouts_only() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a")
+    other = program.add(nodes.Server, on="b", label="other")
+    with launch(program):
+        pid = int(str(server.where()[3]))  # type: ignore[index]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(CallTimeout, match="server on a"):
+                server.options(timeout=0.2).echo(1)
+            assert other.echo(2) == 2
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert server.echo(3) == 3
+
+
+NOTEBOOK = """
+import sys
+from mesh.program import Program, here
+
+class Cell:
+    def __init__(self, f):
+        self.f = f
+    def call(self, value):
+        return self.f(value), here().host
+
+factor = 3
+program = Program("notebook", python=sys.argv[1])
+cell = program.add(Cell, lambda value: value * factor, on="a")
+with program.launch("local"):
+    print("FOUND", cell.call(7))
+"""
+
+
+def run_notebook(python: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", NOTEBOOK, python]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+
+
+def test_classes_without_a_file_travel_by_value() -> None:
+    done = run_notebook(sys.executable)
+    assert "FOUND (21, 'a')" in done.stdout, done.stderr
+
+
+def test_classes_without_a_file_need_the_same_python() -> None:
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    others = [path for version, path in pythons().items() if version != own]
+    if not others:
+        pytest.skip("there is one Python only")
+    done = run_notebook(others[0])
+    assert done.returncode == 1
+    assert f"cannot read byte code of Python {own} of the client" in done.stderr
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program import Program
+from tests.integration import program_nodes as nodes
+from tests.integration import program_plain as nodes_of_any_python
+from tests.pythons import pythons
+
+program = Program("killed", python=sys.executable)
+server = program.add(nodes.Server, on="a", count=2)
+with program.launch("local") as running:
+    print("READY", flush=True)
+    running.wait()
+"""
+
+
+def test_a_killed_client_leaves_no_node() -> None:
+    words = [sys.executable, "-c", KILLED, str(REPOSITORY)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MESH_LEASE": "2"}
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert any(line == "READY\n" for line in client.stdout)
+        assert node_processes()
+        client.kill()
+    assert eventually(lambda: not node_processes())
+
+
+DETACHED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.config.settings import Options
+from mesh.program import Program
+from tests.integration import program_nodes as nodes
+
+program = Program("detached", python=sys.executable, options=Options(detach=True))
+server = program.add(nodes.Server, on="local-0")
+program.add(nodes.stops_later, server, on="local-1")
+running = program.launch("local")
+result = running.wait()
+print(result.exit_code, result.reason, running.run)
+"""
+
+
+def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
+    words = [sys.executable, "-c", DETACHED, str(REPOSITORY)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    code, reason, run = done.stdout.split()
+    assert (code, reason) == ("0", "detached"), done.stderr
+    assert node_processes()
+    assert api.attach(run, quiet=True).exit_code == 6
+    assert not node_processes()
+
+
+def test_a_detached_program_on_this_machine_needs_names_that_attach_finds() -> None:
+    program = Program("detached", options=Options(detach=True))
+    program.add(nodes.Server, on="tpu-0")
+    with pytest.raises(UsageError, match="detach"):
+        launch(program)
+
+
+def test_too_few_gpus_are_refused_with_sums() -> None:
+    program = new_program()
+    program.add(nodes.Server, on="a", count=2, gpus=4)
+    with pytest.raises(UsageError, match=r"a: its nodes ask for 8 GPUs, and it has \d"):
+        launch(program)
 
 
 SCRIPT = """

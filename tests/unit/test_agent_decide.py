@@ -30,6 +30,7 @@ from mesh.agent.run.facts import (
     KillAsked,
     LockReleased,
     LockTaken,
+    NodeStopped,
     PeerNews,
     PeersReady,
     Printed,
@@ -58,6 +59,7 @@ from mesh.agent.run.orders import (
     Leave,
     NoteReturn,
     NoteSilence,
+    NotifyNodes,
     Order,
     RelayRest,
     ReleaseOutput,
@@ -65,6 +67,7 @@ from mesh.agent.run.orders import (
     RemoveScripts,
     ReportDone,
     ReportFailure,
+    ReportProgramStopped,
     ReportStopped,
     ReportWait,
     SendNews,
@@ -488,6 +491,66 @@ def test_a_client_that_need_not_ask_for_the_end_is_recognised() -> None:
     assert not decisions.may_leave_unasked(holds=True)
     decisions.handle(Failed("start", "no memory"), 1.0)
     assert not decisions.may_leave_unasked(holds=False)
+
+
+STOP = NodeStopped(3, 7, "enough")
+STOPPED = [ReportProgramStopped(3, 7, "enough")]
+PROGRAM_END: dict[str, object] = {"code": 7, "reason": "enough"}
+PROGRAMS: Histories = {
+    "a node's stop ends the ranks of its host at once, though the client decides for the others": (
+        [START, (1.0, STOP), (2.0, STOP), (2.0, SignalAsked(TERM, GRACE, "program"))],
+        [
+            *STOPPED,
+            ReleaseOutput(),
+            NotifyNodes("program"),
+            SendSignal(TERM, GRACE),
+            ReleaseOutput(),
+            NotifyNodes("program"),
+            KillBy(GRACE),
+        ],
+    ),
+    "a node's stop in a detached run is recorded, and reaches the other hosts as the first news": (
+        [*DETACHED, (1.0, PeersReady(0)), (2.0, STOP)],
+        [
+            *CONFIRMED,
+            *STOPPED,
+            AnnounceEnd("program", TERM, PROGRAM_END),
+            SendNews(PeerNews("program", reason="enough", code=7)),
+            ReleaseOutput(),
+            NotifyNodes("program"),
+            SendSignal(TERM, GRACE),
+        ],
+    ),
+    "the stop of a node on another host ends the ranks here with its status": (
+        [*DETACHED, (1.0, PeersReady(1)), (2.0, PeerNews("program", reason="enough", code=7))],
+        [
+            *CONFIRMED,
+            AnnounceEnd("program", TERM, PROGRAM_END),
+            ReleaseOutput(),
+            NotifyNodes("program"),
+            SendSignal(TERM, GRACE),
+        ],
+    ),
+    "a stop after the order to end changes nothing": (
+        [START, (1.0, SignalAsked(TERM, GRACE)), (2.0, STOP)],
+        [ReleaseOutput(), NotifyNodes("signal"), SendSignal(TERM, GRACE)],
+    ),
+    "nodes receive that their host's agent is to end": (
+        [START, (1.0, Terminated(False))],
+        [
+            ReportFailure("agent", "the agent received SIGTERM", killed_by=TERM),
+            NotifyNodes("preempted"),
+            ReleaseOutput(),
+            NotifyNodes("lost"),
+            *end()[1:],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("turns", "orders"), PROGRAMS.values(), ids=PROGRAMS)
+def test_the_decisions_about_a_program(turns: list[Turn], orders: list[Order]) -> None:
+    assert replay(turns, decisions_of(has_nodes=True)) == orders
 
 
 def test_every_fact_has_a_handler() -> None:

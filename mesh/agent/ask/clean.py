@@ -8,7 +8,7 @@ import shutil
 import time
 
 from mesh.agent.ask.runs import orphans
-from mesh.agent.base.directories import cut_short, machine_directory, machine_id, places_of
+from mesh.agent.base.directories import cut_short, machine_directory, machine_id, places_of, private_directories
 from mesh.agent.base.light import signal
 from mesh.agent.control import requests
 from mesh.agent.control.takeover import end_run
@@ -48,7 +48,7 @@ def clean(question: AskLeftovers, context: Context) -> Cleaned:
             cgroups.remove(path)
         found.append(Leftover(what=path, bytes=0, stays=not dry_run and os.path.exists(path)))
     machines = [machine_directory(place) for place in places_of(context.remote_dir)]
-    files = [note.path for note in left_notes()]
+    files = [*(note.path for note in left_notes()), *_programs(living)]
     for path in [*files, *(path for machine in machines for path in _files(machine, living))]:
         size = _size(path)
         if not dry_run:
@@ -102,6 +102,17 @@ def _files(machine: str, living: _Living) -> list[str]:
         *_stagings(os.path.join(os.path.dirname(os.path.dirname(machine)), "workspaces")),
         *read,
     ]
+
+
+def _programs(living: _Living) -> list[str]:
+    """Return the files of programs that live no more."""
+    found = []
+    for place in private_directories():
+        for name in sorted(os.listdir(place)):
+            run, _, node = name.rpartition(".nodes")[0].rpartition("-")
+            if name.endswith(".nodes") and run and not living.has(run, node):
+                found.append(os.path.join(place, name))
+    return found
 
 
 def _groups(living: _Living) -> list[str]:

@@ -36,7 +36,14 @@ RESTART_DELAY_S, RESTART_DELAY_MAX_S = 1.0, 30.0  # doubled after each failure o
 RESULT_BYTES_MAX = 64 << 20
 RESULT_PIECE_BYTES = 64 << 10
 # Why a run ends, as its nodes read it, by the cause of the order.
-REASONS = {"program": "stop", "completed": "stop", "rank": "failure", "lost": "failure", "timeout": "timeout"}
+REASONS = {
+    "preempted": "preemption",
+    "program": "stop",
+    "completed": "stop",
+    "rank": "failure",
+    "lost": "failure",
+    "timeout": "timeout",
+}
 OTHER_REASON = "signal"
 
 
@@ -65,7 +72,8 @@ class Nodes:
         self._nodes = {about.rank: NodeOfRun(about) for about in begin.nodes}
         self._book: Sequence[NodeAddress] = ()
         self._states: dict[str, NodeState] = {}  # of all nodes, by label
-        self._is_stopped = False  # the end of the program was reported to its nodes
+        self._is_stopped = False  # the program ends: no node is started again
+        self._is_told = False  # its nodes have received why; the first reason counts
 
     # ---- before the start
 
@@ -194,8 +202,8 @@ class Nodes:
 
     def stop(self, cause: str) -> None:
         """Report to all nodes that the program ends. cause: of the order"""
-        if not self._is_stopped or cause:
-            self._is_stopped = True
+        if not self._is_told:
+            self._is_told = self._is_stopped = True
             self._tell({"stop": REASONS.get(cause, OTHER_REASON if cause else "stop")})
 
     def address(self, label: str) -> str:

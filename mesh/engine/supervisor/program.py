@@ -19,8 +19,10 @@ class ProgramWatch:
         groups = [spec.groups[place.group] for place in placement.table] if self.is_active else []
         self._unready = {rank for rank, group in enumerate(groups) if group.ready}  # that have not reported
         self._is_awaited = bool(self._unready)
-        self._serving = any(group.serves for group in groups)
+        self._may_fail = {rank for rank, group in enumerate(groups) if group.may_fail}
         self._at_work = {rank for rank, group in enumerate(groups) if not group.serves}
+        # Without any node at work from the beginning, the client ends the program.
+        self._serving = any(group.serves for group in groups) and bool(self._at_work)
         self._changes: list[tuple[int, tuple[str, str, int]]] = []  # the host, and the change of a node there
         self._attempts = dict.fromkeys(range(len(groups)), 0)
 
@@ -41,7 +43,7 @@ class ProgramWatch:
             case Exited(rank=rank, status=status):
                 self._at_work.discard(rank)
                 self._change(rank, "failed" if status else "ended", self._attempts[rank])
-                return self._settle(rank)
+                return [] if status and rank not in self._may_fail else self._settle(rank)
             case Lost(node=node):
                 for rank in self._state.placement.ranks(node):
                     self._at_work.discard(rank)
@@ -77,7 +79,7 @@ class ProgramWatch:
     def _settle(self, rank: int) -> list[Order]:
         """Note that a node is ready, or never will be; report the last one."""
         self._unready.discard(rank)
-        if self._unready or not self._is_awaited:
+        if self._unready or not self._is_awaited or self._state.cause is not None:
             return []
         self._is_awaited = False
         return [Tell(event=AllReady(time=self._state.clock.time))]

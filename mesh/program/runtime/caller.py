@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Callable, Dict, Mapping
+from typing import Callable, Dict, Mapping, Tuple
 
 from mesh.program.runtime.connection import Connection
 from mesh.program.runtime.errors import NodeLost, NotLaunched
@@ -16,18 +16,28 @@ class Caller:
     """Connections to nodes by their labels, made at the first call and again after a restart."""
 
     def __init__(
-        self, program: str, label: str, connect: "Callable[[str], Link]", hosts: "Mapping[str, str]", is_trusting: bool
+        self,
+        place: "Tuple[str, str]",
+        connect: "Callable[[str], Link]",
+        hosts: "Mapping[str, str]",
+        is_trusting: bool,
+        news_timeout: float = 0.0,
     ) -> None:
-        """program: its id; label: of the node that calls, "" for the client
+        """place: the id of the program, and the label of the node that calls, "" for the client
 
         connect: returns a new link to a label, or raises OSError; hosts: the host's name of each label
+        news_timeout: seconds that an end of a link may wait for its explanation
         """
+        program, label = place
         self.program, self.label, self.hosts = program, label, hosts
         self._connect, self._is_trusting = connect, is_trusting
         self._lock = threading.Lock()
         self._opening: Dict[str, threading.Lock] = {}
         self._connections: Dict[str, Connection] = {}
+        self._news = threading.Condition()
         self._lost: Dict[str, str] = {}  # why a node takes no calls any more
+        self._restarts: Dict[str, str] = {}  # why the last process of a node has ended, until it is ready again
+        self._patience = news_timeout
         self._is_closed = False
 
     def to(self, label: str) -> Connection:
@@ -56,27 +66,48 @@ class Caller:
             raise NodeLost(label, host, self._lost[label])
         greeting: "dict[str, object]" = {"program": self.program, "to": label, "from": self.label}
         try:
-            return Connection(self._connect(label), greeting, label, host, self._is_trusting)
+            link = self._connect(label)
+            return Connection(link, greeting, (label, host), self._is_trusting, lambda: self._explanation(label))
         except NodeLost:
             raise
         except OSError as error:
             raise NodeLost(label, host, self._lost.get(label, f"cannot connect: {error}")) from error
 
+    def _explanation(self, label: str) -> str:
+        """Wait a moment for the news that explains the end of a link, and return it."""
+        with self._news:
+            self._news.wait_for(
+                lambda: label in self._lost or label in self._restarts or self._is_closed, self._patience
+            )
+            return self._lost.get(label) or self._restarts.pop(label, "")
+
+    def note_restart(self, label: str, reason: str) -> None:
+        """Note why the process of a node has ended that is started again: its link ends by itself."""
+        with self._news:
+            self._restarts[label] = reason
+            self._news.notify_all()
+
     def lose(self, label: str, reason: str) -> None:
         """Fail all calls to a node that has ended, those of the future as well."""
-        self._lost[label] = reason
+        with self._news:
+            self._lost[label] = reason
+            self._news.notify_all()
         found = self._connections.get(label)
         if found is not None:
             found.close(reason)
 
     def find(self, label: str) -> None:
         """Take calls to a node again, after its restart."""
-        self._lost.pop(label, None)
+        with self._news:
+            self._lost.pop(label, None)
+            self._restarts.pop(label, None)
 
     def close(self) -> None:
         """End all links."""
-        with self._lock:
+        with self._news:
             self._is_closed = True
+            self._news.notify_all()
+        with self._lock:
             connections = list(self._connections.values())
         for connection in connections:
             connection.close("the program has ended")

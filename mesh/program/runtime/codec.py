@@ -6,10 +6,12 @@ Hosts of one program trust each other. The client reads no pickle: its codec is 
 from __future__ import annotations
 
 import copyreg
+import importlib
 import io
 import mmap
 import pickle
 import sys
+import types
 from collections import ChainMap
 from typing import Callable, Dict, List, Sequence, Tuple
 
@@ -29,6 +31,23 @@ def _restored(opaque: Opaque) -> "tuple[object, ...]":
 
 class _Pickler(pickle.Pickler):
     dispatch_table = {**copyreg.dispatch_table, Opaque: _restored}  # type: ignore[dict-item]  # noqa: RUF012
+
+
+def provide_cloudpickle(source: str) -> None:
+    """Make the module that reads classes and functions without a file, unless this Python has it. "": it is not needed
+
+    source: of the client's own version
+    """
+    if not source:
+        return
+    try:
+        importlib.import_module("cloudpickle.cloudpickle")
+    except ImportError:
+        package, module = types.ModuleType("cloudpickle"), types.ModuleType("cloudpickle.cloudpickle")
+        package.__path__ = []
+        sys.modules.update({"cloudpickle": package, "cloudpickle.cloudpickle": module})
+        exec(compile(source, "<cloudpickle of the client>", "exec"), module.__dict__)
+        package.__dict__.update({name: value for name, value in vars(module).items() if not name.startswith("__")})
 
 
 def has_main_file() -> bool:

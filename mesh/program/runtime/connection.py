@@ -7,7 +7,7 @@ import queue
 import struct
 import threading
 import time
-from typing import Dict, Iterator, Tuple
+from typing import Callable, Dict, Iterator, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Outgoing
@@ -45,11 +45,21 @@ class _Flight:
 class Connection:
     """Calls to one node over one link."""
 
-    def __init__(self, link: Link, greeting: "dict[str, object]", label: str, host: str, is_trusting: bool) -> None:
+    def __init__(
+        self,
+        link: Link,
+        greeting: "dict[str, object]",
+        place: "Tuple[str, str]",
+        is_trusting: bool,
+        explain: "Callable[[], str]" = lambda: "",
+    ) -> None:
         """greeting: names the program, the caller and the label that is expected at the other end
 
-        is_trusting: answers may be pickles; otherwise they are read by the plain codec
+        place: label and host of the node; is_trusting: answers may be pickles, else the plain codec reads them
+        explain: returns why the link has ended, as soon as that is clear
         """
+        label, host = place
+        self._explain = explain
         self.label, self.host = label, host
         self._link, self._is_trusting = link, is_trusting
         self._lock = threading.Lock()
@@ -58,7 +68,11 @@ class Connection:
         self._loss: "BaseException | None" = None
         self._reason = ""
         body, _ = plain.dumps(greeting)
-        link.send(Frame(frames.HELLO, body=body))
+        try:
+            link.send(Frame(frames.HELLO, body=body))
+        except OSError:
+            link.release()
+            raise
         self._thread = threading.Thread(target=self._read, name=f"mesh-calls-{label}", daemon=True)
         self._thread.start()
 
@@ -162,13 +176,13 @@ class Connection:
             while True:
                 self._take(self._link.receive())
         except EOFError:
-            self.lose("")
+            self.lose(self._reason or self._explain())
         except LinkRefused as error:
             self.lose(f"the link was refused: {error}")
         except Exception as error:  # a host may send anything
             self.lose(f"its answers cannot be read: {error}")
         finally:
-            self._link.close()
+            self._link.release()
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == frames.WELCOME:

@@ -14,6 +14,7 @@ from mesh.program.runtime.errors import LinkRefused
 from mesh.program.runtime.frames import Frame, Memory, read_frame
 
 CHUNK_BYTES = 1 << 20  # of one call to the system
+AHEAD_BYTES = 16384  # that are received together, if a frame is small
 
 try:  # Python 3.8 has no Protocol that every linter reads
     from typing import Protocol
@@ -32,6 +33,9 @@ class Link(Protocol):
 
     def close(self) -> None:
         """End the link on both ends; receive returns there and here."""
+
+    def release(self) -> None:
+        """Free what the link holds. The thread that receives calls it, at its end."""
 
 
 class MemoryLink:
@@ -60,6 +64,9 @@ class MemoryLink:
         self._inbox.put(None)
         self._outbox.put(None)
 
+    def release(self) -> None:
+        self.close()
+
 
 def memory_links() -> Tuple[MemoryLink, MemoryLink]:
     """Return the two ends of a link within this process."""
@@ -74,6 +81,8 @@ class SocketLink:
     def __init__(self, stream: "socket.socket | TlsStream") -> None:
         self._stream = stream
         self._sending = threading.Lock()
+        self._memory = memoryview(bytearray(AHEAD_BYTES))
+        self._ahead = self._memory[:0]  # received, and not read
 
     def send(self, frame: Frame) -> None:
         with self._sending:
@@ -84,23 +93,38 @@ class SocketLink:
         try:
             return read_frame(self._fill)
         except (OSError, EOFError) as error:
-            self._stream.close()
             if isinstance(error, LinkRefused):
                 raise
             raise EOFError(str(error)) from error
 
     def _fill(self, view: memoryview) -> None:
+        """Fill a memory: from what has come already, and large parts straight from the socket."""
         while view.nbytes:
-            count = self._stream.recv_into(view[:CHUNK_BYTES])
-            if not count:
-                raise EOFError("closed by the other end")
+            if not self._ahead and view.nbytes < AHEAD_BYTES:
+                self._ahead = self._memory[: self._received(self._memory)]
+            if self._ahead:
+                count = min(view.nbytes, self._ahead.nbytes)
+                view[:count] = self._ahead[:count]
+                self._ahead = self._ahead[count:]
+            else:
+                count = self._received(view[:CHUNK_BYTES])
             view = view[count:]
+
+    def _received(self, view: memoryview) -> int:
+        count = self._stream.recv_into(view)
+        if not count:
+            raise EOFError("closed by the other end")
+        return count
 
     def close(self) -> None:
         try:
             self._stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that receives, which closes the socket
         except OSError:
             pass
+
+    def release(self) -> None:
+        self.close()
+        self._stream.close()
 
 
 class TlsStream:

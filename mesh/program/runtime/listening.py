@@ -37,6 +37,15 @@ class Listener:
             accept = self._accept_local if is_local else self._accept_remote
             threading.Thread(target=accept, args=(own,), name="mesh-accept", daemon=True).start()
 
+    def close(self) -> None:
+        """Accept no more callers."""
+        for own in self._sockets:
+            try:
+                own.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            except OSError:
+                pass
+            own.close()
+
     def _accept_local(self, own: socket.socket) -> None:
         while True:
             try:

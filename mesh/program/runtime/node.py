@@ -10,7 +10,7 @@ import threading
 from types import FrameType
 from typing import Dict
 
-from mesh.program.runtime import failures, frames, plain
+from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message
@@ -21,6 +21,7 @@ from mesh.program.runtime.member import CommandFailed, Member
 from mesh.program.runtime.program_file import enter, load_main
 from mesh.program.runtime.serving import Server
 
+LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
@@ -43,7 +44,8 @@ class Process:
         key_file = environ.get("MESH_LINK_KEY", "")
         book = Book(environ["MESH_ADDRESS_BOOK"], key_file, role)
         self._control = Control(int(environ["MESH_CONTROL_FD"]), self._take, self._lose_agent)
-        caller = Caller(str(about["program"]), label, book.connect, hosts, is_trusting=True)
+        place = str(about["program"]), label
+        caller = Caller(place, book.connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
         count = int(str(about["count"]))
         attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
         here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)
@@ -62,6 +64,8 @@ class Process:
         try:
             enter(self.about)
             load_main(self.about)
+            self._check_version()
+            codec.provide_cloudpickle(str(self.about.get("cloudpickle", "")))
             member = Member(self._context, self._server, bool(self.about["calls_run"]))
             member.construct(self._body, self._buffers)
             self._body, self._buffers = b"", []  # the object has what it needs of them
@@ -78,6 +82,15 @@ class Process:
         except BaseException as error:
             return self._failed(error)
         return 0
+
+    def _check_version(self) -> None:
+        """Raise RuntimeError for byte code of another Python, which classes without a file travel as."""
+        wanted = self.about.get("byte_code")
+        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if wanted and wanted != own:
+            here = self._context.here
+            text = f"{here.label} on {here.host}: Python {own} cannot read byte code of Python {wanted} of the client"
+            raise RuntimeError(f"{text}; put the classes in a file, or name an interpreter by python=")
 
     def _failed(self, error: BaseException) -> int:
         """Report a failure, unless the program is stopped: calls and waits break then."""
@@ -129,9 +142,9 @@ class Process:
         label = self._labels.get(role, role)
         if state in GONE:
             self._context.caller.lose(label, GONE[state])
+        elif state == "restarting":
+            self._context.caller.note_restart(label, "it has failed, and is started again")
         else:
-            if state == "restarting":
-                self._context.caller.lose(label, "it has failed, and is started again")
             self._context.caller.find(label)
 
     def _lose_agent(self) -> None:

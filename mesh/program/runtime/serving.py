@@ -44,7 +44,7 @@ class Session:
         except (EOFError, OSError, ValueError, TypeError):
             pass  # the caller is gone, or no caller of ours
         finally:
-            self.link.close()
+            self.link.release()
             self._server.forget(self)
 
     def _greet(self, frame: Frame) -> None:
