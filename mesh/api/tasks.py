@@ -171,7 +171,7 @@ def _opened(file: File) -> Iterator[tuple[TaskTables, TaskFileState]]:
         raise UsageError(f"{file}: there is no such file", hint="docs/tasks.md shows a task file")
     store = open_store(store_place(os.environ))
     try:
-        yield store.tasks, load_tasks(store.tasks, user_name(), path)
+        yield store.tasks, load_tasks(store.tasks, path)
     finally:
         store.close()
 

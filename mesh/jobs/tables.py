@@ -99,7 +99,7 @@ notices = Table(
 task_files = Table(
     "task_files",
     metadata,
-    Column("file", String, primary_key=True),  # the user's name and the path
+    Column("file", String, primary_key=True),  # its absolute path
     Column("seq", Integer, nullable=False),
     Column("digest", String, nullable=False),  # of the text whose tasks hold
     Column("body", Text, nullable=False),  # JSON of a TaskList

@@ -29,13 +29,8 @@ class TaskFileState(Struct, frozen=True, kw_only=True):
 
 
 def key_of(spec: JobSpec) -> str:
-    """Return the key of the task file of a worker, "" for other jobs. Each user of a team's store has own tasks."""
-    return file_key(spec.user, str(spec.worker.tasks)) if spec.worker else ""
-
-
-def file_key(user: str, path: str) -> str:
-    """Return the key of a task file. path: absolute"""
-    return f"{user}:{path}"
+    """Return the key of the task file of a worker, which is its absolute path; "" for other jobs."""
+    return str(spec.worker.tasks) if spec.worker else ""
 
 
 class TaskTables:

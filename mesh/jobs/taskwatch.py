@@ -18,7 +18,7 @@ from mesh.jobs.leases import Lease
 from mesh.jobs.store import Store
 from mesh.jobs.tasking import failed_count, is_over, shared_out
 from mesh.jobs.taskmirror import read_mirror, write_mirror
-from mesh.jobs.tasktables import TaskFileState, TaskTables, file_key, key_of
+from mesh.jobs.tasktables import TaskFileState, TaskTables, key_of
 from mesh.jobs.values import Job, OpenOrder, State
 from mesh.jobs.working import as_worker, is_ready, wants_task
 
@@ -34,12 +34,12 @@ class Loaded(Struct, frozen=True, kw_only=True):
     problem: str = ""  # with its text now; the state is that of the text before
 
 
-def load_tasks(tables: TaskTables, user: str, path: Path) -> TaskFileState:
+def load_tasks(tables: TaskTables, path: Path) -> TaskFileState:
     """Return the state of a task file; take its text into the store, where it has changed.
 
     path: absolute. Raises UsageError with all problems, StoreFailed.
     """
-    file = file_key(user, str(path))
+    file = str(path)
     state, digest = tables.state(file), _digest(path)
     if state is not None and state.digest == digest:
         return state
@@ -58,8 +58,8 @@ def _digest(path: Path) -> str:
 class _File:
     """A task file that workers of ours have."""
 
-    def __init__(self, tables: TaskTables, user: str, path: Path) -> None:
-        self._tables, self._user, self._path = tables, user, path
+    def __init__(self, tables: TaskTables, path: Path) -> None:
+        self._tables, self._path = tables, path
         self._signature: tuple[int, ...] = ()
         self._look_at = 0.0  # monotonic
         self._mirrored = 0  # the seq that the mirror has
@@ -71,7 +71,7 @@ class _File:
         if now >= self._look_at:
             self._look_at = now + FILE_LOOK_S
             self._look_at_text()
-        state, file = self.loaded.state, file_key(self._user, str(self._path))
+        state, file = self.loaded.state, str(self._path)
         if self._tables.seq(file) != (state.seq if state else 0):
             self.loaded = Loaded(state=self._tables.state(file), problem=self.loaded.problem)
         return self.loaded
@@ -85,7 +85,7 @@ class _File:
         if signature == self._signature:
             return
         try:
-            state = load_tasks(self._tables, self._user, self._path)
+            state = load_tasks(self._tables, self._path)
             self.loaded = Loaded(state=state)
         except UsageError as error:
             first, _, more = str(error).partition("\n")
@@ -140,7 +140,7 @@ class TaskWatch:
         for key, jobs in by_file.items():
             worker = jobs[0].spec.worker
             assert worker is not None
-            file = self._files.setdefault(key, _File(self._store.tasks, jobs[0].spec.user, worker.tasks))
+            file = self._files.setdefault(key, _File(self._store.tasks, worker.tasks))
             loaded = file.look()
             shares = _shares(loaded, jobs)
             takers += [job.id for job in jobs if job.id in shares and wants_task(job, now)]

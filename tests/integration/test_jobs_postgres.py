@@ -28,7 +28,6 @@ from mesh.jobs.place import StorePlace
 from mesh.jobs.reading import Selection
 from mesh.jobs.requests import Steward, serving_pid
 from mesh.jobs.store import open_store
-from mesh.jobs.tasktables import file_key
 from mesh.jobs.values import State
 from tests.job_histories import job_spec
 from tests.jobs_crowd import crowd
@@ -191,7 +190,7 @@ def test_six_workers_of_several_processes_share_a_task_file_in_postgresql(server
     store = open_store(place_of(server, tmp_path))
     names = [f"t{number}" for number in range(40)]
     tasks = tuple(TaskSpec(id=name, run="true", accelerator="v4-8") for name in names)
-    key = file_key("me", "/x/tasks.yaml")
+    key = "/x/tasks.yaml"
     store.tasks.load(key, "1", TaskList(path=Path("/x/tasks.yaml"), tasks=tasks))
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

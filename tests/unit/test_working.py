@@ -422,8 +422,8 @@ def test_a_store_of_the_version_before_gets_its_tables(tmp_path: Path) -> None:
         )
     connection.close()
     store = open_store(place)
-    assert store.tasks.state("me:/x") is None
-    store.tasks.load("me:/x", "1", TaskList(path=FILE, tasks=(TASK,)))
+    assert store.tasks.state("/x") is None
+    store.tasks.load("/x", "1", TaskList(path=FILE, tasks=(TASK,)))
     store.close()
 
 
