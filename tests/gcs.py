@@ -145,7 +145,11 @@ class FakeGcs:
         """Make a bucket with objects; ``__`` in a name stands for a dot."""
         self._ask("POST", "/storage/v1/b", json.dumps({"name": name}))
         for key, text in objects.items():
-            self._ask("POST", f"/upload/storage/v1/b/{name}/o?uploadType=media&name={key.replace('__', '.')}", text)
+            self.put(name, key.replace("__", "."), text)
+
+    def put(self, bucket: str, key: str, text: str) -> None:
+        """Make an object."""
+        self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={key}", text)
 
     def read(self, bucket: str, key: str) -> str:
         return self._ask("GET", f"/storage/v1/b/{bucket}/o/{key}?alt=media")

@@ -11,7 +11,7 @@ from mesh.jobs import events, orders
 from mesh.jobs.children import operation_of
 from mesh.jobs.decide import decide, written
 from mesh.jobs.events import AnyEvent, Refusal
-from mesh.jobs.values import Job, Wanted
+from mesh.jobs.values import Job, Setup, Wanted
 
 HOSTS = ("h0", "h1")
 THERE = MachinesSpec(cluster="pod", candidates=tuple(Candidate(name=name, key=name) for name in HOSTS))
@@ -134,6 +134,8 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "delete": lambda job: events.Wished(wanted=Wanted.DELETE),
     "resume": lambda job: events.Wished(wanted=Wanted.RUN),
     "restart": lambda job: events.RestartAsked(by="me"),
+    "restart-alone": lambda job: events.RestartAsked(by="me", setup=Setup.SKIP),
+    "granted-others": lambda job: events.Granted(hosts=HOSTS, keys=tuple(f"new-{name}" for name in HOSTS)),
     "hold": lambda job: events.HoldChanged(is_on_hold=True),
     "release": lambda job: events.HoldChanged(is_on_hold=False),
     "urgent": lambda job: events.PriorityChanged(priority=9),

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from msgspec import json, to_builtins
@@ -20,6 +21,7 @@ from mesh.core.errors import UsageError
 
 DATA = Path(__file__).parent / "data/jobman"
 ASSETS = ("fms.yaml", "requirements.txt", "requirements_train.txt", "requirements_torch.txt")
+TASKS = "accelerators: {v6e-64: {tasks: [{id: first, run: bash train.sh}]}}\n"
 REST = {
     "job": {"name": "block", "loop": False},
     "tpu": {"accelerator": "v6e-1", "version": "v2-alpha-tpuv6e", "zone": "us-east1-d"},
@@ -38,7 +40,9 @@ def text_of(path: Path) -> str:
     if path.parent.name != "blocks":
         return text
     there = yaml.safe_load(text)
-    return text + yaml.safe_dump({key: value for key, value in REST.items() if key not in there})
+    is_worker = "queue" in there.get("job", {})
+    rest = {key: value for key, value in REST.items() if key not in there and not (is_worker and key == "command")}
+    return text + yaml.safe_dump(rest)
 
 
 def read(path: Path, directory: Path) -> JobFile:
@@ -46,6 +50,8 @@ def read(path: Path, directory: Path) -> JobFile:
     (directory / "assets").mkdir(exist_ok=True)
     for name in ASSETS:
         (directory / "assets" / name).touch()
+    (directory / "queue_machines").mkdir(exist_ok=True)
+    (directory / "queue_machines/tasks.yaml").write_text(TASKS)
     copy = directory / path.name
     copy.write_text(text_of(path))
     return read_job_file(copy, (), (), 0.0, directory)
@@ -58,9 +64,18 @@ def plan(path: Path, directory: Path) -> str:
     except UsageError as error:
         return f"{error}\n{error.hint}\n".replace(f"{directory}/", "")
     spec = to_builtins(found.spec, enc_hook=str)
-    facts = {key: value for key, value in spec.items() if value and key not in ("file", "config")}
+    facts = {key: value for key, value in spec.items() if key not in ("file", "config")}
     facts |= {"notices": found.notices, "files": found.files, "jobman": to_builtins(found.jobman)}
-    return json.format(json.encode(facts, order="sorted"), indent=1).decode() + "\n"
+    facts["jobman"].pop("notices")
+    facts = with_values(facts)
+    text = json.format(json.encode(facts, order="sorted"), indent=1).decode() + "\n"
+    return text.replace(f"{directory}/", "")
+
+
+def with_values(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts without those that are empty, so that a new key of mesh changes no plan."""
+    found = {key: with_values(value) if isinstance(value, dict) else value for key, value in facts.items()}
+    return {key: value for key, value in found.items() if value}
 
 
 def main() -> None:

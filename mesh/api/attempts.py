@@ -45,7 +45,7 @@ def run_of_attempt(job: Job, run: str, attempt: int, environ: Mapping[str, str],
         {name: environ[name] for name in names} | dict(spec.env) | variables_of(job, run) | job_variables(job, attempt)
     )
     command = command_of(job, run, starts=starts)
-    kept = spec.workspace.keep is Keep.SNAPSHOT
+    kept = spec.workspace.keep is not Keep.NONE
     return RunSpec(
         run=run,
         project=workspace_name(job),

@@ -165,6 +165,7 @@ class JobHands:
         problems = _fetched(request, order)
         if order.results and request.job.spec.results:
             problems += _pulled(request, order.run)
+        problems += _copied(request, order)
         return Fetched(run=order.run, problem="; ".join(problems))
 
 
@@ -307,6 +308,17 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
     if record is None or record.state is not State.ENDED:
         raise NoAnswer("; ".join(problems) or f"the hosts have not sent all of run {order.run}")
     return [] if is_complete else problems
+
+
+def _copied(request: Request, order: FetchOrder) -> list[str]:
+    """Copy the output of a job to its bucket, if it has one; return what went wrong. Raises NoAnswer."""
+    job = request.job
+    if not job.spec.logs:
+        return []
+    from mesh.api.bucketlogs import copy_logs
+
+    _, cluster = _run(request, order.run, order.hosts)
+    return copy_logs(job, cluster.slices or (len(cluster.hosts),))
 
 
 def _pulled(request: Request, run: str) -> list[str]:

@@ -21,6 +21,7 @@ from mesh.core.run import AUTO
 def plan_lines(wanted: Wanted) -> Iterator[str]:
     """Yield what would be submitted, a fact a line. Raises UsageError."""
     from mesh.workspace import listing
+    from mesh.workspace.checkout import shown
 
     found = read_wanted(wanted)
     spec, cluster = resolved(found, wanted)
@@ -53,6 +54,8 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
         files = [entry for entry in listed.entries if entry.kind != listing.DIRECTORY]
         size = sum(entry.size for entry in files)
         yield f"workspace  a snapshot of {project.workspace}: {len(files)} file(s), {size} bytes"
+    elif spec.workspace.keep is Keep.GIT:
+        yield f"workspace  git {shown(spec.workspace.url)} at {spec.workspace.ref or 'its default branch'}"
     elif found.files:
         yield f"workspace  a snapshot of {', '.join(found.files)}"
     else:

@@ -18,6 +18,7 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.look import Look
 from mesh.core.outcome import Cause
 from mesh.core.paths import runs_directory
+from mesh.jobs.change import ATTEMPTS_KEPT
 from mesh.jobs.reading import FINAL
 from mesh.rundir.layout import EVENTS
 
@@ -54,14 +55,14 @@ def job_logs(
     Raises UsageError, and MeshError.
     """
     row = show(job)
-    number = 0
+    number, seen = 0, set[str]()
     while True:
-        for run in row.runs[number:]:
-            number += 1
-            if attempt in (None, number):
+        for number, run in numbered_runs(row):
+            if run not in seen and attempt in (None, number):
                 if attempt is None and (len(row.runs) > 1 or follow):
                     notify(f"job {row.id} {row.name}: attempt {number} is run {run}")
                 _show_run(run, shown, follow=follow)
+            seen.add(run)
         if attempt is not None and attempt <= number:
             return
         if not follow or row.state in (*FINAL, HELD):
@@ -72,6 +73,12 @@ def job_logs(
         raise UsageError(f"job {row.id} has had {len(row.runs)} attempts, and not {attempt}")
     if not row.runs:
         notify(f"job {row.id} {row.name} has not started: {row.state}{f' ({row.reason})' if row.reason else ''}")
+
+
+def numbered_runs(row: JobRow) -> Iterator[tuple[int, str]]:
+    """Yield the runs of a job with the numbers of their attempts; of a worker with many tasks, the last runs."""
+    first = row.attempt - len(row.runs) if row.attempt > ATTEMPTS_KEPT else 0
+    yield from enumerate(row.runs, max(0, first) + 1)
 
 
 def _show_run(run: str, shown: JobOutput, *, follow: bool) -> None:

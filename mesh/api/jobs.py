@@ -17,15 +17,16 @@ from msgspec import Struct
 from mesh.api.jobplan import plan_lines as plan_lines
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
+from mesh.api.logout import logout_notices
 from mesh.api.serving import Serving as Serving
 from mesh.api.serving import about_steward as about_steward
 from mesh.api.serving import serve as serve
 from mesh.api.serving import stop_steward as stop_steward
-from mesh.api.submitting import Ready, ready_to_submit
 from mesh.api.submitting import Wanted as Wanted
+from mesh.api.submitting import ready_to_submit
 from mesh.app.owner import user_name
 from mesh.core.errors import UsageError
-from mesh.core.job import PRIORITY_LIMIT
+from mesh.core.job import PRIORITY_LIMIT, JobSpec
 from mesh.core.outcome import EXIT_BUSY, EXIT_TIMEOUT
 from mesh.jobs.events import AnyEvent, FromPeople, HoldChanged, PriorityChanged, RestartAsked, Wished
 from mesh.jobs.reading import FINAL, Selection
@@ -82,13 +83,15 @@ def submit(
 
 def submit_wanted(wanted: Wanted) -> Submitted:
     """Submit jobs as ``submit`` does."""
-    return submit_ready(ready_to_submit(wanted))
+    JobStore().check()  # before a copy is made
+    ready = ready_to_submit(wanted)
+    return submit_specs(ready.specs, ready.notices)
 
 
-def submit_ready(ready: Ready) -> Submitted:
-    """Submit jobs that were read. Raises MeshError if nothing was submitted."""
-    rows, serving = JobStore().submit(ready.specs)
-    return Submitted(rows, serving, ready.notices)
+def submit_specs(specs: Sequence[JobSpec], notices: Sequence[str]) -> Submitted:
+    """Submit jobs that are complete. Raises MeshError if nothing was submitted."""
+    rows, serving = JobStore().submit(specs)
+    return Submitted(rows, serving, (*notices, *logout_notices(serving)))
 
 
 # ---- look

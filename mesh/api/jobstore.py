@@ -12,8 +12,8 @@ from mesh.core.errors import MeshError, UsageError
 from mesh.core.job import JobSpec
 from mesh.jobs.coding import decode
 from mesh.jobs.events import AnyEvent, FromPeople
-from mesh.jobs.place import StorePlace, store_place
-from mesh.jobs.reading import ALL_JOBS, FINAL, Selection, json_rows, read_events, read_id, read_jobs
+from mesh.jobs.place import StorePlace, refuse_remote, store_place
+from mesh.jobs.reading import ALL_JOBS, FINAL, Selection, json_rows, read_events, read_id, read_job, read_jobs
 from mesh.jobs.requests import AskRows, Record, Steward, Submit, Watch, steward_of
 from mesh.jobs.values import Job, Row
 
@@ -36,6 +36,16 @@ class JobStore:
         self.place: StorePlace = store_place(os.environ)
         self._steward: Steward = steward_of(os.environ, self.place)
         self._start_at = 0.0  # monotonic: no steward is started before
+
+    def check(self) -> None:
+        """Raise MeshError for a store that cannot take jobs, before anything is made."""
+        if self.place.url:
+            return
+        refuse_remote(self.place.directory)
+        if self.place.directory.exists() and not os.access(self.place.directory, os.W_OK):
+            hint = "make the store writable for you, or name another directory by MESH_STORE; runs that are on go on"
+            raise MeshError(f"{self.place.name}: cannot be written (read-only)", hint=hint)
+        read_job(self.place.file, 0)  # of a newer mesh, or damaged
 
     def submit(self, specs: Sequence[JobSpec]) -> tuple[list[JobRow], Serving]:
         """Write new jobs, all or none; start the steward where none runs. Raises MeshError."""
@@ -72,7 +82,7 @@ class JobStore:
         store = open_store(self.place)
         try:
             event = replace(event, time=time.time())
-            rows = [row_of(store.record(job, event).job) for job in jobs]
+            rows = [row_of(decided.job) for decided in store.record_all([(job, event) for job in sorted(set(jobs))])]
         finally:
             store.close()
         return [self._with_directory(row) for row in rows]

@@ -35,6 +35,7 @@ from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, WorkspaceSpec
 from mesh.core.paths import cache_directory, jobs_directory
+from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.reading import FINAL
 from mesh.jobs.tasking import matches
@@ -85,12 +86,16 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
     notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
-    if spec.workspace.keep is Keep.SNAPSHOT or found.files:
+    if spec.workspace.keep is Keep.GIT:
+        workspace, variables, more = _git_snapshot(spec.workspace)
+    elif spec.workspace.keep is Keep.SNAPSHOT or found.files:
         only = () if spec.workspace.keep is Keep.SNAPSHOT else found.files
-        workspace, variables, more = _snapshot(project_here(), only, spec)
-        spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
-        notices = (*notices, *more)
-    spec = replace(spec, config=_config(spec))
+        workspace, variables, more = snapshot_of(project_here(), only, has_modules=bool(spec.modules))
+    else:
+        workspace, variables, more = spec.workspace, {}, ()
+    spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
+    notices = (*notices, *more)
+    spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
         return Ready(specs=tuple(members), notices=notices, jobman=found.jobman)
@@ -135,7 +140,7 @@ def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
     spec = replace(spec, user=spec.user or user_name())
     machines = spec.machines
     if machines.tpu is not None:
-        made = machines_of(in_zone(machines.tpu, os.environ))
+        made = machines_of(in_zone(with_login_of(machines.tpu, machines), os.environ))
         return replace(spec, machines=replace(made, login=machines.login, login_key=machines.login_key)), None
     cluster = with_login(_cluster(found, wanted.clusters_file), machines)
     machines = replace(
@@ -145,6 +150,16 @@ def resolved(found: JobFile, wanted: Wanted) -> tuple[JobSpec, Cluster | None]:
     )
     _check_count(machines, spec, found)
     return replace(spec, machines=machines), cluster
+
+
+def with_login_of(tpu: TpuSpec, machines: MachinesSpec) -> TpuSpec:
+    """Return a request whose machines have the login of JOBMAN's keys, where it names none by keys of its own."""
+    key = os.path.expanduser(machines.login_key)
+    return replace(
+        tpu,
+        user=tpu.user or machines.login,
+        identity_file=tpu.identity_file or (key if os.path.isfile(key) else ""),  # else the usual keys are tried
+    )
 
 
 def _of_project(spec: JobSpec, project: Project) -> JobSpec:
@@ -207,12 +222,13 @@ def _key(cluster: Cluster, host: Host) -> str:
     return f"{user}@{host.address}:{host.port or SSH_PORT}"
 
 
-def _snapshot(
-    project: Project, only: Sequence[str], spec: JobSpec
+def snapshot_of(
+    project: Project, only: Sequence[str] = (), *, has_modules: bool = False
 ) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
     """Copy the workspace; return it, the variables of its git commit, and notices. Raises MeshError.
 
     only: the files that modules of a job without a workspace need; (): all of it
+    has_modules: the job has modules of its own, in place of those of the project
     """
     from mesh.workspace.git import asked_git
     from mesh.workspace.snapshot import take
@@ -226,7 +242,7 @@ def _snapshot(
         found = variables()
     notices = (*(f"not copied: {skipped}" for skipped in snapshot.skipped), *snapshot.notices)
     is_lost = project.modules.descriptions and not has_project(snapshot.directory, is_snapshot=True)
-    if is_lost and not spec.modules:
+    if is_lost and not has_modules:
         notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
 
@@ -245,6 +261,24 @@ def ignoring_others(files: Sequence[str]) -> tuple[str, ...]:
             patterns += [f"!/{above}/", f"/{above}/*"]
         patterns.append(f"!/{'/'.join((*parents, name))}")
     return tuple(dict.fromkeys(patterns))
+
+
+def completed(spec: JobSpec) -> JobSpec:
+    """Return a job with its text for people."""
+    return replace(spec, config=_config(spec))
+
+
+def _git_snapshot(wanted: WorkspaceSpec) -> tuple[WorkspaceSpec, Mapping[str, str], tuple[str, ...]]:
+    """Copy the files of a commit; return them, variables and notices. Raises UsageError, and MeshError."""
+    from mesh.workspace.checkout import checked_out
+    from mesh.workspace.snapshot import take
+
+    place, cache = jobs_directory(os.environ), cache_directory(os.environ)
+    with checked_out(wanted.url, wanted.ref, cache) as found:
+        snapshot = take(found.directory, (), place, cache, as_is=True)
+    notices = (f"workspace: commit {found.commit}", *(f"not copied: {skipped}" for skipped in snapshot.skipped))
+    variables = {"MESH_GIT_COMMIT": found.commit, "MESH_GIT_DIRTY": "0"}
+    return replace(wanted, tree=snapshot.tree, ref=found.commit), variables, notices
 
 
 def _config(spec: JobSpec) -> str:

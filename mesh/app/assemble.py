@@ -193,7 +193,8 @@ class Assembled:
 
     def _notify(self, ended: Conclusion) -> None:
         """Send the notifications of mesh.yaml. One that fails changes nothing about the run."""
-        from mesh.app.notify import Ending, notify, one_line, told_duration
+        from mesh.app.notify import Ending, notify, told_duration
+        from mesh.core.sending import one_line
 
         spec, outcome = self._parts.spec, ended.outcome
         ending = Ending(

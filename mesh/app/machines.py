@@ -31,6 +31,7 @@ ABSENT_AGAIN_S = 20.0  # between the two looks that prove machines absent
 LOST_AGAIN_S = 2.0  # between the two looks that prove a state as PREEMPTED
 FEWER_AGAIN_S = 120.0  # between two looks that prove a TPU complete with fewer hosts than its name lets expect
 LIST_INTERVAL_S = 5.0  # between two lists of a zone, for all jobs in it
+QUEUE_INTERVAL_S = 30.0  # the same where all wait in Google's queue, which may take days
 ZONES_AT_ONCE = 8
 REFUSALS = {google.Why.CAPACITY: Refusal.CAPACITY, google.Why.PERSON: Refusal.PERSON}
 HOSTS_FILE = "machines-g{}.json"  # in a job's directory: the hosts of a generation
@@ -43,6 +44,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     lost_again: float = LOST_AGAIN_S
     fewer_again: float = FEWER_AGAIN_S
     list_interval: float = LIST_INTERVAL_S
+    queue_interval: float = QUEUE_INTERVAL_S
 
 
 # ---- functions for jobs, `mesh up` and reports
@@ -159,6 +161,7 @@ class JobMaker:
         self._pace, self._environ = pace or Pace(), environ
         self._evidence = Evidence(self._pace)
         self._lists: dict[gcloud.Zone, Seen] = {}
+        self._waiting: set[str] = set()  # names of generations that wait in Google's queue
 
     def make(self, request: Request) -> Made | Refused:
         order = request.order
@@ -193,10 +196,18 @@ class JobMaker:
         return MachinesPending(generation=order.generation, state=state)
 
     def look(self, requests: Sequence[Request]) -> Sequence[MachineFacts | None]:
-        zones = {self._zone(request): None for request in requests}
+        zones: dict[gcloud.Zone, list[str]] = {}
+        for request in requests:
+            assert isinstance(request.order, LookAtMachines)
+            zones.setdefault(self._zone(request), []).append(request.order.name)
         with ThreadPoolExecutor(max(1, min(len(zones), ZONES_AT_ONCE)), "mesh-zone") as pool:
-            seen = dict(zip(zones, pool.map(self._list, zones), strict=True))
-        return [self._fact(request, seen[self._zone(request)]) for request in requests]
+            seen = dict(zip(zones, pool.map(self._list, zones, zones.values()), strict=True))
+        facts = [self._fact(request, seen[self._zone(request)]) for request in requests]
+        for request, fact in zip(requests, facts, strict=True):
+            assert isinstance(request.order, LookAtMachines)
+            is_waiting = isinstance(fact, MachinesPending) and fact.is_waiting
+            (self._waiting.add if is_waiting else self._waiting.discard)(request.order.name)
+        return facts
 
     def _zone(self, request: Request) -> gcloud.Zone:
         order = request.order
@@ -204,10 +215,12 @@ class JobMaker:
         generation = _generation(request.job, order.generation)
         return zone_of(_spec(request.job).project, generation.zone, self._environ)
 
-    def _list(self, zone: gcloud.Zone) -> Seen:
-        """Return a list of a zone that is not old."""
+    def _list(self, zone: gcloud.Zone, names: Sequence[str]) -> Seen:
+        """Return a list of a zone that is not old. names: of the generations that are looked at"""
         last = self._lists.get(zone)
-        if last is None or time.monotonic() >= last.time + self._pace.list_interval:
+        waits = self._waiting.issuperset(names)
+        pause = self._pace.queue_interval if waits else self._pace.list_interval
+        if last is None or time.monotonic() >= last.time + pause:
             last = self._lists[zone] = google.list_machines(zone, self._environ)
         return last
 

@@ -58,7 +58,7 @@ QUEUE = text("queue", SUBMIT, SHARING, "NAME", "the queue it waits in")
 PRIORITY: Option[int | None] = Option(
     "priority", ("job submit", "job prioritize"), SHARING, "N", "-100 to 100; the greatest is next", read_priority, None
 )
-ATTACH = switch("attach", SUBMIT, OUTPUT, "show its output until it has ended, with its status")
+ATTACH = switch("attach", (*SUBMIT, "multihost-job"), OUTPUT, "show its output until it has ended, with its status")
 DRY_SUBMIT = switch("dry-run", SUBMIT, OTHER, "print what would be submitted, and submit nothing")
 
 EVERY = switch("all", LIST, WHICH_JOB, "also those that ended more than a day ago")
@@ -102,6 +102,11 @@ GC_YES: Option[Sequence[str]] = Option(
     joined=add,
 )
 COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+SELFTEST = ("job selftest",)
+SELF_PROJECT = text("project", SELFTEST, HOSTS, "NAME", "the project (default: gcloud's)")
+SELF_ZONE = text("zone", SELFTEST, HOSTS, "NAME", "the zone (default: gcloud's)")
+SELF_ACCELERATOR = text("accelerator", SELFTEST, HOSTS, "TYPE", "the smallest there (default: v5litepod-1)")
+SELF_VERSION = text("runtime", SELFTEST, HOSTS, "NAME", "its software (default: v2-alpha-tpuv5-lite)")
 JSON_MACHINES = switch(
     "json",
     ("job machines", "job audit", "job gc", "job quota", "job cost"),

@@ -118,6 +118,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "cluster": row.cluster,
         "machines": ", ".join(row.machines),
         "attempt": f"{row.attempt}, {row.failures} failed, {row.preemptions} preempted",
+        "task": row.task,
         "progress": row.progress,
         "submitted": moment(row.submitted),
         "started": moment(row.started) if row.started else "",
@@ -129,7 +130,9 @@ def job_lines(row: JobRow) -> Iterator[str]:
     for name, text in facts.items():
         if text:
             yield f"{name:<10} {text}"
-    for number, run in enumerate(row.runs, 1):
+    from mesh.api.jobruns import numbered_runs
+
+    for number, run in numbered_runs(row):
         yield f"{'run':<10} {run} (attempt {number})"
 
 

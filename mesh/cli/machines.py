@@ -112,6 +112,19 @@ def cost(given: Given) -> None:
         say(f"an estimate{f', by prices of {found.date}' if found.date else ''}; the bill is Google's")
 
 
+@command(
+    "job selftest",
+    GROUP,
+    examples=(("mesh job selftest --project lab --zone us-west4-a", "it costs a machine for some minutes"),),
+)
+def selftest(given: Given) -> None:
+    """Make and delete the smallest machine, and kill the steward meanwhile."""
+    from mesh.api.selftest import selftest
+
+    where = given[j.SELF_PROJECT], given[j.SELF_ZONE]
+    selftest(*where, given[j.SELF_ACCELERATOR], given[j.SELF_VERSION], say)
+
+
 def _refuse_silence(silent: Sequence[str]) -> None:
     """Raise MeshError if a zone gave no complete answer, so that the list may lack machines."""
     if silent:

@@ -41,6 +41,23 @@ SCP_TIMEOUT_SECS = Option(
 )
 TPU_CLUSTERS = text("clusters", MULTIHOST, OTHER, "FILE", "take user and key from the cluster TPU_PREFIX in FILE")
 
+# MaxText's multihost_job.py has some more.
+MULTIHOST_JOB = ("multihost-job",)
+JOB_COMMAND = text("COMMAND", MULTIHOST_JOB, COMMAND, "TEXT", "what every host runs, as text for bash; required")
+BUCKET_NAME = text("BUCKET_NAME", MULTIHOST_JOB, FILES, "NAME", "the bucket of the logs; required")
+BUCKET_DIR = text("BUCKET_DIR", MULTIHOST_JOB, FILES, "DIR", "the directory there; RUN_NAME stands below it")
+JOB_SCRIPT_DIR = text("SCRIPT_DIR", MULTIHOST_JOB, FILES, "DIR", "the directory to send and to run in (default: .)")
+JOB_RUN_NAME = text("RUN_NAME", MULTIHOST_JOB, FILES, "NAME", "of the job (default: user and time)")
+TPU_TYPE = text("TPU_TYPE", MULTIHOST_JOB, HOSTS, "TYPE", "the accelerator (default: v4-8)")
+TPU_VERSION = text("VERSION", MULTIHOST_JOB, HOSTS, "NAME", "the runtime (default: tpu-ubuntu2204-base)")
+NUM_SLICES = Option("NUM_SLICES", MULTIHOST_JOB, HOSTS, "N", "how many TPUs (default: 2)", read_number, None)
+JOB_PROJECT = text("PROJECT", MULTIHOST_JOB, HOSTS, "NAME", "the TPUs' project (default: gcloud's)")
+JOB_ZONE = text("ZONE", MULTIHOST_JOB, HOSTS, "NAME", "the TPUs' zone (default: gcloud's)")
+CQR_EXTRA_ARGS = text("CQR_EXTRA_ARGS", MULTIHOST_JOB, HOSTS, "TEXT", "more words for gcloud, as --reserved")
+ENABLE_AUTOCHECKPOINT = Option(
+    "ENABLE_AUTOCHECKPOINT", MULTIHOST_JOB, HOSTS, "BOOL", "ask for autocheckpoint", read_flag, None
+)
+
 # The flags of MAD Engine's SSH runner; `mesh.config.mad` reads their texts, as an INI file may have them too.
 MAD = ("mad",)
 MAD_MODEL = text("model", MAD, COMMAND, "TAG", "the tag of a model; required")

@@ -12,12 +12,13 @@ from mesh.cli import otheroptions as x
 from mesh.cli.command import command
 from mesh.cli.options import Given
 from mesh.cli.reports import aligned
-from mesh.cli.speech import show
+from mesh.cli.speech import say, show
 from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
 
 GROUP = "Other programs' command lines"
 REASON_WIDTH = 100  # characters of the reason why a node took no part
+MULTIHOST_JOB_LINE = 'mesh multihost-job --BUCKET_NAME=NAME --COMMAND="bash setup.sh; python3 train.py"'
 MULTIHOST_LINE = 'mesh multihost --TPU_PREFIX=NAME --COMMAND="bash setup.sh"'
 
 
@@ -52,6 +53,48 @@ def multihost(given: Given) -> int:
         output="",
     )
     return result.exit_code
+
+
+@command(
+    "multihost-job",
+    GROUP,
+    "--COMMAND=TEXT --BUCKET_NAME=NAME",
+    examples=(
+        ('mesh multihost-job --COMMAND="bash setup.sh; python3 train.py" --BUCKET_NAME=logs', "2 slices of v4-8"),
+        ('mesh multihost-job --COMMAND="bash x.sh" --BUCKET_NAME=logs --CQR_EXTRA_ARGS=--reserved', "reserved ones"),
+    ),
+)
+def multihost_job(given: Given) -> int:
+    """Run on TPUs that are made for it, as multihost_job.py does."""
+    from mesh.cli import joboptions as j
+    from mesh.compat import maxtextjob
+    from mesh.compat.maxtextjob import NUM_SLICES, TPU_TYPE, VERSION, MultihostJob
+
+    for option in (x.JOB_COMMAND, x.BUCKET_NAME):
+        if not given[option]:
+            raise UsageError(f"{option.flag} is missing", hint=MULTIHOST_JOB_LINE)
+    slices = given[x.NUM_SLICES]
+    flags = MultihostJob(
+        command=given[x.JOB_COMMAND],
+        bucket_name=given[x.BUCKET_NAME],
+        bucket_dir=given[x.BUCKET_DIR],
+        script_dir=given[x.JOB_SCRIPT_DIR],
+        run_name=given[x.JOB_RUN_NAME],
+        tpu_type=given[x.TPU_TYPE] or TPU_TYPE,
+        version=given[x.TPU_VERSION] or VERSION,
+        num_slices=NUM_SLICES if slices is None else slices,
+        project=given[x.JOB_PROJECT],
+        zone=given[x.JOB_ZONE],
+        extra_args=given[x.CQR_EXTRA_ARGS],
+        autocheckpoint=bool(given[x.ENABLE_AUTOCHECKPOINT]),
+    )
+    submitted, lines = maxtextjob.multihost_job(flags)
+    show(lines)
+    if not given[j.ATTACH]:
+        return 0
+    from mesh.api.jobruns import JobOutput, job_attach
+
+    return job_attach(submitted[0].id, JobOutput(look=given.look()), notify=say)
 
 
 # Flags that may also stand in the INI file; `mesh.config.mad` reads both.

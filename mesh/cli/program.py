@@ -32,6 +32,7 @@ from mesh.core.errors import AmbiguousRun, MeshError, UnknownCluster
 __all__ = ["COMMANDS", "candidates", "overview", "run", "status"]
 
 USAGE = "mesh COMMAND [options] ...; `mesh --help` lists the commands"
+NAME_WIDTH = 10  # of a command in the overview; a longer one moves its own line alone
 KEYBOARD_INTERRUPT = 130  # 128 + SIGINT
 
 
@@ -111,7 +112,8 @@ def overview() -> Iterator[str]:
         yield ""
         yield f"{group}:"
         yield from _listed(
-            {name: summary for name, (of, summary) in listed.items() if of == group}, max(map(len, listed))
+            {name: summary for name, (of, summary) in listed.items() if of == group},
+            max(len(name) for name in listed if len(name) <= NAME_WIDTH),
         )
     yield ""
     yield from wrap(

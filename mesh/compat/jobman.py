@@ -18,6 +18,7 @@ from mesh.api.jobs import JobRow, Submitted
 from mesh.api.jobsetup import job_of
 from mesh.api.jobstore import JobStore
 from mesh.api.submitting import Wanted, ready_to_submit
+from mesh.api.taskparts import TASKS
 from mesh.app.owner import user_name
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.tpu import TpuSpec
@@ -85,7 +86,7 @@ def create(wanted: Wanted, *, is_first_version: bool = False) -> tuple[Submitted
     Raises UsageError for a file with mistakes, MeshError if nothing was submitted.
     """
     ready = ready_to_submit(wanted)
-    made = jobs.submit_ready(ready)
+    made = jobs.submit_specs(ready.specs, ready.notices)
     is_first_version = is_first_version or ready.jobman.has_listed_modules
     links = []
     for row, spec in zip(made, ready.specs, strict=True):
@@ -96,6 +97,8 @@ def create(wanted: Wanted, *, is_first_version: bool = False) -> tuple[Submitted
         link = link_of(row, is_first_version=is_first_version)
         if _linked(link, directory):
             links.append(link)
+        if spec.worker is not None:
+            _linked(Path(PLACE, TASKS), directory.parent / TASKS)
     return made, links
 
 

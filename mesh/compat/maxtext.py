@@ -59,7 +59,7 @@ def multihost(
         raise UsageError("expected a command as text for bash, without zero bytes")
     if run_name and not _RUN_NAME.fullmatch(run_name):
         raise UsageError(f"--RUN_NAME: expected letters, digits and any of ._- , found {run_name!r}")
-    here = _project(script_dir)
+    here = named_project(script_dir)
     named = _cluster(tpu_prefix, project, zone, internal_ip, clusters_file)
     found = find_hosts(named, Purpose.RUN)
     if internal_ip and isinstance(named.source, TpuMade):
@@ -79,7 +79,7 @@ def multihost(
     return run_on(found, spec, Showing(output=output, json=json, quiet=quiet))
 
 
-def _project(script_dir: str) -> Project:
+def named_project(script_dir: str) -> Project:
     """Return the directory that was named, with its own mesh.yaml if it has one."""
     directory = Path(script_dir or ".").expanduser()
     if not directory.is_dir():

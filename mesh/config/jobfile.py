@@ -45,7 +45,7 @@ from mesh.core.run import DEFAULT_GRACE, RANKS_PER_HOST_MAX, SHELL, Launch
 
 KEYS = (
     *("job", "machines", "tpu", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
-    "checkpoint",
+    *("logs", "checkpoint"),
     *SECTIONS,
     *jobman.FILE_KEYS,
 )
@@ -53,13 +53,14 @@ KEYS = (
 NOT_YET = {
     "kubernetes": "not yet: name a cluster by `machines:`, or a TPU by `tpu:`",
     "cost": "not yet: no limit is kept; `mesh job cost` estimates what a job has cost",
-    "logs": "not yet: the output of every attempt is in its run directory",
 }
 JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass", *jobman.JOB_KEYS)
 MACHINES_KEYS = ("cluster", "hosts")
 COMMAND_KEYS = ("run", "cmd", "workers", "nproc", "launcher", "timeout", "grace")
+WORKSPACE_KEYS = ("git", "ref")
 RESTART_KEYS = ("on", "failures", "recoveries", "exit_codes", "backoff")
 EXIT_CODE_KEYS = ("again", "never")
+LOGS = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/\S*)?")
 LARGEST_COUNT = 1_000_000
 WORKERS = "all, or numbers of hosts such as [0, 2]"
 
@@ -112,6 +113,7 @@ def read_job_file(
         restart=jobman.read_loop(job, lambda: _restart(keys), has_restart="restart" in keys),
         results=_results(keys),
         progress=_progress(keys) or (jobman.PROGRESS if theirs.is_jobman else ""),
+        logs=_logs(keys),
         notify=read_job_notify(keys.node("notify"), problems) if "notify" in keys else (),
         checkpoint_dir=keys.text("checkpoint", "a directory on the hosts"),
         file=_text_of(path),
@@ -291,11 +293,19 @@ def _workspace(keys: Section, default: Keep) -> WorkspaceSpec:
         return WorkspaceSpec(keep=default)
     node = keys.node("workspace")
     if isinstance(node, MappingNode):
-        keys.problems.add(node, "workspace", "not yet: a job takes a snapshot of its directory, or none")
-        return WorkspaceSpec()
+        section = Section(node, "workspace", WORKSPACE_KEYS, keys.problems, "a mapping with git:")
+        if "git" not in section:
+            keys.problems.add(node, "workspace", "has no git:")
+        url, ref = section.text("git", "the address of a git repository"), section.text("ref", "a branch or a commit")
+        for key, text in (("git", url), ("ref", ref)):
+            if text.startswith("-"):
+                section.add(key, "begins with a dash")
+        if re.search(r"://[^/@]*:[^/@]*@", url):
+            section.add("git", "holds a password; use an SSH address, or a credential helper of git")
+        return WorkspaceSpec(keep=Keep.GIT, url=url, ref=ref)
     word = str(node.value) if isinstance(node, ScalarNode) else ""
     if word not in (Keep.SNAPSHOT.value, Keep.NONE.value):
-        keys.unexpected("workspace", "snapshot or none")
+        keys.unexpected("workspace", "snapshot, none, or {git: URL, ref: BRANCH-or-COMMIT}")
         return WorkspaceSpec()
     return WorkspaceSpec(keep=Keep(word))
 
@@ -350,6 +360,13 @@ def _results(keys: Section) -> tuple[str, ...]:
     found = keys.texts("results", "a list of paths and patterns")
     if any("\0" in path for path in found):
         keys.add("results", "holds a zero byte")
+    return found
+
+
+def _logs(keys: Section) -> str:
+    found = keys.text("logs", "gs://BUCKET/DIRECTORY")
+    if found and not LOGS.fullmatch(found):
+        keys.unexpected("logs", "gs://BUCKET/DIRECTORY")
     return found
 
 

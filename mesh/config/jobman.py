@@ -81,7 +81,8 @@ def read_jobman(node: Node | None, job: Section) -> JobmanKeys:
 
 def is_jobman(node: Node | None) -> bool:
     """Return True for a file with a key that only JOBMAN's files have."""
-    return _has(node, "tpu", "allocation_mode") or any(_has(node, "job", key) for key in MARKS)
+    is_worker = _has(_below(node, "job"), "queue", "enabled")
+    return is_worker or _has(node, "tpu", "allocation_mode") or any(_has(node, "job", key) for key in MARKS)
 
 
 def read_loop(job: Section, read: Callable[[], RestartSpec], *, has_restart: bool) -> RestartSpec:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from yaml.error import Mark
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config.interpolation import as_node
@@ -95,6 +96,17 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         make_for=keys.seconds("make_for", MAKE_FOR_S) or MAKE_FOR_S,
         keep=keys.seconds("keep", 0.0),
     )
+
+
+def spec_of_keys(keys: Mapping[str, Value], name: str) -> TpuSpec:
+    """Return what keys and values ask for. name: of their place, for messages. Raises UsageError with all problems."""
+    mark = Mark(name, 0, 0, 0, None, 0)
+    at = ScalarNode("tag:yaml.org,2002:str", "", mark, mark)
+    pairs = [(as_node(key, at), as_node(value, at)) for key, value in keys.items()]
+    problems = Problems(Path(name))
+    found = read_tpu(MappingNode("tag:yaml.org,2002:map", pairs, mark, mark), KEY, problems)
+    problems.check()
+    return found
 
 
 def _with_flags(node: Node, where: str, problems: Problems) -> Node:

@@ -117,6 +117,13 @@ class NotifySpec(Struct, frozen=True, kw_only=True):
     format: Format = Format.JSON
 
 
+class LogNames(Enum):
+    """The names of a job's output in a bucket."""
+
+    RUNS = "runs"  # RUN/logs/rank-0000.out, as in run directories
+    MAXTEXT = "maxtext"  # main_command_log_slice_S_worker_W, of all attempts
+
+
 class ArraySpec(Struct, frozen=True, kw_only=True):
     """The place of a job in an array."""
 
@@ -145,6 +152,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     restart: RestartSpec = RestartSpec()
     results: tuple[str, ...] = ()  # paths and patterns pulled into the job's directory at the end
     progress: str = ""  # a regular expression of output lines whose groups are shown; "": none
+    logs: str = ""  # gs://BUCKET/DIRECTORY that the output is copied to after each attempt; "": nowhere
+    log_names: LogNames = LogNames.RUNS
     notify: tuple[NotifySpec, ...] = ()
     array: ArraySpec | None = None
     holds: str = ""  # the cluster whose machines `mesh up` has it make and hold, without a command; "": it has one

@@ -193,6 +193,11 @@ def settle(job: Job, time: float) -> Job:
     return move(job, outcome, time, job.reason, job.hint)
 
 
+def _goes_on(job: Job) -> bool:
+    """Return True if the next attempt starts on the machines that the last one had."""
+    return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
+
+
 def _held_up(job: Job, time: float) -> Job:
     """Return a job without a command as running once its machines are ready: it holds them until a person stops it."""
     generation = job.generation
@@ -202,11 +207,6 @@ def _held_up(job: Job, time: float) -> Job:
     if generation.phase is not Phase.READY or not is_prepared:
         return job
     return move(job, State.RUNNING, time, f"holds {len(generation.hosts)} hosts")
-
-
-def _goes_on(job: Job) -> bool:
-    """Return True if the next attempt starts on the machines that the last one had."""
-    return job.state is State.RECOVERING and job.keeps_machines and not job.is_on_hold
 
 
 def to_fetch(job: Job, time: float) -> Attempt | None:

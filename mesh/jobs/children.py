@@ -30,6 +30,7 @@ DEADLINES = {
     "look-machines": 60.0,
 }
 READ_BYTES = 1 << 16
+REPEATED = ("stop", "fetch")  # operations of which a child carries out several, where they wait
 IDLE_LIMIT_S = 60.0  # a child that looks waits this long for the next look
 
 Take = Callable[[Request, AnyAnswer | None], None]
@@ -216,11 +217,16 @@ class Children:
             self._lose(child, "ended without an answer")
             return
         child.work, child.idle_since = None, time.monotonic()
-        if not child.operation.startswith("look"):
+        if not self._is_kept(child):
             self._drop(child)
         for request, found in zip(work.requests, answers, strict=True):
             self._take(request, found)
         self._start()
+
+    def _is_kept(self, child: Child) -> bool:
+        """Return True for a child that goes on with the next request; each start has a child of its own."""
+        more = child.operation in REPEATED and any(work.operation == child.operation for work in self._waiting)
+        return more or child.operation.startswith("look")
 
     def _lose(self, child: Child, why: str) -> None:
         """End a child, and report that its requests have no answer."""

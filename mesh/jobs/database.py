@@ -74,6 +74,9 @@ def open_database(place: StorePlace) -> Database:
         url = place.url.replace("postgres://", "postgresql://", 1).replace("postgresql://", "postgresql+psycopg://", 1)
         engine = _told_call(place.name, lambda: create_engine(url, pool_pre_ping=True))
         event.listen(engine, "connect", _limit_idle_transactions)
+        # Many rows are one statement: psycopg sends several as a pipeline, and the server's limit for idle transactions
+        # does not hold in a pipeline whose client is frozen.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
         with told(place.name), engine.begin() as connection:
             connection.execute(
                 text(f"SELECT pg_advisory_xact_lock({POSTGRES_LOCK_NUMBER})")

@@ -18,7 +18,7 @@ from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, T
 from mesh.jobs.fold import fold
 from mesh.jobs.generations import overdue_at
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
-from mesh.jobs.values import Job, OpenOrder, Phase, Setup, Stage, State
+from mesh.jobs.values import Generation, Job, OpenOrder, Phase, Setup, Stage, State
 
 
 def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]]:
@@ -78,13 +78,20 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     if generation is None or generation.phase is not Phase.READY or job.current or job.is_open(Prepare, Start):
         return None
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
-    if job.spec.modules and job.prepared != generation.number and job.setup is not Setup.SKIP:
+    if job.spec.modules and job.prepared != generation.number and not _may_skip_setup(job, generation):
         return Prepare(attempt=number, hosts=generation.hosts)
     if job.work is not None:
         if (fetch := working.fetch_first(job, time)) is not None or not working.may_start(job, time):
             return fetch
         number = job.attempt + 1  # a number belongs to one turn
     return Start(attempt=number, run=run_id(job, time), hosts=generation.hosts)
+
+
+def _may_skip_setup(job: Job, generation: Generation) -> bool:
+    """Return True if a person wants no set-up, and an attempt was on the same machines before."""
+    used = {attempt.generation for attempt in job.attempts if attempt.stage is Stage.ENDED}
+    known = any(one.number in used and one.keys == generation.keys for one in job.generations)
+    return job.setup is Setup.SKIP and known
 
 
 def run_id(job: Job, time: float) -> str:

@@ -5,9 +5,6 @@ They are written to the store in the transaction of the change, so that none is 
 
 from __future__ import annotations
 
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 
 from msgspec import Struct, json
@@ -15,6 +12,7 @@ from msgspec.structs import asdict
 
 from mesh.core.job import Format, NotifySpec
 from mesh.core.notify import Moment
+from mesh.core.sending import Sending, post
 from mesh.jobs.values import Job, State
 
 NOTICE_TIMEOUT_S = 10.0
@@ -24,7 +22,6 @@ MOMENTS = {
     State.FAILED: (Moment.END, Moment.FAILED),
     State.STOPPED: (Moment.END,),
     State.HELD: (Moment.HELD,),
-    State.RECOVERING: (Moment.PREEMPTED,),
 }
 
 
@@ -60,18 +57,16 @@ class Notice(Struct, frozen=True, kw_only=True):
     news: News
 
 
-def notices(before: State | None, job: Job, time: float) -> list[Notice]:
-    """Return the notifications that a change of a job's state calls for."""
-    if before is None or before is job.state:
-        return []
-    if job.state is State.RECOVERING and job.cause != "lost":
-        return []
-    moments = MOMENTS.get(job.state, ())
+def notices(before: Job, job: Job, time: float) -> list[Notice]:
+    """Return the notifications that a change of a job calls for. A preemption is one in whatever state it leaves it."""
+    moments = MOMENTS.get(job.state, ()) if before.state is not job.state else ()
+    if job.preemptions > before.preemptions:
+        moments = (*moments, Moment.PREEMPTED)
     news = News(
         job=job.id,
         name=job.spec.name,
         state=job.state.value,
-        before=before.value,
+        before=before.state.value,
         reason=job.reason,
         attempt=job.attempt,
         exit_code=job.exit_code,
@@ -86,8 +81,12 @@ def send(notice: Notice, environ: Mapping[str, str], limit: float = NOTICE_TIMEO
     to, news = notice.to, notice.news
     body = json.encode({"text": news.text} if to.format is Format.SLACK else news)
     if to.command:
-        return _run([_filled(word, news) for word in to.command], body, limit)
-    return _post(environ.get(to.url_env, ""), to.url_env, body, limit)
+        words = [_filled(word, news) for word in to.command]
+        problem = Sending().run(words, body, limit)
+        return f"{words[0]}: {problem}" if problem else ""
+    url = environ.get(to.url_env, "")
+    problem = post(url, body, limit) if url else "is not set where the steward runs"
+    return f"{to.url_env}: {problem}" if problem else ""
 
 
 def _filled(word: str, news: News) -> str:
@@ -100,31 +99,3 @@ def _filled(word: str, news: News) -> str:
     for name, value in {**asdict(news), "text": news.text}.items():
         word = word.replace(f"{{{name}}}", "" if value is None else str(value))
     return word
-
-
-def _run(words: list[str], body: bytes, limit: float) -> str:
-    try:
-        done = subprocess.run(
-            words, input=body, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"{words[0]}: timed out after {limit:g} s"
-    except (OSError, ValueError) as error:
-        return f"{words[0]}: {error}"
-    last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
-    return f"{words[0]}: exit {done.returncode}{f' ({last})' if last else ''}" if done.returncode else ""
-
-
-def _post(url: str, variable: str, body: bytes, limit: float) -> str:
-    """Send a body to a webhook. The address is a secret, so that no message has it."""
-    if not url.startswith(("https://", "http://")):
-        return f"{variable}: {'is not an address' if url else 'is not set where the steward runs'}"
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=limit):
-            return ""
-    except urllib.error.HTTPError as error:
-        error.close()
-        return f"{variable}: the server answered with status {error.code}"
-    except (OSError, ValueError) as error:
-        return f"{variable}: cannot be reached ({getattr(error, 'reason', error)})"

@@ -39,6 +39,7 @@ from mesh.jobs.events import (
 from mesh.jobs.interfaces import Request
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
+from mesh.jobs.mirror import Mirror
 from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Prepare, Start
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
@@ -82,6 +83,7 @@ class Steward:
         self._wake_up, self._woken = socket.socketpair()
         self._children = Children(options.hand, environ, self._selector, self._take, keep)
         self._children.deadlines |= options.deadlines
+        self._mirror = Mirror(store)
         self._mailing = Mailing(store, environ, self._wake)
         self._tasks = TaskWatch(store, self._record, self._took, self._note)
         self._server: Server | None = None
@@ -91,6 +93,7 @@ class Steward:
         self._unwritten_at = 0.0
         self._changes = -2
         self._changed: set[int] = set()  # jobs whose rows watchers have not seen
+        self._mirrored: dict[int, Job] = {}  # jobs whose files may lack events
         self._trouble: deque[str] = deque(maxlen=TROUBLE_COUNT)
         self._ends = False
         self._started = time.time()
@@ -286,16 +289,16 @@ class Steward:
         before = self._books.jobs.get(job.id)
         self._books.put(job, is_ours=self._is_ours(job))
         self._changed.add(job.id)
+        self._mirrored[job.id] = job
         self._mailing.has_more = True
         if not self._is_ours(job):
             return
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
-        is_returning = job.work is not None and job.work.is_returning
         # A start whose machines are gone is no open order any more, and its child would try for hours.
         starts = job.is_open(Start) or (before is not None and before.is_open(Start, Prepare))
-        if (job.state in (State.ENDING, State.RECOVERING) or is_returning) and starts:
+        if starts and (job.state in (State.ENDING, State.RECOVERING) or (job.work and job.work.is_returning)):
             self._children.stop_starts(job.id)
         if job.state.is_final:
             self._release_dependents({job.id: job.state.value})
@@ -351,7 +354,7 @@ class Steward:
                     self._took(job)
                 return Reply(rows=[self._row(job) for job in made])
             case requests.Record(jobs=numbers, event=event):
-                found = [self._store.record(number, event, self._lease) for number in numbers]
+                found = self._store.record_all([(number, event) for number in sorted(set(numbers))], self._lease)
                 for decided in found:
                     self._took(decided.job, decided.orders)
                 return Reply(rows=[self._row(decided.job) for decided in found])
@@ -382,8 +385,10 @@ class Steward:
         return Raw(encode(replace(row, reason=reason) if reason else row).encode())
 
     def _show_changes(self) -> None:
-        """Send rows that have changed to the commands that watch."""
+        """Write events of jobs that have changed to their files, and send rows to the commands that watch."""
         changed, self._changed = self._changed, set()
+        self._mirror.write(self._mirrored.values())
+        self._mirrored.clear()
         if not changed or self._server is None or not self._server.watchers:
             return
 

@@ -160,9 +160,10 @@ class Store:
         with self._database.reading() as connection:
             return {int(job): int(seq) for job, seq in connection.execute(query)}
 
-    def events(self, job: int) -> list[AnyEvent]:
-        """Return the events of a job, oldest first."""
-        query = select(tables.events.c.body).where(tables.events.c.job == job).order_by(tables.events.c.seq)
+    def events(self, job: int, after: int = 0) -> list[AnyEvent]:
+        """Return the events of a job, oldest first. after: only those behind so many"""
+        table = tables.events
+        query = select(table.c.body).where(table.c.job == job, table.c.seq > after).order_by(table.c.seq)
         with self._database.reading() as connection:
             return decode_events(connection.execute(query).scalars().all())
 
@@ -244,7 +245,7 @@ class Store:
         self._write_holds(connection, before, job)
         self._add_usage(connection, before, job, fact.time)
         note_turn(connection, before, job)
-        for notice in notices(before.state, job, fact.time):
+        for notice in notices(before, job, fact.time):
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}
             connection.execute(insert(tables.notices).values(values))

@@ -15,6 +15,7 @@ from mesh.jobs.database import Database
 from mesh.jobs.tasking import TaskRecord, ended, given, next_task, record_of
 from mesh.jobs.turns import Turn
 from mesh.jobs.values import Job
+from mesh.jobs.working import as_worker
 
 
 class TaskFileState(Struct, frozen=True, kw_only=True):
@@ -99,10 +100,10 @@ def claim(connection: Connection, job: Job, time: float) -> Turn | None:
 
     The transaction holds the row of the job already.
     """
-    state = read(connection, key_of(job.spec), locks=True)
-    if state is None or job.spec.worker is None:
+    state, worker = read(connection, key_of(job.spec), locks=True), as_worker(job)
+    if state is None or worker is None:
         return None
-    task = next_task(state.tasks, state.records, job.spec.worker, job.id)
+    task = next_task(state.tasks, state.records, worker, job.id)
     if task is None:
         return None
     record = given(record_of(state.records, task.id), job.id, time)

@@ -20,7 +20,7 @@ from mesh.jobs.tasking import failed_count, is_over, shared_out
 from mesh.jobs.taskmirror import read_mirror, write_mirror
 from mesh.jobs.tasktables import TaskFileState, TaskTables, file_key, key_of
 from mesh.jobs.values import Job, OpenOrder, State
-from mesh.jobs.working import is_ready, wants_task
+from mesh.jobs.working import as_worker, is_ready, wants_task
 
 FILE_LOOK_S = 1.0  # between two looks at a task file
 Record = Callable[[int, TasksSeen], object]  # writes an event of a job
@@ -151,8 +151,9 @@ class TaskWatch:
 
 
 def _spec(job: Job) -> WorkerSpec:
-    assert job.spec.worker is not None
-    return job.spec.worker
+    worker = as_worker(job)
+    assert worker is not None
+    return worker
 
 
 def _shares(loaded: Loaded, jobs: Sequence[Job]) -> dict[int, str]:

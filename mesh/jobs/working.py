@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mesh.core.outcome import Cause
+from mesh.core.tasks import WorkerSpec
 from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
@@ -27,6 +28,14 @@ def waits_for(job: Job) -> str:
     assert job.spec.worker is not None
     problem = job.work.problem if job.work else ""
     return problem or f"waits for a task of {job.spec.worker.tasks.name}"
+
+
+def as_worker(job: Job) -> WorkerSpec | None:
+    """Return the worker that a job is, in the zone of the machines that it has; None for other jobs."""
+    worker, generation = job.spec.worker, job.generation
+    if worker is None or worker.zone or generation is None or not generation.zone:
+        return worker
+    return replace(worker, zone=generation.zone)
 
 
 def part_to_run(job: Job) -> Part | None:

@@ -47,15 +47,23 @@ class Changed(Exception):
     """A file differs from its entry in the listing."""
 
 
-def take(workspace: Path, ignore: Sequence[str], place: Path, cache: Path, *, include_git: bool = False) -> Snapshot:
-    """Copy what belongs to a workspace. place: the directory of all jobs; cache: of hashes
+def take(
+    workspace: Path,
+    ignore: Sequence[str],
+    place: Path,
+    cache: Path,
+    *,
+    include_git: bool = False,
+    as_is: bool = False,
+) -> Snapshot:
+    """Copy what belongs to a workspace. place: the directory of all jobs; cache: of hashes; as_is: all of it
 
     Raises MeshError for files that cannot be read or written.
     """
     changed = ""
     for _ in range(SNAPSHOT_TRIES):
         hashes = HashCache(workspace, cache)
-        prepared = prepare(workspace, ignore, hashes, include_git=include_git)
+        prepared = prepare(workspace, ignore, hashes, include_git=include_git, as_is=as_is)
         entries, tree = prepared.manifest.entries, prepared.manifest.tree
         try:
             directory = _kept(prepared.root, entries, tree, place)

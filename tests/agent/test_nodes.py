@@ -21,6 +21,7 @@ from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Re
 from mesh.engine.relaying import Relay
 from mesh.protocol.nodes import Node, NodeAddress
 from mesh.protocol.requests import RankStart
+from mesh.remote.programs import program_library
 from tests.firsts import finds, prepare_request
 from tests.lab import eventually
 
@@ -290,3 +291,12 @@ def test_nothing_stays_after_an_agent_that_is_killed(begin: Start) -> None:
     directory = program.directory
     os.kill(agent, signal.SIGKILL)
     assert eventually(lambda: not directory.exists() and not Path(f"/proc/{started.pid}").exists())
+
+
+def test_the_library_of_programs_is_found_by_each_python_and_kept(opener: Open, python: str) -> None:
+    run = opener(python)
+    run.prepare(library=program_library())
+    run.start(python, "-c", "import meshrun, mesh.program.runtime.links as links; print(links.__file__)")
+    assert run.result().status == 0, run.printed(Stream.STDERR)
+    place = run.printed().decode().partition(".zip/")[0] + ".zip"
+    assert Path(place).read_bytes() == program_library()

@@ -49,6 +49,10 @@ def test_a_job_from_its_submit_to_its_end(desk: Desk) -> None:
     table = desk.mesh("job", "list").out.decode()
     assert "train  succeeded" in table
     assert "run-started" in desk.mesh("job", "show", "1", "--events").out.decode()
+    mirror = desk.place / "1/events.jsonl"
+    told = desk.mesh("job", "show", "1", "--events", "--json").out
+    assert eventually(lambda: mirror.read_bytes() == told), mirror.read_text()
+    assert mirror.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_steward_belongs_to_nobody_and_is_alone(desk: Desk) -> None:
@@ -164,7 +168,12 @@ def test_a_killed_steward_has_a_successor_that_adopts_the_run(desk: Desk, tmp_pa
         assert eventually(lambda: not desk.processes())
         assert desk.show(job)["state"] == "running", number
         time.sleep(0.7)
+        if not number:  # a steward may be killed within a line
+            with (desk.place / f"{job}/events.jsonl").open("a") as mirror:
+                mirror.write('{"event": "seen')
     assert desk.mesh("job", "wait", str(job)).status == 0
+    told = desk.mesh("job", "show", str(job), "--events", "--json").out
+    assert eventually(lambda: (desk.place / f"{job}/events.jsonl").read_bytes() == told)
     assert desk.output(job) == b"".join(b"line %d\n" % number for number in range(1, COUNT + 1))
     assert starts.read_text() == "1\n"
     assert len(desk.show(job)["runs"]) == 1  # type: ignore[arg-type]
@@ -396,8 +405,11 @@ def test_a_store_of_a_newer_version_is_refused(desk: Desk) -> None:
     with sqlite3.connect(desk.place / "store.db") as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE name = 'version'")
     connection.close()
+    (desk.home.project / "more").write_text("a file that no snapshot has")
+    trees = os.listdir(desk.place / "trees")
     for words in (["job", "list"], ["job", "submit", "train.yaml"], ["serve"]):
         told_once(desk.mesh(*words), "newer")
+    assert os.listdir(desk.place / "trees") == trees
     with sqlite3.connect(desk.place / "store.db") as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE name = 'version'")
     connection.close()
@@ -422,6 +434,26 @@ def test_a_full_disk_under_the_store_is_reported_and_the_run_goes_on(desk: Desk,
     assert desk.mesh("job", "wait", str(job)).status == 0
     assert desk.output(job) == b"1\n2\n3\n4\n5\n6\n"
     assert len(desk.mesh("job", "list", "--all", "--json").out.splitlines()) == 1
+    assert desk.mesh("serve", "stop").status == 0  # the disk is taken away
+    del desk.home.environ["MESH_STORE"]
+
+
+@pytest.mark.root
+def test_a_read_only_store_is_reported_and_the_run_goes_on(desk: Desk, tiny_disk: Path) -> None:
+    desk.home.environ["MESH_STORE"] = str(tiny_disk)
+    job = desk.submit("machines: local:1\nrun: for i in 1 2 3 4 5 6; do echo $i; sleep 1; done\n")
+    desk.until(job, "running")
+    assert desk.mesh("serve", "stop").status == 0  # no steward has its files open for writing
+    subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
+    try:
+        before = sorted(tiny_disk.rglob("*"))
+        told_once(desk.mesh("job", "submit", "train.yaml"), "store.db", "read-only", "MESH_STORE")
+        told_once(desk.mesh("serve"))
+        assert sorted(tiny_disk.rglob("*")) == before
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", tiny_disk], check=True)
+    assert desk.mesh("job", "wait", str(job)).status == 0
+    assert desk.output(job) == b"1\n2\n3\n4\n5\n6\n"
     assert desk.mesh("serve", "stop").status == 0  # the disk is taken away
     del desk.home.environ["MESH_STORE"]
 

@@ -35,6 +35,7 @@ from mesh.jobs.store import open_store
 from mesh.jobs.values import Row, Wanted
 from tests.job_histories import History
 from tests.job_histories import job_spec as history_spec
+from tests.jobs_crowd import crowd
 from tests.jobs_world import ROOT, Host, job_spec, overlaps
 from tests.lab import eventually
 
@@ -104,6 +105,11 @@ def test_jobs_are_submitted_watched_and_stopped_through_the_socket(world: World)
     assert [row.state for row in rows_of(stopped.rows)] == ["ending"]
     world.wait_for(["succeeded", "stopped", "succeeded"])
     assert [row.exit_code for row in world.rows()] == [0, 143, 0]
+
+
+def test_a_crowd_submits_at_once_and_all_of_it_is_stopped_at_once(world: World) -> None:
+    world.start()
+    print(f"stopped in {crowd(world.place.directory, '', world.steward.path):.1f} s")
 
 
 def test_errors_reach_the_command_with_their_hints(world: World) -> None:
@@ -180,7 +186,36 @@ def test_a_hanging_notification_delays_nobody(world: World, tmp_path: Path) -> N
     )
     world.steward.ask(requests.Submit(specs=specs))
     world.wait_for(["succeeded", "succeeded"])
-    assert eventually(lambda: (tmp_path / "told-2").exists(), 8.0)
+    assert eventually(lambda: (tmp_path / "told-2").exists(), PATIENCE_S)
+    store = open_store(world.place)
+    assert [notice.news.job for _, _, notice in store.notices()] == [1]  # it still hangs, or is tried again
+    store.close()
+
+
+def test_notices_of_a_job_come_in_order_and_none_is_lost_with_a_killed_steward(world: World, tmp_path: Path) -> None:
+    world.start()
+    sent = tmp_path / "sent"
+    tell = ("sh", "-c", f"sleep 0.2; echo {{job}} {{state}} {{attempt}} >>{sent}")
+    notify = (NotifySpec(on=(Moment.END, Moment.PREEMPTED), command=tell),)
+    jobs = (job_spec("a", ["0.1:lost", "0.1:lost", "0.1:ok"]), job_spec("b", ["0.1:lost", "0.1:5", "0.1:5", "0.1:5"]))
+    world.steward.ask(requests.Submit(specs=tuple(replace(one, notify=notify) for one in jobs)))
+    for pause in (0.7, 1.5, 3.0, 6.0):
+        time.sleep(pause)
+        world.end(signal.SIGKILL)
+        world.start()
+    over = ["succeeded", "failed"]
+    assert eventually(lambda: [row.state for row in world.rows()] == over, 4 * PATIENCE_S), world.rows()
+    expected = {
+        "1": ["1 queued 1", "1 queued 2", "1 succeeded 3"],
+        "2": ["2 queued 1", "2 failed 4"],
+    }
+
+    def told(job: str) -> list[str]:
+        """Return what has come about a job, without the second of two equal lines: each comes at least once."""
+        lines = sent.read_text().splitlines() if sent.exists() else []
+        return list(dict.fromkeys(line for line in lines if line.startswith(job)))
+
+    assert eventually(lambda: {job: told(job) for job in expected} == expected, 2 * PATIENCE_S), sent.read_text()
 
 
 def test_the_socket_is_private(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.desk import Desk
 from tests.lab import Lab, eventually
 
 ONE = {"config": "tasks.yaml", "end": True}
-WITHIN_S = 120.0
+WITHIN_S = 180.0
 
 
 class Queue:
@@ -57,7 +57,8 @@ class Queue:
 
     def finish(self, *workers: int) -> int:
         """Wait until workers have ended; return the status."""
-        return self.desk.mesh("job", "wait", *map(str, workers), "--timeout", str(WITHIN_S)).status
+        words = ("job", "wait", *map(str, workers), "--timeout", str(WITHIN_S))
+        return self.desk.mesh(*words, within=WITHIN_S + 60.0).status
 
     def lines(self) -> list[str]:
         return self.out.read_text().splitlines() if self.out.exists() else []
@@ -185,6 +186,8 @@ def test_changes_by_hand(queue: Queue) -> None:
     assert mesh("job", "queue", "tasks.yaml", "--reset", "y").out == b"task y: pending\n"
     assert mesh("job", "queue", "tasks.yaml", "--reset-all").out.count(b"pending") == 4
     assert mesh("job", "queue", "tasks.yaml", "--cleanup").out == b"nothing to do\n"
+    assert mesh("jobman", "queue", "tasks.yaml").out == mesh("job", "queue", "tasks.yaml").out != b""
+    assert mesh("jobman", "requeue", "000001").status == 2  # it has ended, and has no task
     for wrong in (["--reset", "w"], ["--task", "w"], ["--reset-pattern", "w*"], ["--reset-all", "--reset-failed"]):
         assert mesh("job", "queue", "tasks.yaml", *wrong).status == 2
     assert (queue.desk.place / "tasks/hide/y").is_dir()

@@ -13,8 +13,9 @@ from mesh.core.tpu import Provision, TpuSpec
 from mesh.hosts.tpu import google
 from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.machines import Intent, labels_of
-from tests.desk import Desk
-from tests.integration.test_tpu_jobs import desk, running, tpus  # noqa: F401 - fixtures
+from tests.conftest import Home
+from tests.desk import Desk, desk_of
+from tests.integration.test_tpu_jobs import desk, running, tpus, user  # noqa: F401 - fixtures
 from tests.lab import eventually
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
 
@@ -166,3 +167,16 @@ def collect(desk: Desk, *names: str) -> None:  # noqa: F811
         argv, env=desk.home.environ, cwd=desk.home.project, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_selftest(user: Home, tpus: Emulator) -> None:  # noqa: F811
+    """The trial for Google's own API, here on the stand-in, with stewards that mesh starts itself."""
+    script = "from mesh.api import selftest; selftest.SLEEP_S = 10; selftest.selftest('', '', 'v4-8', 'r', print)"
+    with desk_of(user) as found:
+        argv, place = [sys.executable, "-c", script], found.home.project
+        done = subprocess.run(argv, env=user.environ, cwd=place, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("killed") == 2
+    assert "made once, deleted, nothing left" in done.stdout
+    (made,) = [name for name in tpus.effects("create-node") if name.startswith("mesh-selftest")]
+    assert made in tpus.effects("delete-node")

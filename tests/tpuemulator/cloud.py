@@ -249,7 +249,7 @@ class Cloud:
             self._boots.remove(boot)
             _, node, number = boot
             if number in node.hosts:
-                self._chores.append(lambda number=number, node=node: self._hosts.up(number, node.name))
+                self._chores.append(lambda number=number, node=node: self._boot(number, node))
         for request in list(self.requests.values()):
             self._tick_request(request)
         for node in list(self.nodes.values()):
@@ -350,6 +350,12 @@ class Cloud:
         with self.lock:
             self.requests[zone, name].error = error
             self._move(self.requests[zone, name], "FAILED")
+
+    def _boot(self, number: int, node: Node) -> None:
+        """Have a machine up, and its start-up script run as root."""
+        self._hosts.up(number, node.name)
+        if text := str(node.fields.get("metadata", {}).get("startup-script", "")):
+            self._hosts.begin_script(number, text)
 
     def replace_id(self, zone: str, name: str) -> None:
         """Have another node under the same name and address, with a new host key."""

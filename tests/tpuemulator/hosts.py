@@ -14,6 +14,7 @@ from typing import Protocol
 from tests.lab import Lab, TestHost, make_key
 
 REPOSITORY = Path(__file__).parents[2]
+BOTH_KEYS = "AuthorizedKeysFile /etc/ssh/authorized_keys .ssh/authorized_keys"  # the lab's key, and those of hosts
 
 
 class Hosts(Protocol):
@@ -24,6 +25,7 @@ class Hosts(Protocol):
 
     def address(self, number: int) -> str: ...
     def up(self, number: int, node: str) -> None: ...
+    def begin_script(self, number: int, text: str) -> None: ...
     def down(self, number: int, node: str) -> None: ...
     def tick(self) -> None: ...
     def end(self) -> None: ...
@@ -43,6 +45,7 @@ class NoHosts:
         return f"192.0.{2 + number // 250}.{1 + number % 250}"
 
     def up(self, number: int, node: str) -> None: ...
+    def begin_script(self, number: int, text: str) -> None: ...
     def down(self, number: int, node: str) -> None: ...
     def tick(self) -> None: ...
     def end(self) -> None: ...
@@ -92,7 +95,7 @@ class LabHosts:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self.lab = Lab(count, visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY])
+        self.lab = Lab(count, sshd=[BOTH_KEYS], visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY])
         self._free = list(range(count))
         self._is_up: set[int] = set()
 
@@ -127,6 +130,10 @@ class LabHosts:
         make_key(host.directory / "host_key", host.name)
         self.lab.boot(host)
         self._is_up.add(number)
+
+    def begin_script(self, number: int, text: str) -> None:
+        """Run a script as root; its output is in /var/log/startup-script.log."""
+        self._host(number).run("sh", "-c", "sh -s >/var/log/startup-script.log 2>&1 || true", text=text)
 
     def down(self, number: int, node: str) -> None:
         """Kill a machine without a goodbye."""

@@ -29,7 +29,7 @@ def user(home: Home, tmp_path: Path) -> Home:
     ("words", "found"),
     [
         (["set"], ["setup"]),
-        (["job", "s"], ["submit", "show", "stop", "setup", "storage"]),
+        (["job", "s"], ["submit", "show", "stop", "setup", "storage", "selftest"]),
         (["job", "submit", "--ar"], ["--array"]),
         (["serve", "st"], ["status", "stop"]),
         (["run", "--ho"], ["--host-grace", "--hosts"]),

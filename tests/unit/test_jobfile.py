@@ -150,9 +150,19 @@ BAD = {
             "train.yaml:1: machines: has no cluster:",
         ],
     ),
-    "a git workspace": (
-        "machines: pod\nrun: x\nworkspace: {git: 'https://x', ref: main}\n",
-        ["train.yaml:3: workspace: not yet: a job takes a snapshot of its directory, or none"],
+    "a git workspace without its repository": (
+        "machines: pod\nrun: x\nworkspace: {ref: -main, depth: 1}\n",
+        [
+            "train.yaml:3: workspace: unknown key 'depth'; there are 'git', 'ref'",
+            "train.yaml:3: workspace: has no git:",
+            "train.yaml:3: workspace.ref: begins with a dash",
+        ],
+    ),
+    "a git workspace with a password": (
+        "machines: pod\nrun: x\nworkspace: {git: 'https://me:secret@example.org/a.git'}\n",
+        [
+            "train.yaml:3: workspace.git: holds a password; use an SSH address, or a credential helper of git",
+        ],
     ),
     "values of wrong kinds": (
         "machines: pod\nrun: []\njob: {priority: 101, depends_on: [a], after: noon, name: 42}\n"

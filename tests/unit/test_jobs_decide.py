@@ -41,6 +41,18 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     ),
     "modules come before the start": (job_spec(modules=MODULES), "granted", "preparing", "prepare"),
     "prepared hosts are started": (job_spec(modules=MODULES), "granted prepared started", "running", "prepare start"),
+    "the command alone is started again on the same machines": (
+        job_spec(modules=MODULES),
+        "granted prepared started restart-alone ended:143 fetched granted started",
+        "running",
+        "prepare start stop fetch start",
+    ),
+    "other machines are prepared in any case": (
+        job_spec(modules=MODULES),
+        "granted prepared started restart-alone ended:143 fetched granted-others prepared started",
+        "running",
+        "prepare start stop fetch prepare start",
+    ),
     "a grant for a job that is not queued changes nothing": (job_spec(), f"{RUN} granted", "running", "start"),
     # ---- failures and restarts
     "a failure ends a job that restarts after losses only": (

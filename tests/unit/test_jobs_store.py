@@ -235,11 +235,11 @@ def test_a_change_by_another_process_is_noticed(store: Store) -> None:
 
 def test_a_steward_whose_lease_was_taken_over_writes_nothing_more(store: Store) -> None:
     job = store.submit([job_spec()], 1.0)[0].id
-    first = store.leases.take("steward:me", "first", 0.2)
+    first = store.leases.take("steward:me", "first", 3.0)
     assert first is not None
     assert store.leases.take("steward:me", "second", 30.0) is None
     assert store.leases.holder("steward:me") == "first"
-    time.sleep(0.3)  # it is frozen for that long
+    time.sleep(3.2)  # it is frozen for that long
     second = store.leases.take("steward:me", "second", 30.0)
     assert second is not None
     assert second.epoch == first.epoch + 1
@@ -274,9 +274,12 @@ def test_notices_are_due_by_moment() -> None:
     history = History(spec).play("granted started")
     before = history.job
     job, _ = decide(before, history.event("ended:3"))
-    assert notices(before.state, job, 1.0) == []  # it is still ending
+    assert notices(before, job, 1.0) == []  # it is still ending
     done = History(spec).play("granted started ended:3 fetched").job
-    assert [notice.to.on for notice in notices(State.ENDING, done, 1.0)] == [(Moment.FAILED,)]
+    assert [notice.to.on for notice in notices(job, done, 1.0)] == [(Moment.FAILED,)]
+    again, _ = decide(before, history.event("ended:76"))
+    (preempted,) = notices(before, again, 1.0)
+    assert (preempted.to.on, preempted.news.before, preempted.news.state) == ((Moment.PREEMPTED,), "running", "queued")
 
 
 def test_a_command_gets_the_news_on_its_input_and_in_its_words(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -80,6 +83,14 @@ def test_the_request_of_a_node(asked: dict[str, object], expected: Fields) -> No
         "node": {**BASE, **expected},
         "request_id": wanted.request_id,
     }
+    assert google_types().CreateNodeRequest(create_node(wanted)).node_id == NAME
+
+
+def google_types() -> Any:
+    """Return the types of Google's client, which refuse a field or a word that they do not have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return pytest.importorskip("google.cloud.tpu_v2alpha1")
 
 
 REQUESTS: dict[str, tuple[dict[str, object], Fields, Fields]] = {
@@ -107,6 +118,8 @@ def test_the_request_of_a_queued_resource(asked: dict[str, object], node: Fields
         "queued_resource": {"tpu": {"node_spec": [{"parent": PARENT, **which, "node": {**BASE, **node}}]}, **more},
         "request_id": wanted.request_id,
     }
+    made = google_types().CreateQueuedResourceRequest(create_queued_resource(wanted))
+    assert made.queued_resource.tpu.node_spec[0].node.accelerator_type == "v4-16"
 
 
 @pytest.mark.parametrize("asked", [{"slices": 2}, {"pricing": Pricing.BEST_EFFORT}, {"valid_for": 1.0}])

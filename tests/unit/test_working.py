@@ -23,7 +23,7 @@ from mesh.jobs.store import Store, open_store
 from mesh.jobs.tasktables import key_of
 from mesh.jobs.turns import How, Turn
 from mesh.jobs.values import Job, Stage, State, row_of
-from mesh.jobs.working import PREFIX_FAILED, is_ready, wants_task
+from mesh.jobs.working import PREFIX_FAILED, as_worker, is_ready, wants_task
 from tests.job_histories import EVENTS, History, job_spec
 
 FILE = Path("/x/tasks.yaml")
@@ -399,6 +399,16 @@ def test_a_turn_and_its_record_are_one_transaction(store: Store) -> None:
     assert record.history[-1].run == run
     assert store.give_task(second.id, 7.0) is not None
     assert store.audit() == []
+
+
+def test_a_worker_whose_zone_is_open_takes_tasks_of_the_zone_that_it_got() -> None:
+    worker = Worker(spec()).play(READY)
+    far = tuple(replace(one, zone="far") for one in worker.job.generations)
+    found = as_worker(replace(worker.job, generations=far))
+    assert found is not None
+    assert (found.zone, as_worker(worker.job)) == ("far", WORKER)
+    own = replace(worker.job, generations=far, spec=spec(replace(WORKER, zone="near")))
+    assert as_worker(own) == replace(WORKER, zone="near")
 
 
 def test_a_store_of_the_version_before_gets_its_tables(tmp_path: Path) -> None:

@@ -242,20 +242,17 @@ class Decisions:
     def _stop_asked(self, fact: facts.StopAsked, now: float) -> None:
         self._order(orders.ReportStopped())
         self._announce_end("signal", SIGNAL_TERM, {})
-        if not self._is_signalled:
-            self._notify("signal")
+        self._notify("signal")
         self._finish(SIGNAL_TERM, self._rules.grace if fact.grace is None else fact.grace)
         if fact.grace is not None:  # the run may have been ending already, with more time
             self._order_about_processes(orders.KillBy(fact.grace))
 
     def _node_stopped(self, fact: facts.NodeStopped, now: float) -> None:
         """End the ranks here at once; the client, or the agents of a detached run, end those on other hosts."""
-        if self._is_signalled or self.is_over:
-            return
-        self._is_stopped = True
-        self._order(orders.ReportProgramStopped(fact.rank, fact.code, fact.why))
-        more: dict[str, object] = {"code": fact.code, "reason": fact.why}
-        self._signal(SIGNAL_TERM, self._rules.grace, "program", more)
+        if not (self._is_signalled or self.is_over):
+            self._is_stopped = True
+            self._order(orders.ReportProgramStopped(fact.rank, fact.code, fact.why))
+            self._signal(SIGNAL_TERM, self._rules.grace, "program", {"code": fact.code, "reason": fact.why})
 
     def _detach_asked(self, fact: facts.DetachAsked, now: float) -> None:
         if self._unattended.has_rules and self._has_ranks and not (self.is_detached or self.is_over):
@@ -338,8 +335,7 @@ class Decisions:
     def _finish(self, number: int, grace: float) -> None:
         """End everything that is left of the run, and leave."""
         self._orders.append(orders.ReleaseOutput())
-        if not self._is_signalled:
-            self._notify("lost" if self._has_failed else "")
+        self._notify("lost" if self._has_failed else "")
         self._orders += self._leaving.finish(number, grace, self._is_signalled)
 
     def _setup_ended(self, fact: facts.SetupEnded, now: float) -> None:

@@ -73,12 +73,14 @@ def make(intent: Intent, zone: Zone, environ: Mapping[str, str]) -> None:
 
 
 def _adopt(client: Api, intent: Intent, zone: Zone) -> None:
-    """Take machines that are there under the name, if they are ours. Raises NotMade, and NotAsked."""
+    """Take machines that are there under the name, if they are ours. Raises NotMade, and NotAsked.
+
+    A name that the API has and does not list counts as asked for: they may have been made and be gone by now, and then
+    looks prove it.
+    """
     seen = _all(client, zone)
-    if of_intent(seen, intent):
+    if of_intent(seen, intent) or not any(one.name == intent.name for one in seen.machines):
         return
-    if not any(one.name == intent.name for one in seen.machines):
-        raise NotAsked(f"the TPU API has the name {intent.name}, and does not list it")
     message = f"{intent.name} exists in {zone}, and is not of this job"
     raise NotMade(Why.PERSON, message, hint=f"gcloud compute tpus tpu-vm describe {intent.name} --zone {zone.zone}")
 
