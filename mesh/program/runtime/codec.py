@@ -89,9 +89,10 @@ def _by_value(value: object, keep: "Callable[[pickle.PickleBuffer], bool]", by_n
         raise CannotTravel(f"{type(value).__name__} cannot be sent: {by_name}; {hint}") from by_name
     try:
         body = io.BytesIO()
-        pickler = cloudpickle.Pickler(body, protocol=5, buffer_callback=keep)
-        pickler.dispatch_table = ChainMap({Opaque: _restored}, pickler.dispatch_table)
-        pickler.dump(value)
+        table = ChainMap({Opaque: _restored}, cloudpickle.Pickler.dispatch_table)
+        # The pickler takes the table of its class, once, when it is made.
+        make = type("ByValue", (cloudpickle.Pickler,), {"dispatch_table": table})
+        make(body, protocol=5, buffer_callback=keep).dump(value)
     except Exception as error:
         raise CannotTravel(f"{type(value).__name__} cannot be sent: {error}") from error
     return body.getvalue()
