@@ -213,7 +213,7 @@ class Running:
         """Wait for the value of a function or ``run()``; for the label of a group a list of them.
 
         Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
-        node that has ended without a value.
+        node that has ended without a value, or that goes on detached: its result is not kept.
         """
         members = [one for one in self._hosts if one.partition("/")[0] == label and one != label]
         if label not in self._hosts and not members:
@@ -228,6 +228,9 @@ class Running:
                 return self._results[label]
             if not self._has_end(label):
                 raise TimeoutError(f"{label} runs still after {timeout:g} s")
+            if self._end is not None and self._end.reason == "detached":
+                hint = "have the node write a file, and then: mesh pull RUN FILE"
+                raise MeshError(f"{label}: has no result (a detached program keeps none)", hint=hint)
         raise MeshError(f"{label}: ended without a result")
 
     def _has_end(self, label: str) -> bool:

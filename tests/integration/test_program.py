@@ -316,6 +316,7 @@ DETACHED = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from mesh.config.settings import Options
+from mesh.core.errors import MeshError
 from mesh.program import Program
 from tests.integration import program_nodes as nodes
 
@@ -325,6 +326,10 @@ program.add(nodes.stops_later, server, on="local-1")
 running = program.launch("local")
 result = running.wait()
 print(result.exit_code, result.reason, running.run)
+try:
+    running.result(running.nodes[1].label)
+except MeshError as error:
+    print(error)
 """
 
 
@@ -332,8 +337,10 @@ def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
     words = [sys.executable, "-c", DETACHED, str(REPOSITORY)]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
-    code, reason, run = done.stdout.split()
+    first, _, last = done.stdout.partition("\n")
+    code, reason, run = first.split()
     assert (code, reason) == ("0", "detached"), done.stderr
+    assert last.endswith(": has no result (a detached program keeps none)\n")
     assert node_processes()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
