@@ -49,8 +49,10 @@ def kind_of(path: Path) -> str:
 
 
 def files() -> Iterator[Path]:
+    """Yield the example files of clusters and projects; those of tests/data/jobman are job files."""
     for place in ("configs", "examples", "tests/data"):
-        yield from sorted((REPOSITORY / place).rglob("*.yaml"))
+        found = sorted((REPOSITORY / place).rglob("*.yaml"))
+        yield from (path for path in found if "jobman" not in path.parts)
 
 
 def takes(name: str, text: str, directory: Path) -> bool:

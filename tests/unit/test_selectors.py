@@ -199,7 +199,7 @@ def test_what_is_written_is_what_is_read(parts: list[tuple[str, list[str]]], lis
 
 
 class Made(Source, frozen=True, kw_only=True):
-    """The description of hosts that can be made."""
+    """The description of hosts of a source of this test."""
 
 
 class Maker:
@@ -215,13 +215,6 @@ class Maker:
     def origin(self, cluster: Cluster) -> str:
         return "are made"
 
-    def make(self, cluster: Cluster) -> Cluster:
-        self.calls.append(f"make {cluster.name}")
-        return cluster
-
-    def delete(self, cluster: Cluster) -> None:
-        self.calls.append(f"delete {cluster.name}")
-
 
 def test_hosts_that_cannot_be_made(path: str) -> None:
     for act in (up, down):
@@ -231,15 +224,6 @@ def test_hosts_that_cannot_be_made(path: str) -> None:
             act("tpu:x", path)
         with pytest.raises(UsageError, match="no cluster was named"):
             act("", path)
-
-
-def test_a_source_that_makes_hosts_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    maker, made = Maker(), Cluster(name="made", hosts=(), source=Made())
-    monkeypatch.setattr(sources, "SOURCES", {**sources.SOURCES, Made: lambda: maker})
-    monkeypatch.setattr("mesh.api.clusters.find_cluster", lambda name, file: made)
-    assert up("made") is made
-    down("made")
-    assert maker.calls == ["make made", "delete made"]
 
 
 def test_only_the_source_of_a_wrong_host_forgets(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
