@@ -45,7 +45,7 @@ def test_packages_and_top_level() -> None:
 
 
 def test_every_command_is_an_invoke_task_with_the_options_of_the_table(home: Home) -> None:
-    listed = re.findall(r"^  ([\w.]+)", inv(home, "--list").stdout, re.MULTILINE)
+    listed = re.findall(r"^  ([\w.-]+)", inv(home, "--list").stdout, re.MULTILINE)
     assert set(listed) == {name.replace(" ", ".") for name in COMMANDS}
     for name in COMMANDS:
         flags = set(next(c for c in namespace.to_contexts() if c.name == name.replace(" ", ".")).flags)
