@@ -206,6 +206,12 @@ class Terminal:
     def type(self, data: bytes) -> None:
         os.write(self._ours, data)
 
+    def keep_output(self) -> None:
+        """Keep Ctrl-C from discarding output that was written and not read yet, as terminals do without NOFLSH."""
+        modes = termios.tcgetattr(self._ours)
+        modes[3] |= termios.NOFLSH
+        termios.tcsetattr(self._ours, termios.TCSANOW, modes)
+
     @property
     def has_echo(self) -> bool:
         return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)

@@ -295,6 +295,7 @@ def test_output_waits_while_ctrl_c_asks(home: Home) -> None:
         return bool(list((home.path / ".mesh").rglob(f"printed-{lines}")))
 
     with home.terminal("attach", run) as terminal:
+        terminal.keep_output()
         terminal.expect(b"line 9\r\n")
         terminal.type(b"\x03")
         terminal.expect(question)
