@@ -103,7 +103,8 @@ def _lack(has: Has, host: str, facts: Facts) -> str:
     if has.gpus > facts.gpus:
         return f"it has {max(0, facts.gpus)} GPUs, and {has.gpus} are asked for"
     if has.memory > facts.memory:
-        return f"it has {max(0, facts.memory) / 1e9:.1f} GB of memory, and {has.memory / 1e9:.1f} GB are asked for"
+        known = f"{facts.memory / 1e9:.1f} GB" if facts.memory >= 0 else "an unknown amount"
+        return f"it has {known} of memory, and {has.memory / 1e9:.1f} GB are asked for"
     return ""
 
 
