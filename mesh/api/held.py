@@ -1,4 +1,4 @@
-"""Hosts of clusters, also of those that `mesh up` has made: a job without a command holds them."""
+"""Hosts of clusters. Those that `mesh up` has made are held by a job without a command."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _submit(cluster: Cluster, spec: TpuSpec, notify: Notify) -> int:
 def hold_down(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> None:
     """Delete the machines that `hold_up` has made, and wait until they are proved gone.
 
-    is_forced: also while runs are on, or hosts do not answer
+    is_forced: even while a run is on, or if hosts do not answer
     Raises InUse if a run is on, and MeshError.
     """
     job = held_job(cluster.name, user_name())
@@ -134,7 +134,10 @@ def _check_idle(cluster: Cluster, job: Job) -> None:
 
 
 def _wait(number: int, name: str, notify: Notify, is_over: Callable[[JobRow], bool]) -> JobRow:
-    """Wait for a job, and show how it is; return its row. Raises MeshError if it has ended."""
+    """Wait until ``is_over`` is true for a job, and report its state; return its row.
+
+    Raises MeshError if the job ends before.
+    """
     store, shown, shown_at = JobStore(), "", 0.0
     while True:
         rows = store.rows(Selection(ids=(number,), deleted=True))
@@ -153,7 +156,7 @@ def _wait(number: int, name: str, notify: Notify, is_over: Callable[[JobRow], bo
 
 
 def progress_line(name: str, text: str, seconds: float) -> str:
-    """Return how machines are, for people.
+    """Return a line about the state of machines, for people.
 
     >>> progress_line("pod", "WAITING_FOR_RESOURCES", 750.0)
     'pod: WAITING_FOR_RESOURCES, 12 min; position unknown'
@@ -167,7 +170,7 @@ def progress_line(name: str, text: str, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Keep a second `mesh up` from submitting a second job. Raises MeshError."""
+    """Hold the lock of `mesh up`, so that two of them never submit two jobs. Raises MeshError."""
     directory = jobs_directory(os.environ)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

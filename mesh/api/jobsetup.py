@@ -19,7 +19,7 @@ from mesh.rundir.results import RunResult
 
 
 def job_of(number: int) -> Job:
-    """Return a job as its events make it. Raises MeshError."""
+    """Return a job, built from its events in the store. Raises MeshError."""
     found = functools.reduce(fold, JobStore().events(number), None)
     if found is None:
         raise MeshError(f"job {number} has no record", hint="mesh job list --all")
@@ -38,10 +38,11 @@ def job_setup(
     found = job_of(row.id)
     names = [name for name, _ in found.spec.modules]
     if not names:
-        raise UsageError(f"job {row.id} {row.name} has no modules", hint="docs/jobs.md: `setup: {modules: [...]}`")
+        raise UsageError(f"job {row.id} {row.name} has no modules", hint="docs/jobs.md shows `setup: {modules: [...]}`")
     for name in modules:
         if name not in names:
-            raise UsageError(f"job {row.id} has no module {name!r}; it has {', '.join(names)}")
+            hint = f"mesh job setup {row.id} {names[0]}"
+            raise UsageError(f"job {row.id} has no module {name!r}; it has {', '.join(names)}", hint=hint)
     directory = job_directory(os.environ, row.id)
     cluster = read_machines(directory)
     if cluster is None:

@@ -1,4 +1,4 @@
-"""Machines that were made for jobs: what there is, whose it is, what it costs, and what may be deleted."""
+"""Machines that were made for jobs: their list, owners and costs, and the deletion of those that are left."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def prices_here() -> Prices:
 def audit_machines(*, every: bool = False, look: Look | None = None) -> Audit:
     """Ask every zone that a job has named, gcloud's and those of cluster.yaml, and return all machines of mesh.
 
-    every: also machines of nobody's. Raises UsageError and MeshError.
+    every: also machines that are nobody's. Raises UsageError and MeshError.
     """
     store = JobStore()
     before, prices = store.jobs(), prices_here()
@@ -169,7 +169,7 @@ def audit_machines(*, every: bool = False, look: Look | None = None) -> Audit:
 
 
 def _was_ready(missing: Found, jobs: Sequence[Job], ready: set[tuple[int, int]]) -> bool:
-    """True if missing machines were ready before the zones were asked, and did not become so meanwhile."""
+    """Return True if missing machines were ready already before the zones were asked."""
     return any(row.name == missing.name and (row.job, row.generation) in ready for row in owned_by(jobs))
 
 
@@ -182,7 +182,7 @@ def collect(
     interval: float = LOOK_INTERVAL_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Collected:
-    """Delete machines that jobs have given back, and orphans; of those without a row the named ones.
+    """Delete machines that jobs have given back, orphans, and those unknown ones that are named.
 
     Two complete looks must agree. interval: seconds between them. dry_run: look once and delete nothing
     Raises UsageError for a name that may not be deleted, and MeshError.
@@ -214,7 +214,7 @@ def _check_names(names: Sequence[str], seen: Audit) -> None:
         whose = by_name[name].whose
         if whose not in BY_NAME:
             raise UsageError(
-                f"--yes: {name} is {whose.value}; only machines that are unknown are named", hint="mesh job audit --all"
+                f"--yes: {name} is {whose.value}; --yes takes only unknown machines", hint="mesh job audit --all"
             )
 
 

@@ -23,7 +23,7 @@ QUIET = Showing(quiet=True)
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """A part of a job's modules, and what is to be done with it."""
+    """Modules of a job that a person or the steward wants set up or undone."""
 
     only: tuple[str, ...] = ()  # names of modules; (): all of them
     force: bool = False  # also those that are in place
@@ -32,7 +32,7 @@ class Wish(Struct, frozen=True, kw_only=True):
 
 
 def set_up(job: Job, directory: Path, cluster: Cluster, wish: Wish) -> tuple[Outcome, RunSpec]:
-    """Set up the modules of a job on all of its hosts, and link their logs.
+    """Set up or undo modules of a job on all of its hosts, and link their logs.
 
     Raises UsageError for local files that cannot be read, OSError for a directory that cannot be written.
     """
@@ -43,7 +43,7 @@ def set_up(job: Job, directory: Path, cluster: Cluster, wish: Wish) -> tuple[Out
 def carry_out(
     job: Job, directory: Path, cluster: Cluster, wish: Wish, showing: Showing
 ) -> tuple[Outcome, RunSpec, RunResult]:
-    """Carry out a wish: as ``set_up``, with the result for programs."""
+    """Set up or undo modules, as ``set_up`` does; return the result for programs as well."""
     spec, preparation = setup_of_attempt(job, new_run_id(), cluster, only=wish.only, undo=wish.undo)
     spec = replace(spec, force=wish.force, lock=spec.lock and wish.locks, claim=spec.claim and wish.locks)
     what = "removes" if wish.undo else "sets up"

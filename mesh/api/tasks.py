@@ -101,7 +101,7 @@ def reset_all(file: File) -> list[str]:
 
 
 def reset_failed(file: File) -> list[str]:
-    """Let the tasks run anew that have failed for good; return their ids."""
+    """Let all tasks that have failed for good run anew; return their ids."""
 
     def failed(state: TaskFileState) -> list[str]:
         return [one.record.id for one in statuses(state.tasks, state.records) if one.state is TaskState.FAILED]
@@ -110,7 +110,7 @@ def reset_failed(file: File) -> list[str]:
 
 
 def reset_pattern(file: File, pattern: str) -> list[str]:
-    """Let tasks run anew whose ids match a pattern, as ``pretrain-*``; return their ids.
+    """Let all tasks whose ids match a pattern, as ``pretrain-*``, run anew; return their ids.
 
     Raises UsageError if none does.
     """
@@ -129,12 +129,12 @@ def prioritize(file: File, names: Sequence[str]) -> list[str]:
 
 
 def mark_done(file: File, names: Sequence[str]) -> list[str]:
-    """Take tasks for done, so that no worker takes them; return their ids. Raises UsageError for an unknown id."""
+    """Mark tasks as done, so that no worker takes them; return their ids. Raises UsageError for an unknown id."""
     return _change(file, lambda state: _known(file, state, names), tasking.marked_done)
 
 
 def requeue(words: Sequence[str]) -> list[JobRow]:
-    """End the tasks that workers have, and put them behind the others; return the workers, which take the next one.
+    """End running tasks, and put them behind the others; return their workers, which then take the next task.
 
     words: ids of tasks, or numbers of workers. Raises UsageError for a task that no worker has, and MeshError.
     """
@@ -163,7 +163,7 @@ def requeue(words: Sequence[str]) -> list[JobRow]:
 
 @contextlib.contextmanager
 def _opened(file: File) -> Iterator[tuple[TaskTables, TaskFileState]]:
-    """Give a task file as it is now. Raises UsageError, MeshError."""
+    """Yield the tables of the store, and the state of a task file as it is now. Raises UsageError, MeshError."""
     from mesh.jobs.store import open_store
 
     path = Path(file).expanduser().resolve()

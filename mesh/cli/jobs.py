@@ -107,7 +107,7 @@ def _submitted(made: Submitted) -> Iterator[str]:
         yield from map(told, made)
     serving = made.serving
     if not serving.pid:
-        yield "nobody looks after it, as MESH_SERVE is 0: `mesh serve` does"
+        yield "no steward looks after it, as MESH_SERVE is 0: start one with `mesh serve`"
     elif serving.has_started:
         boot = "" if serving.at_boot else ", not started at boot: `mesh serve install`"
         yield f"looked after by mesh serve on this machine (pid {serving.pid}{boot})"
@@ -355,7 +355,7 @@ def prioritize(given: Given) -> None:
     GROUP,
     "ID ...",
     takes=Takes.PATHS,
-    examples=(("mesh job delete 42", "out of all lists"), ("mesh job delete 42 --yes", "stop it before")),
+    examples=(("mesh job delete 42", "out of all lists"), ("mesh job delete 42 --yes", "stop it first")),
 )
 def delete(given: Given) -> None:
     """Remove jobs from all lists, once nothing of them runs."""
@@ -366,7 +366,7 @@ def delete(given: Given) -> None:
         if going_on:
             row = going_on[0]
             hint = f"mesh job delete --yes {' '.join(given.words)}"
-            raise UsageError(f"job {row.id} {row.name} is {row.state}; --yes stops it before", hint=hint)
+            raise UsageError(f"job {row.id} {row.name} is {row.state}; --yes stops it first", hint=hint)
     _change(given, jobs.delete)
 
 

@@ -1,4 +1,4 @@
-"""Machines that were made for jobs: list, audit, delete what nobody owns, quotas and costs."""
+"""Machines that were made for jobs: list, audit, delete those that jobs have left, quotas and costs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mesh.jobs.costs import Cost
 
 GROUP = "Jobs"
-EXIT_FOUND = 1  # `audit` has found machines that nobody owns, or that are missing
+EXIT_FOUND = 1  # `audit` has found orphans, unknown or missing machines
 UNKNOWN_PRICE = "?"
 
 
 @command(
     "job machines",
     GROUP,
-    examples=(("mesh job machines", "that jobs have now"), ("mesh job machines --all", "and had")),
+    examples=(("mesh job machines", "those that jobs have now"), ("mesh job machines --all", "also those given back")),
 )
 def machines(given: Given) -> None:
     """List the machines that were made for jobs, as the store has them."""
@@ -37,7 +37,9 @@ def machines(given: Given) -> None:
     show(_json(found) if given[j.JSON_MACHINES] else _machine_lines(found))
 
 
-@command("job audit", GROUP, examples=(("mesh job audit", "ask every zone; status 1: something is nobody's"),))
+@command(
+    "job audit", GROUP, examples=(("mesh job audit", "ask every zone; status 1: orphan, unknown or missing ones"),)
+)
 def audit(given: Given) -> int:
     """Ask the cloud for all machines of mesh, and list whose they are."""
     from mesh.api.machines import audit_machines
@@ -72,12 +74,12 @@ def gc(given: Given) -> None:
         done = "would be deleted" if dry_run else "deleted"
         show([*_audit_lines(found.deleted, ""), f"{done}: {len(found.deleted)}"])
     if dry_run and found.deleted and not given[j.DRY_GC]:
-        say("without a terminal nothing is deleted unless --yes NAME names it")
+        say("nothing is deleted without a terminal: run `mesh job gc` in one")
     for line in found.failed:
         say(f"not deleted: {line}")
     _refuse_silence(found.silent)
     if found.failed:
-        raise MeshError(f"{len(found.failed)} could not be deleted", hint="mesh job gc")
+        raise MeshError(f"{len(found.failed)} machines could not be deleted", hint="mesh job gc")
 
 
 @command("job quota", GROUP, examples=(("mesh job quota", "chips by kind, zone and pricing"),))
@@ -95,7 +97,7 @@ def quota(given: Given) -> None:
     GROUP,
     "[ID ...]",
     takes=Takes.PATHS,
-    examples=(("mesh job cost", "of all jobs"), ("mesh job cost --by day", "or by user, or zone")),
+    examples=(("mesh job cost", "the cost of all jobs"), ("mesh job cost --by day", "or by user, or zone")),
 )
 def cost(given: Given) -> None:
     """Estimate what the machines of jobs have cost, by prices.yaml."""
@@ -107,7 +109,7 @@ def cost(given: Given) -> None:
         return
     show(_cost_lines(found.costs, given[j.COST_BY] or "job", found.currency))
     if any(one.unknown for one in found.costs):
-        say("a price is unknown: ~/.config/mesh/prices.yaml lists them; docs/machines.md shows one")
+        say("a price is unknown: add it to ~/.config/mesh/prices.yaml, as docs/machines.md shows")
     elif found.costs:
         say(f"an estimate{f', by prices of {found.date}' if found.date else ''}; the bill is Google's")
 
@@ -128,7 +130,7 @@ def selftest(given: Given) -> None:
 def _refuse_silence(silent: Sequence[str]) -> None:
     """Raise MeshError if a zone gave no complete answer, so that the list may lack machines."""
     if silent:
-        raise MeshError("\n".join(f"not asked: {line}" for line in silent), hint="mesh job audit, in a moment")
+        raise MeshError("\n".join(f"not listed: {line}" for line in silent), hint="mesh job audit")
 
 
 def _json(found: Iterable[object]) -> Iterator[str]:

@@ -59,7 +59,7 @@ def create(given: Given) -> int:
     place = str(links[0]) if links else row.directory
     show([f"job {jobman.number_of(row.id)} {row.name}: {place}", f"logs: {place}/logs"])
     if not made.serving.pid:
-        say("no steward looks after it, as MESH_SERVE is 0: `mesh serve` does")
+        say("no steward looks after it, as MESH_SERVE is 0: start one with `mesh serve`")
     return 0
 
 

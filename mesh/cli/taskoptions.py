@@ -27,7 +27,7 @@ RESET_FAILED = switch("reset-failed", QUEUE, CHANGES, "let those run anew that h
 RESET_PATTERN = text("reset-pattern", QUEUE, CHANGES, "PATTERN", "let those run anew whose ids match, as 'pretrain-*'")
 PRIORITIZE = _ids("prioritize", "have a task taken before all others; repeatable")
 DONE: Option[str | bool | None] = Option(
-    "done", QUEUE, CHANGES, "ID", "take a task for done; alone: list those that are", as_text, None, bare=True
+    "done", QUEUE, CHANGES, "ID", "mark a task as done; alone: list those that are", as_text, None, bare=True
 )
 CLEANUP = switch("cleanup", QUEUE, CHANGES, "nothing to do: a task of a lost worker is free once it is proved gone")
 JSON_TASKS = switch("json", (*QUEUE, *REQUEUE), OUTPUT, "print one JSON object for each")

@@ -36,7 +36,7 @@ STATES = {
     **dict.fromkeys(("preparing", "running", "ending"), RUNNING),
     "recovering": PREEMPTED,
 }
-PREFIX = "prefix"  # begins the reason of a job that is held by one
+PREFIX = "prefix"  # begins the reason of a job that a failed prefix step holds
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
     row: JobRow
     address: str  # of the first host
-    tpu: TpuSpec | None  # None: its hosts are there
+    tpu: TpuSpec | None  # None: it runs on the hosts of a cluster
 
     @property
     def number(self) -> str:
@@ -210,13 +210,16 @@ def jobs_wait(rows: Sequence[JobRow]) -> list[JobRow]:
 
 
 def only_job(words: Sequence[str], usage: str) -> str:
-    """Return the one job that is meant. Raises UsageError."""
+    """Return the only word, which names a job. Raises UsageError for none or several."""
     if len(words) != 1:
         raise UsageError("expected one job", hint=usage)
     return words[0]
 
 
 def require_tpu(row: JobRow) -> None:
-    """Raise MeshError for a job whose hosts are there, so that no TPU is requested for it."""
+    """Raise MeshError for a job on the hosts of a cluster, which needs no TPU of its own."""
     if job_of(row.id).spec.machines.tpu is None:
-        raise MeshError(f"job {row.id} {row.name} has no TPU of its own: it uses the hosts of {row.cluster}")
+        raise MeshError(
+            f"job {row.id} {row.name} has no TPU of its own: it uses the hosts of {row.cluster}",
+            hint=f"mesh jobman resume {row.id}",
+        )

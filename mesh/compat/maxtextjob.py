@@ -24,8 +24,8 @@ from mesh.core.naming import is_name
 from mesh.core.run import SHELL
 from mesh.core.tpu import TpuSpec
 
-TPU_TYPE, VERSION, NUM_SLICES = "v4-8", "tpu-ubuntu2204-base", 2  # as there
-OPEN_FILES = 100_000  # as there
+TPU_TYPE, VERSION, NUM_SLICES = "v4-8", "tpu-ubuntu2204-base", 2  # as multihost_job.py has them
+OPEN_FILES = 100_000  # the limit that multihost_job.py sets
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/tpu-env"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # NODE_ID is the name of the TPU: Google's machines have it in their metadata, others are named by their host name.
@@ -119,7 +119,7 @@ def tpu_of(flags: MultihostJob, run_name: str) -> TpuSpec:
 
 
 def about(flags: MultihostJob, spec: JobSpec, submitted: Submitted) -> Iterator[str]:
-    """Yield the flags of a job, where its logs will be, and how its machines are listed."""
+    """Yield lines for people: the flags of a job, the place of its logs, and commands that list its machines."""
     tpu = spec.machines.tpu
     assert tpu is not None
     values = {

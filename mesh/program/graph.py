@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+NAME_HINT = "begin with a letter; use letters, digits, dots, dashes and underscores"
 _COMMA = re.compile(r",(?![^\[]*\])")
 
 
@@ -71,10 +72,11 @@ class Graph:
         """Begin an empty program. cluster: a selector; "": the hosts that nodes name by ``on=``
 
         trust_hosts: read pickles of hosts. Whoever owns a host then owns this account too.
-        Raises UsageError for a name with other characters than letters, digits, dots, dashes and underscores.
+        Raises UsageError for a name that does not begin with a letter or underscore, or has other characters than
+        letters, digits, dots, dashes and underscores.
         """
         if not LABEL.fullmatch(name):
-            raise UsageError(f"a program cannot be called {name!r}", hint="use letters, digits, dots and dashes")
+            raise UsageError(f"a program cannot be called {name!r}", hint=NAME_HINT)
         self.name, self.cluster, self.python, self.trust_hosts = name, cluster, python, trust_hosts
         self.options = options
         self.id = f"{name}-{uuid.uuid4().hex[:12]}"
@@ -106,7 +108,7 @@ class Graph:
     def _label(self, wanted: str) -> str:
         """Return a label that no other node has."""
         if not LABEL.fullmatch(wanted):
-            raise UsageError(f"a node cannot be called {wanted!r}", hint="use letters, digits, dots and dashes")
+            raise UsageError(f"a node cannot be called {wanted!r}", hint=NAME_HINT)
         used = [node.wish.label for node in self.nodes]
         return next(name for name in (wanted, *(f"{wanted}-{n}" for n in range(2, len(used) + 3))) if name not in used)
 

@@ -49,5 +49,5 @@ def _body(node: Node) -> tuple[bytes, list[memoryview]]:
     size = len(body) + sum(buffer.nbytes for buffer in buffers)
     if size > PAYLOAD_BYTES_LIMIT:
         hint = "let the node load it on its host: Deferred(load, PATH)"
-        raise UsageError(f"{node.wish.label}: its arguments have {size:,} bytes, at most 64 MB are sent", hint=hint)
+        raise UsageError(f"{node.wish.label}: its arguments have {size:,} bytes; at most 64 MB are sent", hint=hint)
     return body, buffers

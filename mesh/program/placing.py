@@ -32,7 +32,7 @@ class Wish(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """A host, as far as it was asked. -1: it was not"""
+    """The GPUs and the memory of a host. -1: not asked"""
 
     gpus: int = -1
     memory: int = -1  # bytes
@@ -101,9 +101,10 @@ def _lack(has: Has, host: str, facts: Facts) -> str:
     if has.label and has.label not in host:
         return f"its name does not have {has.label!r}"
     if has.gpus > facts.gpus:
-        return f"{max(0, facts.gpus)} GPUs of {has.gpus}"
+        return f"it has {max(0, facts.gpus)} GPUs, and {has.gpus} are asked for"
     if has.memory > facts.memory:
-        return f"{max(0, facts.memory) / 1e9:.1f} GB of memory of {has.memory / 1e9:.1f}"
+        known = f"{facts.memory / 1e9:.1f} GB" if facts.memory >= 0 else "an unknown amount"
+        return f"it has {known} of memory, and {has.memory / 1e9:.1f} GB are asked for"
     return ""
 
 

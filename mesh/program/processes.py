@@ -123,14 +123,14 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
 
 
 def cloudpickle_source() -> str:
-    """Return the source of the module that reads what travels by value, as hosts need not have it."""
+    """Return the source of cloudpickle, so that hosts need not have it installed."""
     from cloudpickle import cloudpickle
 
     return Path(cloudpickle.__file__).read_text()
 
 
 def modules_of(setting: Setting) -> dict[str, object]:
-    """Return how a host finds the modules of this process: by directories of the workspace, which it has."""
+    """Return how a host finds the modules of this process: by directories of its copy of the workspace."""
     roots = [os.path.abspath(one or ".") for one in sys.path]
     argv = list(sys.argv)
     if setting.is_local:

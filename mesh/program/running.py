@@ -70,10 +70,10 @@ class Running:
         self._end: ProgramResult | None = None
         self._closing = threading.Lock()
 
-    # ---- for the places
+    # ---- for the threads or processes of the nodes
 
     def attach(self, places: Places) -> None:
-        """Take the places of the nodes."""
+        """Set the threads or processes that the nodes are in."""
         self._places = places
 
     def note(self, label: str, state: State, why: str = "", code: int = 1) -> None:
@@ -113,7 +113,7 @@ class Running:
 
     @property
     def first_stop(self) -> Stop | None:
-        """The first reason for the end of the program, as far as it is seen from here."""
+        """The first reason for the end of the program that has reached this process; None: none yet."""
         return self._ledger.stopped
 
     def keep_result(self, label: str, value: object) -> None:
@@ -191,7 +191,7 @@ class Running:
             while not (self._stopping or (self._ledger.is_over and self._ledger.stopped is not None)):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"the program runs still after {timeout:g} s")
+                    raise TimeoutError(f"the program still runs after {timeout:g} s")
                 self._changed.wait(left)
         return self._closed()
 
@@ -227,7 +227,7 @@ class Running:
             if label in self._results:
                 return self._results[label]
             if not self._has_end(label):
-                raise TimeoutError(f"{label} runs still after {timeout:g} s")
+                raise TimeoutError(f"{label} still runs after {timeout:g} s")
             if self._end is not None and self._end.reason == "detached":
                 hint = "have the node write a file, and then: mesh pull RUN FILE"
                 raise MeshError(f"{label}: has no result (a detached program keeps none)", hint=hint)

@@ -70,7 +70,7 @@ def _local(program: Graph) -> Cluster:
     """Return hosts on this machine that have the names of the program's hosts."""
     names = named_hosts(program)
     if len(names) > LOCAL_HOSTS_MAX:
-        raise UsageError(f'{program.name}: {len(names)} hosts, and launch("local") has at most {LOCAL_HOSTS_MAX}')
+        raise UsageError(f'{program.name}: {len(names)} hosts; launch("local") takes at most {LOCAL_HOSTS_MAX}')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
     own_names = [host.name for host in found.hosts]
     if program.options and program.options.detach and names != own_names:
@@ -82,7 +82,7 @@ def _local(program: Graph) -> Cluster:
 
 
 def facts_of(program: Graph, cluster: Cluster) -> Mapping[str, Facts]:
-    """Return the facts that the placement needs: hosts are asked only if a node wishes for GPUs or memory.
+    """Return the GPUs of each host; {} if no node wishes for GPUs, because then no host is asked.
 
     Raises MeshError if a host gives no answer.
     """

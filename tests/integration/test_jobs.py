@@ -217,7 +217,7 @@ def test_without_a_steward_jobs_wait_and_are_listed(desk: Desk) -> None:
     done = desk.mesh("job", "submit", "train.yaml")
     assert done.status == 0, done.err
     assert "==> job 1 train: queued" in done.err
-    assert "nobody looks after it, as MESH_SERVE is 0: `mesh serve` does" in done.err
+    assert "no steward looks after it, as MESH_SERVE is 0: start one with `mesh serve`" in done.err
     assert desk.show(1)["state"] == "queued"
     assert "train" in desk.mesh("job", "list").out.decode()
     assert desk.mesh("job", "hold", "1").status == 0

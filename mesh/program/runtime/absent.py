@@ -1,4 +1,4 @@
-"""The names of the launching half on hosts, where it is not installed: they can be imported, and not used."""
+"""Stand-ins on hosts for names that only the launching machine has: they can be imported, and raise when used."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ WHERE = "a program is launched from your machine, not from a node; put the launc
 
 
 class Program:
-    """Stands for the class that describes a program."""
+    """Stand-in for the class that describes a program: it cannot be made here."""
 
     def __init__(self, *args: object, **named: object) -> None:
         raise RuntimeError(WHERE)
 
 
 def has(**named: object) -> object:
-    """Stand for the wish for hosts by what they have."""
+    """Raise RuntimeError, because only the launching machine places nodes."""
     raise RuntimeError(WHERE)

@@ -17,7 +17,7 @@ class _Waiting:
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
-        self.done = threading.Event()  # or it is to lead
+        self.done = threading.Event()  # set at its result, or once it leads the next batch
         self.leads = False
         self.value: object = None
         self.error: "BaseException | None" = None
@@ -65,7 +65,7 @@ class _Batcher:
 
 
 def _run_batch(run: "Callable[..., object]", batch: "Sequence[_Waiting]", padded: int) -> None:
-    """Run a batch and share out its results; a failure is that of every call in it."""
+    """Run a batch and share out its results. If the batch fails, every call in it gets the exception."""
     try:
         calls = [one.arguments for one in batch]
         calls += [calls[-1]] * (padded - len(calls))

@@ -82,13 +82,13 @@ class Caller:
             return self._lost.get(label) or self._restarts.pop(label, "")
 
     def note_restart(self, label: str, reason: str) -> None:
-        """Note why the process of a node has ended that is started again: its link ends by itself."""
+        """Note why a node's process has ended, before the node is started again. Its link ends by itself."""
         with self._news:
             self._restarts[label] = reason
             self._news.notify_all()
 
     def lose(self, label: str, reason: str) -> None:
-        """Fail all calls to a node that has ended, those of the future as well."""
+        """Fail all calls to a node that has ended, now and later."""
         with self._news:
             self._lost[label] = reason
             self._news.notify_all()

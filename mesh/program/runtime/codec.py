@@ -34,9 +34,9 @@ class _Pickler(pickle.Pickler):
 
 
 def provide_cloudpickle(source: str) -> None:
-    """Make the module that reads classes and functions without a file, unless this Python has it. "": it is not needed
+    """Make the module cloudpickle, which reads classes and functions without a file, unless this Python has it.
 
-    source: of the client's own version
+    source: of the client's version; "": not needed
     """
     if not source:
         return

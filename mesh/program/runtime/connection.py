@@ -91,7 +91,7 @@ class Connection:
         return self._begin(call, options, 0)[0]
 
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
-        """Send a call whose failure is the node's own."""
+        """Send a call without an answer; a failure fails the node."""
         future, _ = self._begin(call, options, frames.ONE_WAY)
         if future.done():
             future.result()
@@ -223,7 +223,7 @@ class Connection:
         if frame.flags & frames.PLAIN:
             return plain.loads(frame.body, frame.buffers)
         if not self._is_trusting:
-            raise LinkRefused("a pickle, which this process takes from nobody")
+            raise LinkRefused("a pickle, which this process never reads")
         return codec.loads(frame.body, frame.buffers)
 
     def lose(self, reason: str) -> None:

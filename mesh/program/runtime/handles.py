@@ -65,7 +65,7 @@ class Handle(Generic[T]):
 
     @property
     def tell(self) -> "_Methods":
-        """Calls without an answer; a failure is the node's own."""
+        """Calls without an answer; a failure fails the node."""
         return _Methods(lambda call: self._found().to(self._label).one_way(call, self._options))
 
     @property
@@ -85,7 +85,7 @@ class Handle(Generic[T]):
     def _found(self) -> Caller:
         found = self._caller or current_caller(self._program)
         if found is None:
-            raise NotLaunched(f"{self._label}: its program is not launched, or has ended")
+            raise NotLaunched(f"{self._label}: its program is not launched, or has ended; call it after launch()")
         return found
 
     def _begin(self, call: Call) -> "Future[object]":

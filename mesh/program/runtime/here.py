@@ -24,7 +24,7 @@ class Here:
 
 
 class Context:
-    """A node in this process, with all that its code may ask for."""
+    """A node in this process: its place, its caller, and its stop."""
 
     def __init__(self, here: Here, caller: Caller, stop: "Callable[[int, str], None]") -> None:
         """stop: ends the whole program, with an exit status and a reason"""
@@ -43,7 +43,7 @@ class Context:
         call()
 
     def set_stopped(self, reason: str) -> None:
-        """Note that the program is stopped, and call what was asked for."""
+        """Note that the program is stopped, and call the functions of ``on_stop``."""
         with self._lock:
             if self.stopped.is_set():
                 return
@@ -67,7 +67,7 @@ _PROCESS: List[Context] = []  # the only node of a process
 
 
 def set_process_context(context: Context) -> None:
-    """Make a node the one of all threads of this process."""
+    """Set the only node of this process, for all of its threads."""
     _PROCESS[:] = [context]
 
 

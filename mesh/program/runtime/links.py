@@ -167,7 +167,7 @@ class TlsStream:
         poll.poll()
 
     def shutdown(self, how: int) -> None:
-        socket.socket.shutdown(self._tls, how)  # of the TCP connection: a farewell by TLS could block
+        socket.socket.shutdown(self._tls, how)  # of the TCP connection: the closing message of TLS could block
 
     def close(self) -> None:
         self._tls.close()

@@ -62,7 +62,7 @@ class Member:
         return self._run is not None and self._calls_run
 
     def run(self) -> object:
-        """Run what there is to run, and return its value. Raises what it raises."""
+        """Call ``run()`` or the function, or run the command; return the value. Raises what it raises."""
         CURRENT.context = self.context
         return self._run() if self._run is not None and self._calls_run else None
 
