@@ -51,6 +51,5 @@ def tpu_lines(tpu: TpuSpec) -> Iterator[str]:
         "metadata": ", ".join(tpu.metadata),
         "disks": ", ".join(tpu.data_disks),
         "script": f"{len(tpu.startup_script.splitlines())} lines at start-up" if tpu.startup_script else "",
-        "keep": f"for the next job, {tpu.keep:g} s" if tpu.keep else "",
     }
     yield from (f"{name:<10} {text}" for name, text in facts.items() if text)

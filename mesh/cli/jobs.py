@@ -55,6 +55,8 @@ def submit(given: Given) -> int:
         array=given[j.ARRAY],
         clusters_file=given[o.CLUSTERS],
     )
+    if given[j.ATTACH] and given[j.ARRAY]:
+        raise UsageError("--attach is for one job", hint="submit the array, and then: mesh job attach ID")
     if given[j.DRY_SUBMIT]:
         lines = list(jobs.plan_lines(wanted))
         show([_plan_as_json(lines)] if given[j.JSON_JOBS] else lines)
@@ -69,8 +71,6 @@ def submit(given: Given) -> int:
             say(line)
     if not given[j.ATTACH]:
         return 0
-    if len(made) > 1:
-        raise UsageError("--attach is for one job", hint=f"mesh job attach {made[0].id}")
     from mesh.api.jobruns import job_attach
 
     return job_attach(made[0].id, _output(given), notify=say)

@@ -89,6 +89,8 @@ def multihost_job(given: Given) -> int:
         autocheckpoint=bool(given[x.ENABLE_AUTOCHECKPOINT]),
     )
     submitted, lines = maxtextjob.multihost_job(flags)
+    for notice in submitted.notices:
+        say(notice)
     show(lines)
     if not given[j.ATTACH]:
         return 0

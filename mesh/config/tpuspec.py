@@ -66,6 +66,8 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
     provision, reservation = _provision(keys), _name(keys, "reservation")
     pricing = _pricing(keys, provision, reservation)
     metadata = keys.environment("metadata")
+    if keys.seconds("keep", 0.0):
+        keys.add("keep", "not yet: machines are given back at the end of a job")
     return TpuSpec(
         accelerator=_accelerator(keys, node),
         runtime=_runtime(keys, node),
@@ -94,7 +96,6 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         iap=keys.flag("iap"),
         valid_for=_valid_for(keys, provision),
         make_for=keys.seconds("make_for", MAKE_FOR_S) or MAKE_FOR_S,
-        keep=keys.seconds("keep", 0.0),
     )
 
 

@@ -104,7 +104,6 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     iap: bool = False  # connections go through Google's Identity-Aware Proxy
     valid_for: float = 0.0  # seconds that the request may wait in Google's queue; 0: for ever
     make_for: float = MAKE_FOR_S
-    keep: float = 0.0  # seconds that the machines wait for the next job of the same kind and user at the end
 
     @property
     def chips(self) -> int:
