@@ -154,7 +154,7 @@ def _restart(job: Job, time: float, by: str) -> Job:
     if job.state is State.QUEUED:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:
-        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
+        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False, prepared=0), time)
     reason = f"restarted{f' by {by}' if by else ''}"
     return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
 
@@ -331,7 +331,9 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), hint=event.hint)
+    # Made machines that are busy stay: by a setup that was cut off, or by a person's run, which deleting them would end.
+    keeps = event.kind is Refusal.BUSY
+    return replace(recover(job, time, event.why, delay, keeps_machines=keeps), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
