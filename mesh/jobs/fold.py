@@ -104,8 +104,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
         case events.Timer(time=time):
-            job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
-            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
+            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -331,7 +330,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    # Made machines that are busy stay: by a setup that was cut off, or by a person's run, which deleting them would end.
+    # Made machines that are busy stay: a setup that was cut off still ends there, or a person's run goes on.
     keeps = event.kind is Refusal.BUSY
     return replace(recover(job, time, event.why, delay, keeps_machines=keeps), hint=event.hint)
 
@@ -360,7 +359,9 @@ def _machines(job: Job, event: Answer) -> Job:
             if not _asks(job) or generation is None or generation.number != number:
                 return job
             since = 0.0 if is_waiting else generation.making_since or time
-            return replace(with_generation(job, number, making_since=since), reason=state)
+            job = replace(with_generation(job, number, making_since=since), reason=state)
+            # Not by the time alone: they may have become ready while the API, or this machine, was away.
+            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.MachinesLost(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
                 return job
