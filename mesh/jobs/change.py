@@ -26,8 +26,9 @@ HELD_BY_PERSON = "held by a person"
 
 def move(job: Job, state: State, time: float, reason: str, hint: str = "", **changes: object) -> Job:
     """Enter a state, or give the present one another reason."""
-    since = job.since if state is job.state else time
-    return replace(job, state=state, since=since, reason=reason, hint=hint, **changes)
+    since, unreachable = (job.since, job.unreachable_since) if state is job.state else (time, 0.0)
+    job = replace(job, state=state, since=since, unreachable_since=unreachable, reason=reason, hint=hint)
+    return replace(job, **changes)
 
 
 def queue(job: Job, time: float, reason: str) -> Job:

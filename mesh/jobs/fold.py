@@ -224,7 +224,7 @@ def _answered(job: Job, event: Answer) -> Job:
             job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
         case events.Prepared():
-            return replace(job, prepared=job.generation.number) if job.generation else job
+            return replace(job, prepared=job.generation.number, unreachable_since=0.0) if job.generation else job
         case _:
             return _machines(job, event)
 
@@ -313,6 +313,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
         return job
+    first = job.unreachable_since or time
     match event.kind:
         case Refusal.PERSON | Refusal.ENVIRONMENT:
             return hold(job, time, event.why, event.hint)
@@ -320,8 +321,9 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = replace(job, preemptions=job.preemptions + 1, streak=job.streak + 1)
             delay = backoff(job, job.streak - 1) if job.streak > 1 else 0.0
             return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts))
-        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
-            return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
+        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < first + UNREACHABLE_LIMIT_S:
+            again = time + UNREACHABLE_RETRY_S
+            return replace(job, reason=event.why, hint=event.hint, retry_at=again, unreachable_since=first)
         case Refusal.BUSY:
             is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
             job = avoiding(job, event.hosts)
@@ -331,8 +333,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
     # Made machines that are busy stay: a setup that was cut off still ends there, or a person's run goes on.
-    keeps = event.kind is Refusal.BUSY
-    return replace(recover(job, time, event.why, delay, keeps_machines=keeps), hint=event.hint)
+    return replace(recover(job, time, event.why, delay, keeps_machines=event.kind is Refusal.BUSY), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:

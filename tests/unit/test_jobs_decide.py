@@ -366,6 +366,12 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "preparing",
         "make prepare prepare prepare",
     ),
+    "hosts that cannot be reached once after a long setup are tried again": (
+        job_spec(made=True, modules=MODULES),
+        "granted made ready @900 prepared refused:unreachable @999 timer",
+        "preparing",
+        "make prepare start start",
+    ),
     "a restart sets the machines of a held job up again": (
         job_spec(made=True, modules=MODULES),
         "granted made ready prepared refused:person restart",
