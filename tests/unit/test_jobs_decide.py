@@ -411,6 +411,12 @@ def test_every_beginning_of_a_history_gives_the_same_orders_again(spec: JobSpec,
             assert [one.op for one in rest if isinstance(one, Intended)] == new
 
 
+def test_output_that_was_not_fetched_in_time_is_named_at_the_end() -> None:
+    job = History(job_spec()).play(f"{RUN} ended not-asked:fetch @9999 timer").job
+    assert job.reason == f"attempt 1 succeeded; the output of run {job.runs[0]} was not fetched in time"
+    assert History(job_spec()).play(DONE).job.reason == "attempt 1 succeeded"
+
+
 def test_attempts_and_runs_are_counted() -> None:
     job = History(FAILING).play(f"{RUN} ended:76 {RUN} ended:3 fetched {RUN}").job
     assert (job.attempt, job.preemptions, job.failures, len(job.runs)) == (3, 1, 1, 3)
