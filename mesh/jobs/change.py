@@ -26,8 +26,9 @@ HELD_BY_PERSON = "held by a person"
 
 def move(job: Job, state: State, time: float, reason: str, hint: str = "", **changes: object) -> Job:
     """Enter a state, or give the present one another reason."""
-    since = job.since if state is job.state else time
-    return replace(job, state=state, since=since, reason=reason, hint=hint, **changes)
+    since, unreachable = (job.since, job.unreachable_since) if state is job.state else (time, 0.0)
+    job = replace(job, state=state, since=since, unreachable_since=unreachable, reason=reason, hint=hint)
+    return replace(job, **changes)
 
 
 def queue(job: Job, time: float, reason: str) -> Job:
@@ -192,7 +193,17 @@ def settle(job: Job, time: float) -> Job:
         return job
     is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
     job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted, silent_since=0.0, silence="")
-    return move(job, outcome, time, job.reason, job.hint)
+    return move(job, outcome, time, f"{job.reason}{_missing(job)}", job.hint)
+
+
+def _missing(job: Job) -> str:
+    """Return which output was not fetched before the machines were given back, for the reason; "" if all was."""
+    runs = [one.run for one in job.attempts if one.stage is Stage.ENDED and not one.is_fetched and not _is_lost(one)]
+    return f"; the output of run {runs[-1]} was not fetched in time" if runs else ""
+
+
+def _is_lost(attempt: Attempt) -> bool:
+    return attempt.cause == Cause.LOST.value
 
 
 def _goes_on(job: Job) -> bool:
@@ -225,11 +236,10 @@ def fetch_until(job: Job, attempt: Attempt) -> float:
         return 0.0  # its disks are gone, or condemned
     if job.state is State.ENDING:
         return max(job.since, attempt.ended) + FETCH_LIMIT_S
-    is_lost = attempt.cause == Cause.LOST.value
     if generation.maker:
-        return attempt.ended + (LOST_FETCH_LIMIT_S if is_lost else FETCH_LIMIT_S)
+        return attempt.ended + (LOST_FETCH_LIMIT_S if _is_lost(attempt) else FETCH_LIMIT_S)
     # A host that stays keeps the output of a detached run: it is fetched at the end, and a lost host delays nobody.
-    return 0.0 if is_lost or attempt.fetches else math.inf
+    return 0.0 if _is_lost(attempt) or attempt.fetches else math.inf
 
 
 def kept_generations(job: Job) -> tuple[Generation, ...]:

@@ -16,7 +16,6 @@ from mesh.jobs import working
 from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
-from mesh.jobs.generations import overdue_at
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
 from mesh.jobs.values import Generation, Job, OpenOrder, Phase, Setup, Stage, State
 
@@ -131,7 +130,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min([*moments, overdue_at(job), *working.wake_times(job)])
+    return min([*moments, *working.wake_times(job)], default=math.inf)
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

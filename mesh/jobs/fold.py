@@ -104,8 +104,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
         case events.Timer(time=time):
-            job = replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
-            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
+            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -154,7 +153,7 @@ def _restart(job: Job, time: float, by: str) -> Job:
     if job.state is State.QUEUED:
         return replace(job, not_before=0.0)
     if job.state is State.HELD or job.state.is_final:
-        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
+        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False, prepared=0), time)
     reason = f"restarted{f' by {by}' if by else ''}"
     return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
 
@@ -225,7 +224,7 @@ def _answered(job: Job, event: Answer) -> Job:
             job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
         case events.Prepared():
-            return replace(job, prepared=job.generation.number) if job.generation else job
+            return replace(job, prepared=job.generation.number, unreachable_since=0.0) if job.generation else job
         case _:
             return _machines(job, event)
 
@@ -314,6 +313,7 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
         return _adopt(job, attempt, event.by_run)
     if job.state not in (State.REQUESTING, State.PREPARING, State.RUNNING):
         return job
+    first = job.unreachable_since or time
     match event.kind:
         case Refusal.PERSON | Refusal.ENVIRONMENT:
             return hold(job, time, event.why, event.hint)
@@ -321,8 +321,9 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = replace(job, preemptions=job.preemptions + 1, streak=job.streak + 1)
             delay = backoff(job, job.streak - 1) if job.streak > 1 else 0.0
             return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts))
-        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < job.since + UNREACHABLE_LIMIT_S:
-            return replace(job, reason=event.why, hint=event.hint, retry_at=time + UNREACHABLE_RETRY_S)
+        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < first + UNREACHABLE_LIMIT_S:
+            again = time + UNREACHABLE_RETRY_S
+            return replace(job, reason=event.why, hint=event.hint, retry_at=again, unreachable_since=first)
         case Refusal.BUSY:
             is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
             job = avoiding(job, event.hosts)
@@ -331,7 +332,8 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = avoiding(job, event.hosts)
             job = replace(job, streak=job.streak + 1)
             delay = backoff(job, job.streak)
-    return replace(recover(job, time, event.why, delay), hint=event.hint)
+    # Made machines that are busy stay: a setup that was cut off still ends there, or a person's run goes on.
+    return replace(recover(job, time, event.why, delay, keeps_machines=event.kind is Refusal.BUSY), hint=event.hint)
 
 
 def _adopt(job: Job, refused: Attempt, run: str) -> Job:
@@ -358,7 +360,9 @@ def _machines(job: Job, event: Answer) -> Job:
             if not _asks(job) or generation is None or generation.number != number:
                 return job
             since = 0.0 if is_waiting else generation.making_since or time
-            return replace(with_generation(job, number, making_since=since), reason=state)
+            job = replace(with_generation(job, number, making_since=since), reason=state)
+            # Not by the time alone: they may have become ready while the API, or this machine, was away.
+            return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
         case events.MachinesLost(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
                 return job

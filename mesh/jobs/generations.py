@@ -56,7 +56,7 @@ def next_zone(job: Job) -> str:
 
 
 def overdue_at(job: Job) -> float:
-    """Return the time after which machines that are not ready are given back; infinity if there is none."""
+    """Return the time from which a look that finds machines not ready gives them back; infinity if there is none."""
     tpu, generation = job.spec.machines.tpu, job.generation
     if tpu is None or generation is None or job.state is not State.REQUESTING or generation.phase is not Phase.ASKED:
         return math.inf

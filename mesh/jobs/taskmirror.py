@@ -85,7 +85,7 @@ def read_mirror(tasks: Path) -> list[TaskRecord]:
         found = yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:  # PyYAML lets some through
         raise UsageError(f"{path}: cannot be read ({error})", hint=f"mv {path} {path}.old") from error
     listed = found.get("tasks") if isinstance(found, Mapping) else None
     if found is not None and not isinstance(listed, Mapping):

@@ -132,6 +132,7 @@ class Job(Struct, frozen=True, kw_only=True):
     started: float = 0.0  # of the first attempt's ranks
     ended: float = 0.0
     since: float = 0.0  # when the state began
+    unreachable_since: float = 0.0  # while preparing: hosts could not be reached since then; 0: they could be
     not_before: float = 0.0  # it stays queued until then
     retry_at: float = 0.0  # an order that could not be carried out is repeated then
     tries: int = 0  # such repetitions since the last answer

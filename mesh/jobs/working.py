@@ -149,8 +149,10 @@ def _freed(job: Job, time: float) -> Job:
 
 def _closed(job: Job, work: Work, time: float) -> Job:
     turn = work.turn
-    if turn is None or job.current is not None:
+    if job.current is not None:
         return job
+    if turn is None:  # an earlier command that still held the hosts has been ended: the next one is started
+        return replace(job, work=replace(work, is_returning=False)) if work.is_returning else job
     mine = [one for one in job.attempts if turn.has(one.part)]
     last = mine[-1] if mine and mine[-1].stage is Stage.ENDED else None
     if last is None and job.state is State.PREPARING and not work.is_returning:

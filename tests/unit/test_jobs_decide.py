@@ -354,6 +354,30 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "ending",
         "make start fetch delete delete",
     ),
+    "made machines that are busy are kept, and tried again": (
+        CLOUD,
+        "granted made ready refused:busy @999 timer",
+        "preparing",
+        "make start start",
+    ),
+    "also those on which a setup that was cut off still runs": (
+        job_spec(made=True, modules=MODULES),
+        "granted made ready taken-over refused:busy:other @999 timer",
+        "preparing",
+        "make prepare prepare prepare",
+    ),
+    "hosts that cannot be reached once after a long setup are tried again": (
+        job_spec(made=True, modules=MODULES),
+        "granted made ready @900 prepared refused:unreachable @999 timer",
+        "preparing",
+        "make prepare start start",
+    ),
+    "a restart sets the machines of a held job up again": (
+        job_spec(made=True, modules=MODULES),
+        "granted made ready prepared refused:person restart",
+        "preparing",
+        "make prepare start prepare",
+    ),
     "a held job keeps its machines for a while": (CLOUD, "granted made ready refused:person", "held", "make start"),
     "and goes on with them": (CLOUD, "granted made ready refused:person resume", "preparing", "make start start"),
     "but not for ever": (CLOUD, "granted made ready refused:person @999 timer", "held", "make start delete"),
@@ -385,6 +409,12 @@ def test_every_beginning_of_a_history_gives_the_same_orders_again(spec: JobSpec,
             new = [one.op for one in orders if one.op > fold_all(before).ops]
             rest = history.events[len(beginning) : len(beginning) + len(new)]
             assert [one.op for one in rest if isinstance(one, Intended)] == new
+
+
+def test_output_that_was_not_fetched_in_time_is_named_at_the_end() -> None:
+    job = History(job_spec()).play(f"{RUN} ended not-asked:fetch @9999 timer").job
+    assert job.reason == f"attempt 1 succeeded; the output of run {job.runs[0]} was not fetched in time"
+    assert History(job_spec()).play(DONE).job.reason == "attempt 1 succeeded"
 
 
 def test_attempts_and_runs_are_counted() -> None:

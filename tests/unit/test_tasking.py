@@ -9,9 +9,11 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
+from mesh.core.errors import UsageError
 from mesh.core.tasks import TaskList, TaskSpec, WorkerSpec
 from mesh.jobs import tasking
 from mesh.jobs.tasking import TaskRecord, TaskState, record_of, statuses
+from mesh.jobs.taskmirror import mirror_of, read_mirror
 from mesh.jobs.turns import How, TurnEnd
 
 FILE = Path("/x/tasks.yaml")
@@ -238,3 +240,12 @@ class Workers(RuleBasedStateMachine):
 
 Workers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestWorkers = Workers.TestCase
+
+
+@pytest.mark.parametrize("text", ["tasks: [", "- a", "tasks: {a: 2020-99-99}", "tasks: !!timestamp x", "[" * 5000])
+def test_a_mirror_that_cannot_be_read_is_a_problem_of_its_file(text: str, tmp_path: Path) -> None:
+    """Any other error would end each turn of the steward, also for jobs that have no task file."""
+    file = tmp_path / "tasks.yaml"
+    mirror_of(file).write_text(text)
+    with pytest.raises(UsageError, match=r"tasks_state\.yaml"):
+        read_mirror(file)

@@ -239,9 +239,15 @@ def test_machines_that_are_not_ready_in_time_are_given_back() -> None:
     assert history.told == "requesting"  # Google's queue may take days
     history.play("pending @93590 timer")
     assert history.told == "requesting"
-    history.play("@93700 timer")
+    history.play("@93700 pending")
     assert (history.told, history.orders) == ("recovering", ["make", "delete"])
     assert history.job.generations[0].end == "capacity"
+
+
+def test_machines_that_became_ready_while_nobody_could_ask_are_used() -> None:
+    history = History(CLOUD).play("granted made pending @9999 not-asked:look-machines timer taken-over")
+    assert (history.told, history.orders) == ("requesting", ["make"])
+    assert history.play("ready").orders == ["make", "start"]
 
 
 def test_a_refusal_that_needs_a_person_moves_no_zone() -> None:

@@ -434,3 +434,16 @@ def test_a_look_and_a_repeated_word_are_no_news() -> None:
     assert len(looks(worker.job)) == 1
     job, _ = decide(worker.job, events.TaskReturnAsked(time=99.0, task="a"))
     assert looks(job) == ()  # the answer to the stop shows it
+
+
+def test_a_step_is_started_once_an_earlier_task_on_its_hosts_has_been_ended() -> None:
+    history = Worker(spec(replace(WORKER, prefix=STEPS[:1])))
+    history.play("seen granted started ended fetched task started")
+    task = history.job.attempts[-1].run
+    history.play(f"ended:76 seen granted refused:busy:{task}")  # a lost host, on which the task goes on
+    assert history.orders[-1] == "stop"
+    history.play("ended:143")
+    assert history.orders[-1] == "start"
+    assert history.job.work is not None
+    assert not history.job.work.is_returning  # else the steward stops every start of it
+    assert history.play("started").job.state is State.RUNNING
