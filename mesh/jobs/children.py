@@ -18,6 +18,8 @@ from mesh.jobs.events import AnyAnswer, NotAsked
 from mesh.jobs.interfaces import Request
 
 CHILDREN_COUNT = 16
+LONG = ("start", "prepare")  # operations that may take hours
+LONG_CHILDREN_COUNT = 12  # so that stops and looks never wait for starts
 # Seconds for one order, from the start of its child. A start includes the sync and the user's prerun.
 DEADLINES = {
     "prepare": 7200.0,
@@ -147,11 +149,17 @@ class Children:
         return any(work.operation == operation for work in self._all())
 
     def stop_starts(self, job: int) -> None:
-        """Kill the children that start or prepare a job which is to end."""
+        """Kill the children that start or prepare a job which is to end, and drop its starts that wait for a child."""
+        while (waiting := next((work for work in self._waiting if self._starts(work, job)), None)) is not None:
+            self._waiting.remove(waiting)
+            self._report(waiting, "was stopped")
         for child in list(self._children):
-            work = child.work
-            if work and work.operation in ("start", "prepare") and work.requests[0].job.id == job:
+            if child.work and self._starts(child.work, job):
                 self._lose(child, "was stopped")
+
+    @staticmethod
+    def _starts(work: Work, job: int) -> bool:
+        return work.operation in LONG and work.requests[0].job.id == job
 
     def next_deadline(self) -> float:
         """Return the monotonic time of the next deadline; infinity without one."""
@@ -178,6 +186,9 @@ class Children:
     def _start(self) -> None:
         for _ in range(len(self._waiting)):
             work = self._waiting.popleft()
+            if work.operation in LONG and sum(one.operation in LONG for one in self._children) >= LONG_CHILDREN_COUNT:
+                self._waiting.append(work)
+                continue
             child = next((one for one in self._children if not one.work and one.operation == work.operation), None)
             if child is None and len(self._children) >= CHILDREN_COUNT:
                 idle = next((one for one in self._children if not one.work), None)
@@ -232,9 +243,13 @@ class Children:
         """End a child, and report that its requests have no answer."""
         work = child.work
         self._drop(child)
-        for request in work.requests if work else ():
-            self._take(request, NotAsked(what=f"mesh-hand {child.operation}", why=why))
+        if work is not None:
+            self._report(work, why)
         self._start()
+
+    def _report(self, work: Work, why: str) -> None:
+        for request in work.requests:
+            self._take(request, NotAsked(what=f"mesh-hand {work.operation}", why=why))
 
     def _drop(self, child: Child) -> None:
         assert child.process.stdout is not None
