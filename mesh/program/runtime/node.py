@@ -13,7 +13,7 @@ from typing import Dict
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import Book, role_of
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.control import Control, Message
+from mesh.program.runtime.control import Control, Message, stop_message
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.listening import Listener
@@ -129,7 +129,7 @@ class Process:
     # ---- the agent
 
     def _stop(self, code: int, why: str) -> None:
-        self._control.send({"stop": code, "why": why})
+        self._control.send(stop_message(code, why))
 
     def _take(self, message: Message) -> None:
         if "stop" in message:
