@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SILENCE_LIMIT_S = 15.0  # a client without a beat for this long counts as silent, even if its channel is open
+MEETING_LIMIT_S = 7.0  # for the agents of a run that is being detached to meet: more than peers.JOIN_LIMIT_S
 NEVER = float("inf")
 
 
@@ -21,6 +22,7 @@ class Lease:
         self._refused_until: float | None = None  # until then a refused client may read how its run ended
         self.has_left = False  # it has sent its good-bye, or is over
         self.is_detached = False  # the run goes on without it
+        self._is_unsettled = False  # if the client was killed, other hosts may not have detached
 
     @property
     def has_channel(self) -> bool:
@@ -54,6 +56,14 @@ class Lease:
         """End the lease: the client does not come back."""
         self.has_left = True
 
+    def detach(self, *, awaits_others: bool) -> None:
+        """Let the run go on without its client. awaits_others: not before ``settle``, if the client is killed"""
+        self.is_detached, self._is_unsettled = True, awaits_others
+
+    def settle(self) -> None:
+        """Note that all hosts have detached: the client has left, or the agents have met."""
+        self._is_unsettled = False
+
     def ends_at(self) -> float:
         """Return the time after which the run is to be ended.
 
@@ -61,7 +71,9 @@ class Lease:
         Any other client gets its lease, from the last beat: a laptop may sleep, and a network may be cut.
         """
         if self.is_detached:
-            return NEVER
+            is_abandoned = self._lost_at is not None and self._is_unsettled and self.was_killed()
+            limit = max(self._reconnect_limit, MEETING_LIMIT_S)
+            return self._lost_at + limit if is_abandoned and self._lost_at is not None else NEVER
         if self.has_left or (self._refused_until is not None and self._lost_at is not None):
             return 0.0
         if self._refused_until is not None:
