@@ -138,7 +138,7 @@ def test_a_firewall_between_them_is_told_at_the_start_and_who_comes_back_ends_th
 
 
 def test_a_client_that_is_killed_before_the_agents_have_met_leaves_no_rank(home: Home, eight: Lab) -> None:
-    """A firewall keeps the agents from meeting, so that the client stays for some seconds once the hosts have detached."""
+    """A firewall keeps the agents from meeting: the client stays for some seconds once the hosts have detached."""
     first = eight.hosts[0]
     client = ".".join(first.address.split(".")[:2]) + ".0.1"
     first.script(BLOCK.format(client))

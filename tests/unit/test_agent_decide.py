@@ -83,9 +83,9 @@ GRACE, DRAIN, TIMEOUT, LEASE, RECONNECT, PATIENCE = 10.0, 2.0, 100.0, 60.0, 5.0,
 Turn = tuple[Any, ...]  # the time, and the facts of one turn of the loop
 
 
-def decisions_of(**changes: Any) -> Decisions:
+def decisions_of(*, agents_meet: bool = False, **changes: Any) -> Decisions:
     rules = {"grace": GRACE, "drain": DRAIN, "timeout": TIMEOUT, "keep_going": False, "device_patience": PATIENCE}
-    return Decisions(Rules(**{**rules, **changes}), Lease(LEASE, RECONNECT, 0.0))
+    return Decisions(Rules(**{**rules, **changes}), Lease(LEASE, RECONNECT, 0.0, agents_meet))
 
 
 def replay(turns: list[Turn], decisions: Decisions) -> list[Order]:

@@ -256,7 +256,7 @@ class Decisions:
             self._order(orders.Detach())
 
     def _detached(self, fact: facts.Detached, now: float) -> None:
-        self._lease.detach(awaits_others=self._is_to_detach and self._rules.agents_meet)
+        self._lease.detach(is_at_start=self._is_to_detach)
         self._order(orders.ConfirmDetached())
 
     def _detach_failed(self, fact: facts.DetachFailed, now: float) -> None:

@@ -10,13 +10,14 @@ NEVER = float("inf")
 class Lease:
     """The permission of one client to keep processes alive. Every time is monotonic."""
 
-    def __init__(self, lease: float, reconnect_limit: float, now: float) -> None:
+    def __init__(self, lease: float, reconnect_limit: float, now: float, agents_meet: bool = False) -> None:
         """Start with an open channel.
 
         lease: seconds that the run may go on without a beat
         reconnect_limit: seconds in which a client may reconnect whose channel ended while beats arrived
+        agents_meet: the client has the agents of several hosts meet before it leaves a detached run
         """
-        self._lease, self._reconnect_limit = lease, reconnect_limit
+        self._lease, self._reconnect_limit, self._agents_meet = lease, reconnect_limit, agents_meet
         self._received_at = now
         self._lost_at: float | None = None  # when its channel ended; None while it has one
         self._refused_until: float | None = None  # until then a refused client may read how its run ended
@@ -56,9 +57,9 @@ class Lease:
         """End the lease: the client does not come back."""
         self.has_left = True
 
-    def detach(self, *, awaits_others: bool) -> None:
-        """Let the run go on without its client. awaits_others: not before ``settle``, if the client is killed"""
-        self.is_detached, self._is_unsettled = True, awaits_others
+    def detach(self, *, is_at_start: bool) -> None:
+        """Let the run go on without its client. is_at_start: the client has all hosts detach by itself"""
+        self.is_detached, self._is_unsettled = True, is_at_start and self._agents_meet
 
     def settle(self) -> None:
         """Note that all hosts have detached: the client has left, or the agents have met."""

@@ -15,7 +15,6 @@ class Rules:
         keep_going: bool,
         device_patience: float,
         has_nodes: bool = False,
-        agents_meet: bool = False,
     ) -> None:
         """Make the rules; times are in seconds.
 
@@ -25,8 +24,6 @@ class Rules:
         keep_going: let the other ranks run after a failure
         device_patience: for devices to become free after the end of their processes
         has_nodes: ranks are nodes of a program, which get the reason of its end
-        agents_meet: the client has the agents of several hosts meet before it leaves a detached run
         """
         self.grace, self.drain, self.timeout, self.keep_going = grace, drain, timeout, keep_going
         self.device_patience, self.has_nodes = device_patience, has_nodes
-        self.agents_meet = agents_meet

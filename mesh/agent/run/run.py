@@ -58,9 +58,9 @@ class Run:
             keep_going=begin.keep_going,
             device_patience=begin.device_patience,
             has_nodes=bool(begin.nodes),
-            agents_meet=_agents_meet(begin),
         )
-        self._decisions = Decisions(rules, Lease(begin.lease, begin.return_within, time.monotonic()))
+        lease = Lease(begin.lease, begin.return_within, time.monotonic(), agents_meet=_agents_meet(begin))
+        self._decisions = Decisions(rules, lease)
         self._actions = Actions(self, self._loop, self._parts)
         self._executor = Executor(self._decisions, self._actions.table())
 
