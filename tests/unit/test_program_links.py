@@ -141,6 +141,20 @@ def test_every_stop_fits_into_a_message_and_has_a_status() -> None:
     assert len(json.dumps(message)) < control.MESSAGE_BYTES
 
 
+@pytest.mark.parametrize("reason", ["stop", "preemption"])
+def test_the_reason_of_a_signal_may_be_read_after_it(reason: str) -> None:
+    caller = Caller(("p", "server"), lambda label: memory_links()[0], {}, is_trusting=True)
+    context = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: None)
+    signalled = threading.Thread(target=context.set_signalled, args=(PATIENCE,), daemon=True)
+    signalled.start()
+    context.set_stopped(reason)
+    signalled.join(PATIENCE)
+    assert context.reason == reason
+    alone = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: None)
+    alone.set_signalled(0.0)
+    assert alone.reason == "signal"
+
+
 # ---- the end
 
 
