@@ -122,7 +122,14 @@ class Placement(Struct, frozen=True, kw_only=True, dict=True):
 
     def groups(self, node: int) -> list[int]:
         """Return the indices of the groups that have ranks on a host, in the order of their first ranks there."""
-        return list(dict.fromkeys(self.table[rank].group for rank in self.ranks(node)))
+        return list(self._groups[node])
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[int, ...], ...]:
+        """The same for every host: the variables of each rank depend on it."""
+        return tuple(
+            tuple(dict.fromkeys(self.table[rank].group for rank in self.ranks(node))) for node in range(len(self.hosts))
+        )
 
     def label(self, rank: int) -> str:
         """Return the label of a rank's group; "" in a run without roles."""

@@ -33,7 +33,6 @@ from mesh.program.runtime.connection import CallOptions
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import set_client
 from mesh.program.runtime.links import Link, SocketLink
-from mesh.program.runtime.serving import STOP_CALL
 from mesh.rundir.results import RunResult
 
 if TYPE_CHECKING:
@@ -264,10 +263,8 @@ class Processes:
         if stop.reason == "stop":
             for label in self._labels:
                 try:
-                    call = self.client.to(label).call(
-                        (STOP_CALL, (stop.code, stop.why), {}), CallOptions(timeout=STOP_TIMEOUT_S)
-                    )
-                    call.result(STOP_TIMEOUT_S)
+                    options = CallOptions(timeout=STOP_TIMEOUT_S)
+                    self.client.to(label).stop_program(stop.code, stop.why, options).result(STOP_TIMEOUT_S)
                     return
                 except Exception:  # it has ended, or hangs: the next one may answer
                     continue

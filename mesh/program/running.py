@@ -222,6 +222,10 @@ class Running:
             return [self.result(one, timeout) for one in members]
         with self._changed:
             self._changed.wait_for(lambda: self._has_end(label), timeout)
+            is_left = self._has_finished and self._end is None
+        if is_left:
+            self._closed()
+        with self._changed:
             if label in self._failures:
                 raise self._failures[label]
             if label in self._results:
@@ -234,7 +238,8 @@ class Running:
         raise MeshError(f"{label}: ended without a result")
 
     def _has_end(self, label: str) -> bool:
-        return label in self._results or self._ledger.states[label] in OVER or self._end is not None
+        is_over = self._has_finished or self._end is not None  # detached nodes go on, and their ends are not seen
+        return is_over or label in self._results or self._ledger.states[label] in OVER
 
     @property
     def results(self) -> dict[str, object]:

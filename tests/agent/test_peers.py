@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mesh.agent.detached.other_hosts import OtherHosts
 from mesh.agent.detached.peer_link import LinkClosed, PeerLink
 from mesh.agent.detached.peers import Hub, Member
 from mesh.agent.link.tls import tls_context
+from mesh.agent.loop import Loop
+from mesh.agent.run.facts import Fact, PeersMet
 from mesh.agent.sync.fanout import listen
 from mesh.engine.credentials import make_credentials
 from mesh.protocol.control import Join, News
@@ -79,6 +82,31 @@ def test_what_one_tells_reaches_all_and_the_first_word_holds(circle: Circle) -> 
     circle.until(lambda: all(one.news is not None for one in circle.all))
     assert circle.members[0].news == circle.hub.news
     assert circle.members[1].news == News(cause="rank")
+
+
+class FactsPort:
+    """A port that records facts."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    def post(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+    def send_now(self, message: object) -> None: ...
+
+
+def test_each_agent_reports_once_that_it_has_met_another_one(circle: Circle, credentials: str) -> None:
+    alone = Hub(0, GRACE, tls_context(credentials, True), listen())
+    for peers, count in ((circle.hub, 1), (circle.members[0], 1), (alone, 0)):
+        port = FactsPort()
+        with Loop() as loop:
+            hosts = OtherHosts(port, loop)  # type: ignore[arg-type]
+            hosts._peers = peers
+            hosts.serve()
+            hosts.serve()
+        assert [type(fact) for fact in port.facts] == [PeersMet] * count
+    alone.close()
 
 
 def test_a_hub_stays_until_all_are_done(circle: Circle) -> None:

@@ -135,3 +135,18 @@ def test_a_firewall_between_them_is_told_at_the_start_and_who_comes_back_ends_th
         assert are_done(eight.hosts)
     finally:
         first.script(UNBLOCK)
+
+
+def test_a_client_that_is_killed_before_the_agents_have_met_leaves_no_rank(home: Home, eight: Lab) -> None:
+    """A firewall keeps the agents from meeting: the client stays for some seconds once the hosts have detached."""
+    first = eight.hosts[0]
+    client = ".".join(first.address.split(".")[:2]) + ".0.1"
+    first.script(BLOCK.format(client))
+    try:
+        run = home.popen("run", "-d", "--grace=1", "pod", "sh", "-c", f"touch /tmp/begun; {WAIT}")
+        assert eventually(lambda: all(host.path("/tmp/begun").exists() for host in eight.hosts))
+        run.kill()
+        run.communicate()
+        assert are_done(eight.hosts)
+    finally:
+        first.script(UNBLOCK)

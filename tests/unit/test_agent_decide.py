@@ -32,6 +32,7 @@ from mesh.agent.run.facts import (
     LockTaken,
     NodeStopped,
     PeerNews,
+    PeersMet,
     PeersReady,
     Printed,
     RankEnded,
@@ -82,9 +83,9 @@ GRACE, DRAIN, TIMEOUT, LEASE, RECONNECT, PATIENCE = 10.0, 2.0, 100.0, 60.0, 5.0,
 Turn = tuple[Any, ...]  # the time, and the facts of one turn of the loop
 
 
-def decisions_of(**changes: Any) -> Decisions:
+def decisions_of(*, agents_meet: bool = False, **changes: Any) -> Decisions:
     rules = {"grace": GRACE, "drain": DRAIN, "timeout": TIMEOUT, "keep_going": False, "device_patience": PATIENCE}
-    return Decisions(Rules(**{**rules, **changes}), Lease(LEASE, RECONNECT, 0.0))
+    return Decisions(Rules(**{**rules, **changes}), Lease(LEASE, RECONNECT, 0.0, agents_meet))
 
 
 def replay(turns: list[Turn], decisions: Decisions) -> list[Order]:
@@ -430,6 +431,47 @@ def test_history(turns: list[Turn], orders: list[Order]) -> None:
 def test_with_keep_going_no_failure_ends_a_detached_run() -> None:
     turns = [*DETACHED, (2.0, RankEnded(True), PeersReady(1), PeerNews("lost", lost=3, reason="gone")), (50.0,)]
     assert replay(turns, decisions_of(keep_going=True)) == CONFIRMED
+
+
+KILLED_LATER = [TO_DETACH, LEAVE, (2.0, PeersReady(1), ClientLost())]
+ABANDONED = [*CONFIRMED, AnnounceEnd("signal", TERM), SendNews(PeerNews("signal", TERM)), *end()]
+ABANDONED_ALONE = [*CONFIRMED, AnnounceEnd("signal", TERM), *end()]
+
+# A client that is killed while it detaches may have reached some hosts only.
+LEAVINGS: Histories = {
+    "an agent that has met no other one ends its part of the run": ([*KILLED_LATER, (9.0,), (9.1,)], ABANDONED),
+    "so does one that was not to meet them yet": (
+        [TO_DETACH, LEAVE, (2.0, ClientLost()), (9.0,), (9.1,), (99.0,)],
+        ABANDONED_ALONE,
+    ),
+    "one that has met another one goes on": ([*KILLED_LATER, (3.0, PeersMet()), (99.0,)], CONFIRMED),
+    "a client that leaves has reached all hosts": (
+        [TO_DETACH, LEAVE, (2.0, ClientLeft()), (2.1, ClientLost()), (99.0,)],
+        [*CONFIRMED, DropChannel()],
+    ),
+    "a client that is back goes on": ([*KILLED_LATER, (3.0, ClientBack()), (99.0,)], CONFIRMED),
+    "a client that was cut off before goes on by itself": (
+        [TO_DETACH, LEAVE, (20.0, ClientLost()), (99.0,)],
+        CONFIRMED,
+    ),
+    "mesh detach of a running run asks all hosts by itself": (
+        [START, LEAVE, (2.0, ClientLost()), (99.0,)],
+        CONFIRMED,
+    ),
+}
+
+
+@pytest.mark.parametrize(("turns", "orders"), LEAVINGS.values(), ids=LEAVINGS)
+def test_a_client_that_is_killed_while_it_detaches_leaves_no_part_of_a_run(
+    turns: list[Turn], orders: list[Order]
+) -> None:
+    decisions = decisions_of(agents_meet=True, timeout=0.0)
+    assert replay(turns, decisions) == orders
+    assert decisions.due_at(100.0) == float("inf")
+
+
+def test_the_detached_run_of_one_host_needs_no_good_bye() -> None:
+    assert replay([*KILLED_LATER, (99.0,)], decisions_of()) == CONFIRMED
 
 
 def test_a_detached_run_may_have_no_timeout() -> None:

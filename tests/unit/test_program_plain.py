@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import uuid
 from collections import namedtuple
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -233,6 +234,28 @@ def test_an_exception_of_a_class_that_is_not_imported_is_a_remote_error() -> Non
     error = caught(raise_unknown)
     assert type(error) is RemoteError
     assert (error.type_name, str(error)) == ("not_imported_here:Elsewhere", "text")
+
+
+@dataclasses.dataclass
+class Counted:
+    value: int
+    made: ClassVar[int] = 0
+
+
+def test_a_dataclass_with_a_class_variable_arrives_as_itself() -> None:
+    assert there_and_back(Counted(3)) == Counted(3)
+
+
+class Titled(Exception):
+    @property
+    def text(self) -> str:
+        return "a text of its own"
+
+
+def test_an_exception_whose_properties_have_our_names_keeps_its_class() -> None:
+    error = failures.rebuild(there_and_back(failures.describe(Titled("x"), "actor/0", "h")))
+    assert isinstance(error, Titled)
+    assert (str(error), error.text) == ("x", "a text of its own")
 
 
 def test_special_numbers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mesh.agent.base.errors import why
 from mesh.agent.loop import Watches
-from mesh.agent.run.facts import PeerNews, PeersReady
+from mesh.agent.run.facts import PeerNews, PeersMet, PeersReady
 from mesh.protocol.answers import Introduced
 from mesh.protocol.control import News
 
@@ -30,6 +30,7 @@ class OtherHosts:
         self._watches = Watches(loop)
         self._peers: Hub | Member | None = None
         self._is_introduced = False  # the client has been sent what came of it
+        self._has_met = False  # another agent
         self._has_news = False  # the first report, from here or elsewhere, has been passed on
 
     def introduce(self, request: Introduce) -> None:
@@ -95,6 +96,9 @@ class OtherHosts:
         peers.serve(self._watches.take())
         if not self._is_introduced and peers.verdict is not None:
             self._report_introduction(0, peers.verdict)
+        if peers.is_met and not self._has_met:
+            self._has_met = True
+            self._port.post(PeersMet())
         if peers.changes:
             changes, peers.changes = peers.changes, []
             self.on_changes(changes)

@@ -92,6 +92,11 @@ class Hub(Peers):
         self._guests: dict[int, Guest] = {}  # by node
 
     @property
+    def is_met(self) -> bool:
+        """True once a guest was welcomed."""
+        return any(guest.is_met for guest in self._guests.values())
+
+    @property
     def is_needed(self) -> bool:
         """True while a guest waits for a message of the hub, or the hub for one of a guest."""
         return any(not guest.is_over and (guest.is_met or guest.link is not None) for guest in self._guests.values())

@@ -140,6 +140,8 @@ class Decisions:
             self._fail("agent", self._lease.loss_reason())
         if self._is_to_detach or not was_killed:
             self._keep()
+        self._announce_end("signal", SIGNAL_TERM, {})
+        self._lease.settle()
         self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _note_silence(self, now: float) -> None:
@@ -180,9 +182,6 @@ class Decisions:
 
     # ---- the client
 
-    def _client_heard(self, fact: facts.ClientHeard, now: float) -> None:
-        self._lease.receive(now)
-
     def _client_lost(self, fact: facts.ClientLost, now: float) -> None:
         self._lease.lose_channel(now)
 
@@ -214,6 +213,7 @@ class Decisions:
         self._finish(SIGNAL_TERM, self._rules.grace)
 
     def _drop_channel(self, now: float) -> None:
+        self._lease.settle()
         self._lease.lose_channel(now)
         self._order(orders.DropChannel())
 
@@ -236,9 +236,6 @@ class Decisions:
         self._order(orders.ReleaseOutput())
         self._order_about_processes(orders.KillBy(0.0))
 
-    def _finish_asked(self, fact: facts.FinishAsked, now: float) -> None:
-        self._finish(fact.signal, fact.grace)
-
     def _stop_asked(self, fact: facts.StopAsked, now: float) -> None:
         self._order(orders.ReportStopped())
         self._announce_end("signal", SIGNAL_TERM, {})
@@ -259,7 +256,7 @@ class Decisions:
             self._order(orders.Detach())
 
     def _detached(self, fact: facts.Detached, now: float) -> None:
-        self._lease.is_detached = True
+        self._lease.detach(is_at_start=self._is_to_detach)
         self._order(orders.ConfirmDetached())
 
     def _detach_failed(self, fact: facts.DetachFailed, now: float) -> None:
@@ -367,7 +364,7 @@ class Decisions:
 
 # Each handler takes the decisions, a fact of the class under which it stands, and the time.
 HANDLERS: dict[type[Fact], Callable[..., None]] = {
-    facts.ClientHeard: Decisions._client_heard,
+    facts.ClientHeard: lambda self, fact, now: self._lease.receive(now),
     facts.Printed: Decisions._printed,
     facts.ClientLost: Decisions._client_lost,
     facts.ClientBack: Decisions._client_back,
@@ -376,7 +373,7 @@ HANDLERS: dict[type[Fact], Callable[..., None]] = {
     facts.ClientRefused: Decisions._client_refused,
     facts.SignalAsked: Decisions._signal_asked,
     facts.KillAsked: Decisions._kill_asked,
-    facts.FinishAsked: Decisions._finish_asked,
+    facts.FinishAsked: lambda self, fact, now: self._finish(fact.signal, fact.grace),
     facts.StopAsked: Decisions._stop_asked,
     facts.NodeStopped: Decisions._node_stopped,
     facts.DetachAsked: Decisions._detach_asked,
@@ -388,6 +385,7 @@ HANDLERS: dict[type[Fact], Callable[..., None]] = {
     facts.RankEnded: Decisions._rank_ended,
     facts.SetupEnded: Decisions._setup_ended,
     facts.PeersReady: Decisions._peers_ready,
+    facts.PeersMet: lambda self, fact, now: self._lease.settle(),
     facts.PeerNews: Decisions._peer_news,
     facts.LockTaken: Decisions._lock_taken,
     facts.LockReleased: Decisions._lock_released,

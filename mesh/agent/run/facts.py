@@ -170,6 +170,10 @@ class PeersReady(Fact):
         self.node = node
 
 
+class PeersMet(Fact):
+    """The agent of another host has been met, so that all hosts of the run have detached."""
+
+
 class PeerNews(Fact):
     """The first report about another host: why the run ends there."""
 

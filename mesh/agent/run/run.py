@@ -59,7 +59,8 @@ class Run:
             device_patience=begin.device_patience,
             has_nodes=bool(begin.nodes),
         )
-        self._decisions = Decisions(rules, Lease(begin.lease, begin.return_within, time.monotonic()))
+        lease = Lease(begin.lease, begin.return_within, time.monotonic(), agents_meet=_agents_meet(begin))
+        self._decisions = Decisions(rules, lease)
         self._actions = Actions(self, self._loop, self._parts)
         self._executor = Executor(self._decisions, self._actions.table())
 
@@ -256,3 +257,9 @@ class Run:
 
 def _do_nothing() -> None:
     """Let a turn of the loop begin."""
+
+
+def _agents_meet(begin: Begin) -> bool:
+    """Return True if the client has the agents meet before it leaves; it does so where a failure ends all ranks."""
+    hosts = begin.plan.get("hosts")
+    return isinstance(hosts, list) and len(hosts) > 1 and (bool(begin.nodes) or not begin.keep_going)

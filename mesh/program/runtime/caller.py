@@ -51,6 +51,9 @@ class Caller:
             found = self._connections.get(label)
             if found is None or found.is_lost:
                 found = self._connections[label] = self._open(label)
+                reason = "the program has ended" if self._is_closed else self._lost.get(label)
+                if reason:  # that was news while the link was made
+                    found.close(reason)
             return found
 
     def open_calls(self, label: str) -> int:

@@ -21,12 +21,12 @@ TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it 
 
 
 class CallOptions:
-    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait at the caller"""
+    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1"""
 
     __slots__ = ("buffer", "timeout")
 
     def __init__(self, timeout: "float | None" = None, buffer: int = 16) -> None:
-        self.timeout, self.buffer = timeout, buffer
+        self.timeout, self.buffer = timeout, max(1, buffer)
 
 
 class _Flight:
@@ -89,6 +89,10 @@ class Connection:
     def call(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> "Future[object]":
         """Send a call, once there are credits for it, and return its future. Raises CannotTravel for its arguments."""
         return self._begin(call, options, 0)[0]
+
+    def stop_program(self, code: int, why: str, options: CallOptions) -> "Future[object]":
+        """Have the node end the program at once, whatever it serves."""
+        return self._begin((frames.STOP_CALL, (code, why), {}), options, frames.AT_ONCE)[0]
 
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""
@@ -158,7 +162,8 @@ class Connection:
             flight.future.fail(CallTimeout(f"{place}: no answer within {timeout:g} s"))
         else:
             flight.future.fail(Backlogged(f"{place}: too many calls wait there, not sent within {timeout:g} s"))
-        self._give_up(number)
+        # In a thread: a node that reads nothing must not hold up the clock of all other calls.
+        threading.Thread(target=self._give_up, args=(number,), name="mesh-give-up", daemon=True).start()
 
     def _send_or_lose(self, frame: Frame) -> None:
         try:

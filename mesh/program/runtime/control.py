@@ -8,7 +8,13 @@ import threading
 from typing import Callable, Dict
 
 MESSAGE_BYTES = 1 << 16
+WHY_CHARACTERS = 1000  # of the reason for the end of a program, which must fit into one message
 Message = Dict[str, object]
+
+
+def stop_message(code: int, why: str) -> Message:
+    """Return the message that ends the program. Values of other types count as what they stand for."""
+    return {"stop": int(code), "why": str(why)[:WHY_CHARACTERS]}
 
 
 class Control:

@@ -18,7 +18,7 @@ class RemoteError(Exception):
     text = ""  # of the exception
 
     def __str__(self) -> str:
-        return self.text
+        return str(vars(self).get("text", ""))
 
 
 class RemoteTraceback(Exception):

@@ -52,19 +52,20 @@ def rebuild(found: object) -> BaseException:
     except Exception:
         error = RemoteError(*arguments)
     state = found.get("state")
+    own = vars(error)  # its class may have properties of the same names
     for name, value in state.items() if isinstance(state, dict) else ():
         if isinstance(name, str):
-            error.__dict__[name] = value
-    error.label, error.host = str(found.get("label", "")), str(found.get("host", ""))
-    error.type_name, error.traceback = str(found.get("type")), str(found.get("traceback", ""))
-    error.text = str(found.get("text", ""))
+            own[name] = value
+    for name, key in (("label", "label"), ("host", "host"), ("type_name", "type"), ("text", "text")):
+        own[name] = str(found.get(key, ""))
+    own["traceback"] = trace = str(found.get("traceback", ""))
     cause = found.get("cause")
     error.__cause__ = rebuild(cause) if cause else None
-    if error.traceback:
+    if trace:
         root: BaseException = error
         while root.__cause__ is not None:
             root = root.__cause__
-        root.__cause__ = RemoteTraceback(error.traceback)
+        root.__cause__ = RemoteTraceback(trace)
     return error
 
 

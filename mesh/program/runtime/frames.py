@@ -16,7 +16,8 @@ BUFFER_BYTES_LIMIT = 1 << 38
 MAPPED_BYTES = 1 << 20  # larger memory is mapped: it costs nothing before its bytes arrive
 
 HELLO, WELCOME, CALL, RESULT, ERROR, CANCEL, ITEM, CREDIT = range(8)
-ONE_WAY, STREAM, PLAIN = 1, 2, 4  # flags
+ONE_WAY, STREAM, PLAIN, AT_ONCE = 1, 2, 4, 8  # flags
+STOP_CALL = "__mesh_stop__"  # the method that ends the program
 
 Memory = Union[bytes, bytearray, memoryview, mmap.mmap]
 

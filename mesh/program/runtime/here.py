@@ -53,6 +53,11 @@ class Context:
         for call in callbacks:
             threading.Thread(target=call, name="mesh-on-stop", daemon=True).start()
 
+    def set_signalled(self, timeout: float) -> None:
+        """Note a signal to stop. timeout: seconds for the reason, which the agent sends before its signal"""
+        if not self.stopped.wait(timeout):
+            self.set_stopped("signal")
+
 
 class _Current(threading.local):
     """The node of a thread, and the call that it serves."""

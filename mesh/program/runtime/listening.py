@@ -64,10 +64,8 @@ class Listener:
                 caller, _ = own.accept()
             except OSError:
                 return
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._greet, args=(caller, context), name="mesh-greet", daemon=True).start()
-            else:
-                caller.close()
+            self._strangers.acquire()  # the others wait in the backlog, honest callers among them
+            threading.Thread(target=self._greet, args=(caller, context), name="mesh-greet", daemon=True).start()
 
     def _greet(self, caller: socket.socket, context: ssl.SSLContext) -> None:
         """Serve a caller that shows the run's key within a few seconds."""

@@ -13,7 +13,7 @@ from typing import Dict
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import Book, role_of
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.control import Control, Message
+from mesh.program.runtime.control import Control, Message, stop_message
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.listening import Listener
@@ -22,6 +22,7 @@ from mesh.program.runtime.program_file import enter, load_main
 from mesh.program.runtime.serving import Server
 
 LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
+REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
@@ -129,7 +130,7 @@ class Process:
     # ---- the agent
 
     def _stop(self, code: int, why: str) -> None:
-        self._control.send({"stop": code, "why": why})
+        self._control.send(stop_message(code, why))
 
     def _take(self, message: Message) -> None:
         if "stop" in message:
@@ -152,7 +153,8 @@ class Process:
 
     def _on_signal(self, number: int, frame: "FrameType | None") -> None:
         # In a thread, as a lock of the context may be held by what was interrupted.
-        threading.Thread(target=self._context.set_stopped, args=("signal",), name="mesh-stop", daemon=True).start()
+        note, wait = self._context.set_signalled, REASON_TIMEOUT_S
+        threading.Thread(target=note, args=(wait,), name="mesh-stop", daemon=True).start()
 
 
 def read_payload(path: str) -> "tuple[Dict[str, object], bytes, list[object]]":

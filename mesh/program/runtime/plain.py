@@ -287,7 +287,8 @@ def _instance(reader: _Reader, parts: "list[object]") -> object:
     if not isinstance(name, str) or not isinstance(names, list) or not isinstance(values, list):
         raise ValueError("damaged value: no dataclass")
     found = find_class(name)
-    fields = set(vars_of(found).get("__dataclass_fields__", ())) if found else set()  # type: ignore[call-overload]
+    is_known = found is not None and "__dataclass_fields__" in vars_of(found)
+    fields = {one.name for one in dataclasses.fields(found)} if is_known else set()  # type: ignore[arg-type]
     if found is None or set(names) != fields:
         pairs = ", ".join(f"{one}={value!r}" for one, value in zip(names, values))
         return Opaque(name, f"{name.partition(':')[2]}({pairs})"[:TEXT_CHARACTERS])

@@ -19,7 +19,6 @@ from mesh.program.runtime.here import CURRENT, Context
 from mesh.program.runtime.links import Link
 
 NOT_SERVED = ("run",)
-STOP_CALL = "__mesh_stop__"
 GREETING_BYTES_LIMIT = 65536
 TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it must begin
 Key = Tuple["Session", int]
@@ -66,6 +65,9 @@ class Session:
         if frame.kind == frames.CALL:
             self.calls[number] = frame
             self.cancels[number] = threading.Event()
+            if frame.flags & frames.AT_ONCE:
+                self._server.serve(self, number)
+                return
             self._server.arrive(self, number, TIMEOUT.unpack(bytes(memoryview(frame.body)[: TIMEOUT.size]))[0])
         elif frame.kind == frames.CANCEL:
             self._server.cancel(self, number)
@@ -85,7 +87,11 @@ class Session:
     def fail(self, number: int, error: BaseException) -> None:
         """Send an exception as the answer of a call."""
         here = self._server.context.here
-        body, buffers = plain.dumps(failures.describe(error, here.label, here.host))
+        try:
+            body, buffers = plain.dumps(failures.describe(error, here.label, here.host))
+        except Exception as failure:  # code of the exception's class, which must not end the thread of calls
+            text = f"{type(error).__name__}, which cannot be described ({type(failure).__name__})"
+            body, buffers = plain.dumps(failures.describe(RuntimeError(text), here.label, here.host))
         self.answer(Frame(frames.ERROR, number, body, buffers))
 
 
@@ -187,14 +193,14 @@ class Server:
                 if taken[1]:
                     session.fail(number, CallTimeout(f"{self.context.here.label}: its turn came after its timeout"))
                 else:
-                    self._serve(session, number)
+                    self.serve(session, number)
             finally:
                 CURRENT.cancelled = None
                 with self._changed:
                     self._inbox.end(taken[0])
                     self._changed.notify()
 
-    def _serve(self, session: Session, number: int) -> None:
+    def serve(self, session: Session, number: int) -> None:
         """Run one call and send its answer."""
         frame = session.calls.get(number)
         if frame is None:  # cancelled meanwhile
@@ -216,7 +222,7 @@ class Server:
 
     def _method(self, name: str) -> "Callable[..., object]":
         """Return a public method. Raises NotServed with the nearest name."""
-        if name == STOP_CALL:  # of the client, which has no other way to the agents
+        if name == frames.STOP_CALL:  # of the client, which has no other way to the agents
             return self.context.stop_program
         served = self._served
         if name == "__call__" and callable(served):

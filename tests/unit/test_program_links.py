@@ -1,0 +1,187 @@
+"""Links at their worst moments: nodes that are lost, stuck or busy just then."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mesh.core.errors import MeshError
+from mesh.program.ledger import Ledger, Rules, Stop
+from mesh.program.running import Running
+from mesh.program.runtime import control
+from mesh.program.runtime.caller import Caller
+from mesh.program.runtime.connection import CallOptions, Connection
+from mesh.program.runtime.errors import CallTimeout, NodeLost, NotLaunched, RemoteError
+from mesh.program.runtime.handles import Handle
+from mesh.program.runtime.here import Context, Here
+from mesh.program.runtime.links import Link, SocketLink, memory_links
+from mesh.program.runtime.serving import Server
+from tests.conftest import PATIENCE
+
+GREETING: dict[str, object] = {"program": "p", "to": "server", "from": ""}
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["lost", "closed"])
+def test_a_node_that_is_lost_while_its_link_is_made_fails_the_call(is_closed: bool) -> None:
+    kept: list[Link] = []
+
+    def connect(label: str) -> Link:
+        one, other = memory_links()
+        kept.append(other)  # which never answers
+        caller.close() if is_closed else caller.lose(label, "its host is lost")
+        return one
+
+    caller = Caller(("p", ""), connect, {"server": "h"}, is_trusting=False)
+    future = caller.to("server").call(("method", (), {}), CallOptions())
+    error = future.exception(PATIENCE)
+    assert isinstance(error, NodeLost | NotLaunched)
+    caller.close()
+
+
+def test_a_node_that_reads_nothing_holds_up_no_timeout_of_other_calls() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    stuck, other = (Connection(SocketLink(ours), GREETING, ("server", "h"), is_trusting=False) for ours, _ in pairs)
+    big = ("method", (b"x" * (16 << 20),), {})
+    sending = threading.Thread(target=lambda: stuck.call(big, CallOptions(timeout=0.2)), daemon=True)
+    sending.start()
+    future = other.call(("method", (), {}), CallOptions(timeout=0.5))
+    assert isinstance(future.exception(PATIENCE), CallTimeout)
+    for _, theirs in pairs:
+        theirs.close()
+    sending.join(PATIENCE)
+    for connection in (stuck, other):
+        connection.join(PATIENCE)
+
+
+# ---- a node
+
+
+class Odd(Exception):
+    @property
+    def exceptions(self) -> object:
+        raise ValueError("no")
+
+
+class Served:
+    def __init__(self) -> None:
+        self.go_on, self.begun = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.begun.set()
+        self.go_on.wait()
+
+    def fail(self) -> None:
+        raise Odd("odd")
+
+    def count(self) -> Iterator[int]:
+        yield from range(3)
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+@pytest.fixture
+def stops() -> list[tuple[int, str]]:
+    """The stops of the program that were asked for."""
+    return []
+
+
+@pytest.fixture
+def node(served: Served, stops: list[tuple[int, str]]) -> Iterator[Caller]:
+    """The client of a node that runs one call at a time."""
+
+    def connect(label: str) -> Link:
+        one, other = memory_links()
+        server.attach(other)
+        return one
+
+    caller = Caller(("p", ""), connect, {"server": "h"}, is_trusting=False)
+    context = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: stops.append((code, why)))
+    server = Server(context, 1, 100, lambda error: None)
+    server.open(served)
+    yield caller
+    served.go_on.set()
+    caller.close()
+    server.close()
+
+
+def test_a_busy_node_ends_the_program_at_once(node: Caller, served: Served, stops: list[tuple[int, str]]) -> None:
+    node.to("server").call(("wait", (), {}), CallOptions())
+    assert served.begun.wait(PATIENCE)
+    node.to("server").stop_program(3, "enough", CallOptions()).result(PATIENCE)
+    assert stops == [(3, "enough")]
+
+
+def test_an_exception_that_cannot_be_described_ends_no_thread_of_the_node(node: Caller) -> None:
+    for _ in range(2):
+        error = node.to("server").call(("fail", (), {}), CallOptions()).exception(PATIENCE)
+        assert isinstance(error, RemoteError)
+        assert "Odd" in str(error)
+
+
+def test_a_stream_without_a_buffer_has_room_for_one_item(node: Caller) -> None:
+    handle: Handle[Served] = Handle("p", "server", caller=node)
+    items = handle.options(buffer=0).stream.count()
+    found: list[object] = []
+    reading = threading.Thread(target=lambda: found.extend(items), daemon=True)  # type: ignore[call-overload]
+    reading.start()
+    reading.join(PATIENCE)
+    assert found == [0, 1, 2]
+
+
+def test_every_stop_fits_into_a_message_and_has_a_status() -> None:
+    message = control.stop_message(True, "\U0001f600" * 100_000)
+    assert type(message["stop"]) is int
+    assert len(json.dumps(message)) < control.MESSAGE_BYTES
+
+
+@pytest.mark.parametrize("reason", ["stop", "preemption"])
+def test_the_reason_of_a_signal_may_be_read_after_it(reason: str) -> None:
+    caller = Caller(("p", "server"), lambda label: memory_links()[0], {}, is_trusting=True)
+    context = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: None)
+    signalled = threading.Thread(target=context.set_signalled, args=(PATIENCE,), daemon=True)
+    signalled.start()
+    context.set_stopped(reason)
+    signalled.join(PATIENCE)
+    assert context.reason == reason
+    alone = Context(Here("p", "server", 0, 1, "h"), caller, lambda code, why: None)
+    alone.set_signalled(0.0)
+    assert alone.reason == "signal"
+
+
+# ---- the end
+
+
+class Detached:
+    """Nodes that go on alone."""
+
+    def stop(self, stop: Stop) -> None: ...
+
+    def close(self) -> Stop:
+        return Stop(reason="detached")
+
+
+def test_the_result_of_a_node_that_goes_on_detached_is_not_waited_for() -> None:
+    running = Running({"learner": "h"}, Ledger({"learner": Rules(runs=True)}), decides=False)
+    running.attach(Detached())
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            running.result("learner")
+        except Exception as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    running.finish()
+    waiting.join(PATIENCE)
+    (error,) = errors
+    assert isinstance(error, MeshError)
+    assert "detached" in str(error)
