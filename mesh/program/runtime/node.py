@@ -24,6 +24,7 @@ from mesh.program.runtime.serving import Server
 LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
 REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
+ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
 FAILURE_STATUS = 1
@@ -83,6 +84,10 @@ class Process:
         except BaseException as error:
             return self._failed(error)
         return 0
+
+    def finish(self) -> None:
+        """Let running calls be answered, such as the one that has stopped the program."""
+        self._server.finish(ANSWERS_TIMEOUT_S)
 
     def _check_version(self) -> None:
         """Raise RuntimeError for byte code of another Python, which classes without a file travel as."""
@@ -190,7 +195,9 @@ def _status(error: SystemExit) -> int:
 
 def main() -> None:
     """Run the node of this process."""
-    status = Process(dict(os.environ)).work()
+    process = Process(dict(os.environ))
+    status = process.work()
+    process.finish()
     for number in (signal.SIGTERM, signal.SIGINT):  # Python's own end would let them end the process
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.flush()

@@ -20,6 +20,7 @@ from mesh.program.runtime.links import Link
 
 NOT_SERVED = ("run",)
 GREETING_BYTES_LIMIT = 65536
+FINISH_POLL_S = 0.02
 TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it must begin
 Key = Tuple["Session", int]
 
@@ -147,6 +148,13 @@ class Server:
         for thread in [*(session.thread for session in sessions), *self._threads]:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def finish(self, timeout: float) -> None:
+        """Wait until no caller waits for an answer, at most so many seconds: the process is about to end."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while any(session.calls for session in self._sessions) and time.monotonic() < deadline:
+                self._changed.wait(FINISH_POLL_S)  # coroutines end without a notice
 
     def arrive(self, session: Session, number: int, timeout: float) -> None:
         """Queue a call. timeout: seconds from now in which it must begin"""
