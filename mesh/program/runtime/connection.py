@@ -128,6 +128,8 @@ class Connection:
         if deadline is not None and not flags & frames.STREAM:
             flight.alarm = CLOCK.at(deadline, lambda: self._time_out(number, options.timeout))
         flight.ready.wait()
+        if future.done():  # the link was lost, perhaps before the alarm was set
+            CLOCK.forget(flight.alarm)
         if not future.done() or flags & frames.STREAM:
             try:
                 flight.is_sent = True
@@ -240,8 +242,8 @@ class Connection:
             flights = [self._flights[number] for number in self._outgoing.lose() if number in self._flights]
             self._flights.clear()
         for flight in flights:
-            CLOCK.forget(flight.alarm)
             flight.future.fail(NodeLost(self.label, self.host, self._reason or reason))
+            CLOCK.forget(flight.alarm)  # after the failure, which a call that sets its alarm just now looks at
             flight.ready.set()
             if flight.items is not None:
                 flight.items.put((False, None))
