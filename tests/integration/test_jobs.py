@@ -247,7 +247,8 @@ def test_all_problems_of_a_file_are_shown_and_nothing_is_made(desk: Desk) -> Non
     for expected in (
         "bad.yaml:2: runn: unknown key 'runn'; did you mean 'run'?",
         "bad.yaml:3: run: unknown reference ${HOME}; for a variable of the ranks write `$HOME` or `\\${HOME}`",
-        "bad.yaml:4: tpu: not yet: jobs run on hosts that are there; name a cluster by `machines:`",
+        "bad.yaml:4: tpu: is there beside machines:; a job has one of the two",
+        "bad.yaml:4: tpu.version: is missing",
         "bad.yaml:5: job.env: HF_TOKEN would be written to the job's files; hand it on by `pass:`",
         "bad.yaml:6: restart.on: expected never or preemption or failure or always, found 'success'",
     ):
