@@ -78,7 +78,7 @@ def test_the_document_of_multihost_runner_step_by_step(desk: Desk, tpus: Emulato
     assert not double(tpus.effects("create-request"))
     assert "not up" in desk.mesh("down", "pod").err
     assert desk.mesh("run", "pod", "true").status == 125
-    # What it has cost, by the stand-in's journal.
+    # Its cost by the stand-in's journal.
     (cost,) = [json.loads(line) for line in desk.mesh("job", "cost", "--json").out.splitlines()]
     hours = billed_hours(tpus, machines[0]["name"])
     assert abs(cost["chip_hours"] - hours) * 3600 / 8 < 10.0, (cost, hours)

@@ -74,7 +74,7 @@ class Emulator:
         return dict(self.state["requests"])
 
     def journal(self) -> list[dict[str, Any]]:
-        """What took effect, in order."""
+        """Return the effects in their order."""
         path = self.directory / "journal.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

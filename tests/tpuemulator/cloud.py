@@ -368,7 +368,7 @@ class Cloud:
                 self._chores.append(lambda number=number: self._hosts.up(number, node.name))
 
     def shown(self, kind: str, zone: str) -> Sequence[Node] | Sequence[Queued]:
-        """What a list has, in the order of names."""
+        """Return the entries of a list in the order of names."""
         with self.lock:
             there: dict[tuple[str, str], Any] = self.nodes if kind == "nodes" else self.requests
             return [one for (place, _), one in sorted(there.items()) if place == zone]

@@ -94,7 +94,7 @@ def test_a_machine_is_missing_only_if_every_zone_has_answered() -> None:
 
 
 def test_labels_of_another_generation_under_a_name_are_unknown() -> None:
-    """Somebody who copies our labels to a machine of another name does not make it ours to delete."""
+    """A machine of another name is not ours to delete, even with copies of our labels."""
     labels = labels_of(STORE, "3", 1, "me")
     assert classes([row(3, 1, Phase.RELEASED)], [machine("precious", labels)]) == {"precious": Whose.UNKNOWN}
     nodes = [machine("mesh-abc123-3-g1-0", labels), machine("mesh-abc123-3-g12", labels)]
