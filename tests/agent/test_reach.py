@@ -14,17 +14,15 @@ from mesh.agent.ask.reach import close_ports, open_ports, own_addresses, try_all
 from mesh.agent.base.directories import Directories
 from mesh.agent.base.lock import MachineLock, lock_owner
 from mesh.protocol.replies import Address, PathAbsent, PathPresent
+from tests.conftest import own_children
 
 KEY, OTHER = "00" * 32, "11" * 32
 
 
-def reap() -> None:
-    """As the agent's loop does."""
-    while True:
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+def reap(before: set[str]) -> None:
+    """Wait for the children of this process that a test has started, as the agent's loop does."""
+    for pid in own_children() - before:
+        os.waitpid(int(pid), 0)
 
 
 def hows(key: str, *targets: tuple[str, int]) -> list[str]:
@@ -32,6 +30,7 @@ def hows(key: str, *targets: tuple[str, int]) -> list[str]:
 
 
 def test_who_knows_the_key_is_answered_and_nobody_else() -> None:
+    before = own_children()
     ports = open_ports(KEY, [0, -1]).ports
     assert 10000 <= ports[1] < ports[0]
     try:
@@ -53,11 +52,13 @@ def test_who_knows_the_key_is_answered_and_nobody_else() -> None:
     finally:
         close_ports()
     assert hows(KEY, ("127.0.0.1", port)) == ["refused"]
-    reap()
+    reap(before)
 
 
 def test_how_a_try_may_fail() -> None:
     """A peer that says nothing, one that says something else, a name of nobody, an address of nobody."""
+
+    before = own_children()
 
     def serve(listener: socket.socket, says: bytes) -> None:
         visitor, _ = listener.accept()
@@ -84,7 +85,7 @@ def test_how_a_try_may_fail() -> None:
         thread.join()
     for listener in listeners:
         listener.close()
-    reap()
+    reap(before)
 
 
 def test_own_addresses() -> None:
@@ -92,9 +93,10 @@ def test_own_addresses() -> None:
 
 
 def test_what_hangs_costs_no_more_than_its_time() -> None:
+    before = own_children()
     found = run_parallel({"hangs": signal.pause, "writes": lambda: "y" * 200_000}, 0.5)
     assert found == {"hangs": {"error": "no answer within 0.5 s", "hint": "", "late": True}, "writes": "y" * 200_000}
-    reap()
+    reap(before)
 
 
 def test_what_a_path_is(tmp_path: Path) -> None:
