@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mesh.api.jobs import show
 from mesh.api.jobstore import JobStore
-from mesh.api.setups import QUIET, Wish, carry_out
+from mesh.api.setups import SHOWS_NOTHING, Wish, carry_out
 from mesh.app.screen import Showing
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import job_directory
@@ -27,7 +27,12 @@ def job_of(number: int) -> Job:
 
 
 def job_setup(
-    job: int | str, modules: Sequence[str] = (), *, force: bool = False, undo: bool = False, showing: Showing = QUIET
+    job: int | str,
+    modules: Sequence[str] = (),
+    *,
+    force: bool = False,
+    undo: bool = False,
+    showing: Showing = SHOWS_NOTHING,
 ) -> RunResult:
     """Set up modules of a job on the hosts that it has, or had last; return how that run ended.
 

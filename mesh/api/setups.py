@@ -19,7 +19,7 @@ from mesh.core.run import RunSpec
 from mesh.jobs.values import Job
 from mesh.rundir.results import RunResult, run_result
 
-QUIET = Showing(quiet=True)
+SHOWS_NOTHING = Showing(quiet=True)
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def set_up(job: Job, directory: Path, cluster: Cluster, wish: Wish) -> tuple[Out
 
     Raises UsageError for local files that cannot be read, OSError for a directory that cannot be written.
     """
-    outcome, spec, _ = carry_out(job, directory, cluster, wish, QUIET)
+    outcome, spec, _ = carry_out(job, directory, cluster, wish, SHOWS_NOTHING)
     return outcome, spec
 
 

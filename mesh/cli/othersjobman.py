@@ -15,7 +15,7 @@ from mesh.cli.options import Given
 from mesh.cli.others import GROUP
 from mesh.cli.reports import aligned
 from mesh.cli.speech import say, show
-from mesh.core.errors import MeshError, UsageError
+from mesh.core.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.api.jobs import JobRow
@@ -237,11 +237,9 @@ for _module in j.STAGES:
 
 
 def _handed_on(given: Given, name: str) -> int:
-    """Run another command of mesh with the words of this one. Raises MeshError where there is none."""
+    """Run another command of mesh with the words of this one."""
     from mesh.cli.parser import parse
 
-    if name not in COMMANDS:
-        raise MeshError(f"mesh {name}: not yet")
     flags = [j.STORAGE_ALL.flag] if given[j.STORAGE_ALL] else []
     return COMMANDS[name].body(parse(COMMANDS[name], [*flags, *given.words])) or 0
 

@@ -126,7 +126,10 @@ class Graph:
 
 
 def has(*, gpus: int = 0, memory: str | int = 0, label: str = "") -> Has:
-    """Return a wish for hosts that have so many GPUs, so much memory ("32GB", or bytes), and a name with this part."""
+    """Return a wish for hosts that have so many GPUs, so much memory ("32GB", or bytes), and a name with this part.
+
+    No host fits a wish for memory yet, because mesh does not ask hosts how much they have.
+    """
     return Has(gpus=gpus, memory=_bytes(memory), label=label)
 
 
