@@ -70,13 +70,13 @@ def storage(
 ) -> Iterator[BucketSize]:
     """Yield the size of each bucket: of those that are named, else of those that jobs mount.
 
-    every: all buckets of gcloud's project
+    every: all buckets of gcloud's project, by name
     Raises UsageError without any bucket, and MeshError if the client library or credentials are not there.
     """
     client = _client()
     names = [name.removeprefix(SCHEME).partition("/")[0] for name in buckets]
     if every:
-        names = [bucket.name for bucket in _buckets(client)]
+        names = sorted(bucket.name for bucket in _buckets(client))
     names = names or list(buckets_of_jobs())
     if not names:
         raise UsageError("no job mounts a bucket", hint="mesh job storage gs://BUCKET, or mesh job storage --all")

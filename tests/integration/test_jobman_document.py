@@ -116,8 +116,8 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with FakeGcs("127.0.0.1", port) as gcs:
-        gcs.bucket("mine", a__txt="hello", b__txt="0123456789")
         gcs.bucket("other")
+        gcs.bucket("mine", a__txt="hello", b__txt="0123456789")
         desk.home.environ["STORAGE_EMULATOR_HOST"] = gcs.url
         nothing = desk.mesh("job", "storage")
         assert nothing.status == 2
