@@ -154,6 +154,8 @@ TOLD: dict[str, dict[str, Any]] = {
     "rank-ready": {"rank": RANK, "attempt": 0, "time": NOW},
     "restarting": {"rank": RANK, "attempt": 1, "time": NOW, "seconds": 1.0, "code": 3},
     "restarted": {"rank": RANK, "attempt": 1, "pid": 9, "time": NOW},
+    "pair-relayed": {"rank": RANK, "to": "echo/1", "why": "no answer", "time": NOW},
+    "connecting": {"stream": (1 << 30) + 1, "label": "echo/1"},
     "program-stopped": {"rank": RANK, "code": 3, "why": "enough", "time": NOW},
     "result": {"rank": RANK, "last": True},
     "relayed": {"stream": 1},
