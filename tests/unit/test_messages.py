@@ -111,7 +111,8 @@ LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "a
 OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 OF_MODULES = ("applying", "wants-files", "applied")  # sent below, to a client that has asked for steps
-OF_RELAY = ("relayed", "relay-taken", "relay-ended")  # tests/agent/test_nodes.py opens a connection for them
+# tests/agent/test_nodes.py and tests/integration/test_program_firewall.py open connections for them.
+OF_RELAY = ("connecting", "relayed", "relay-taken", "relay-ended")
 SENT_ELSEWHERE = ("attached", "no-agent", "piece", *OF_SETUP, *OF_MODULES, *OF_RELAY)
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {

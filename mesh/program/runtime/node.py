@@ -59,6 +59,7 @@ class Process:
     def work(self) -> int:
         """Make, serve and run the node; return the exit status."""
         set_process_context(self._context)
+        os.register_at_fork(after_in_child=self._leave)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._control.start()
@@ -84,6 +85,17 @@ class Process:
         except BaseException as error:
             return self._failed(error)
         return 0
+
+    def _leave(self) -> None:
+        """Be no node, in a process that was just forked: calls fail, and signals have their usual effect."""
+        for part in (self._control, self._listener, self._server, self._context.caller):
+            part.leave()
+        self._context.stop_program = self._refuse_stop
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+
+    def _refuse_stop(self, code: int, why: str) -> None:
+        raise self._context.caller.forked()
 
     def finish(self) -> None:
         """Let running calls be answered, such as the one that has stopped the program."""
