@@ -14,6 +14,7 @@ from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message, stop_message
+from mesh.program.runtime.errors import CannotTravel
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.listening import Listener
@@ -28,6 +29,7 @@ ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
 FAILURE_STATUS = 1
+RESULT_BYTES_LIMIT = 60 << 20  # of the value of a function or ``run``, which goes through the client's channel
 
 
 class Process:
@@ -137,6 +139,11 @@ class Process:
         """Send the value or failure of the node by a file of the private directory."""
         with self._reporting:
             body, buffers = plain.dumps((kind, value))
+            size = len(body) + sum(memoryview(one).nbytes for one in buffers)
+            if size > RESULT_BYTES_LIMIT:
+                here = self._context.here
+                limit = f"at most {RESULT_BYTES_LIMIT:,} are sent"
+                raise CannotTravel(f"{here.label} on {here.host}: its result has {size:,} bytes; {limit}")
             path = os.path.join(self._directory, f"result-{self._context.here.rank}")
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as file:
