@@ -193,7 +193,8 @@ def made_schema() -> Schema:
         **dict.fromkeys(("labels", "metadata"), pairs),
         **dict.fromkeys(("reservation", "network", "subnetwork", "service_account", "description"), SCALAR),
         **dict.fromkeys(("user", "identity_file", "num_workers"), SCALAR),
-        **dict.fromkeys(("valid_for", "make_for", "keep"), time),
+        **dict.fromkeys(("valid_for", "make_for", "keep", "unreachable_for", "repair_for"), time),
+        "probe": about("HOST[:PORT] of an SSH server elsewhere, for unreachable_for", SCALAR),
         "ips": {"type": "array"},
     }
     empty = {key: any_of(shape, NOTHING) for key, shape in shapes.items()}

@@ -6,12 +6,14 @@ from collections import defaultdict
 
 from mesh.jobs.agenda import Agenda
 from mesh.jobs.decide import is_urgent, looks, wake_at
+from mesh.jobs.doubts import sign_at
 from mesh.jobs.orders import AnyLook, LookAtMachines, LookAtRun
 from mesh.jobs.queue import NO_LIMITS, Ask, Hold, Pools, Turns, ask_of, hold_of, next_jobs
 from mesh.jobs.values import Job
 
 LOOK_S = 15.0  # between two looks at a run or at machines that are as they should be
 URGENT_LOOK_S = 2.0  # where a look may let the job go on
+SIGN_LIMIT_S = 300.0  # after the first sign of a loss, in which looks at machines are urgent
 AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
 _Key = tuple[int, type[AnyLook]]
 
@@ -103,7 +105,7 @@ class Books:
         times = self._look_times[kind]
         wanted = times.take_due(now)
         for key in wanted:
-            self._looked[key] = now - self._pause(key[0]) + AGAIN_S if is_busy else now
+            self._looked[key] = now - self._pause(key, now) + AGAIN_S if is_busy else now
             times.put(key, self._look_at(key))
         return [] if is_busy else [(self.jobs[key[0]], self._looks[key]) for key in wanted]
 
@@ -135,7 +137,11 @@ class Books:
 
     def _look_at(self, key: _Key) -> float:
         """Return when a job is to be looked at next."""
-        return self._looked.get(key, 0.0) + self._pause(key[0])
+        looked = self._looked.get(key, 0.0)
+        return looked + self._pause(key, looked)
 
-    def _pause(self, number: int) -> float:
-        return self._urgent_look_s if is_urgent(self.jobs[number]) else self._look_s
+    def _pause(self, key: _Key, now: float) -> float:
+        job = self.jobs[key[0]]
+        # The API is asked more often after the first sign of a loss: evidence takes two of its answers.
+        has_sign = key[1] is LookAtMachines and now < sign_at(job) + SIGN_LIMIT_S
+        return self._urgent_look_s if has_sign or is_urgent(job) else self._look_s

@@ -75,6 +75,10 @@ class Generation(Struct, frozen=True, kw_only=True):
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
     ended: float = 0.0  # with `end`
+    accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
+    has_lost: bool = False  # an attempt has ended here by loss, which counts once
+    doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
+    sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
 
 
 class Stage(Enum):
@@ -149,8 +153,10 @@ class Job(Struct, frozen=True, kw_only=True):
     open: tuple[OpenOrder, ...] = ()
     ops: int = 0  # orders intended so far
     seq: int = 0  # events folded
-    silent_since: float = 0.0  # hosts or API have not answered since then; 0: they answer
+    silent_since: float = 0.0  # hosts have not answered since then; 0: they answer
     silence: str = ""  # which, and why
+    api_silent_since: float = 0.0  # the API of the maker of machines has not answered since then; 0: it answers
+    api_silence: str = ""  # why
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
@@ -218,7 +224,8 @@ class Row(Struct, frozen=True, kw_only=True):
     array: int | None  # the id of the array's first member
     index: int | None
     progress: str
-    silent_since: float | None
+    silent_since: float | None  # of its hosts
+    api_silent_since: float | None = None  # of the API that makes its machines
     task: str = ""  # that a worker runs now
 
 
@@ -252,5 +259,6 @@ def row_of(job: Job) -> Row:
         index=array.index if array else None,
         progress=job.progress,
         silent_since=job.silent_since or None,
+        api_silent_since=job.api_silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
     )

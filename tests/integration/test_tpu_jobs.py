@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -219,7 +223,9 @@ def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator,
     assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}
     assert len(tpus.journal()) == before
     assert (desk.show(first)["state"], desk.show(second)["state"]) == ("running", "requesting")
-    assert desk.show(second)["silent_since"]
+    shown = desk.show(second)
+    assert shown["api_silent_since"]
+    assert not shown["silent_since"]
     tpus.calm()
     assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
     assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
@@ -275,16 +281,41 @@ def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(d
     assert newest.endswith("-g1")
 
 
-def test_machines_that_are_ready_and_cannot_be_reached_are_not_deleted(desk: Desk, tpus: Emulator) -> None:
-    job = desk.submit(job_file("sleep 300"))
+@contextlib.contextmanager
+def ssh_greeting(port: int) -> Iterator[None]:
+    """Have something greet as an SSH server at a port of this machine."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"SSH-2.0-probe\r\n")
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answers(desk: Desk, tpus: Emulator) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = desk.submit(job_file(FIRST_SLEEPS, unreachable_for="1s", probe=f"'127.0.0.1:{port}'"))
     desk.until(job, "running", within=WITHIN_S)
     node = place_of(tpus, "READY")
     tpus.control("preempt", **node, how="dead")
-    tpus.faults()
     assert eventually(lambda: desk.show(job)["silent_since"], WITHIN_S), desk.show(job)
+    tpus.faults()
     assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 8, WITHIN_S)
     assert desk.show(job)["state"] == "running"
     assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
-    tpus.control("preempt", **node, how="PREEMPTED")  # so that the job can end
-    assert desk.mesh("job", "stop", str(job)).status == 0
-    assert end_of(desk, job)["state"] == "stopped"
+    with ssh_greeting(port):
+        shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
+    assert "silent for" in desk.mesh("job", "show", str(job), "--events").out.decode()
+    assert is_replaced_after(tpus)

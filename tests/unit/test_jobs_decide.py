@@ -332,15 +332,15 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     "machines that never came are asked for anew": (CLOUD, "granted made absent", "queued", "make"),
     "a loss releases the machines before others are asked for": (
         CLOUD,
-        f"{MACHINES} ended:76 fetched",
+        f"{MACHINES} ended:76 fetched lost",
         "recovering",
-        "make start fetch delete",
+        "make start fetch start delete",
     ),
     "and only then is queued again": (
         CLOUD,
-        f"{MACHINES} ended:76 not-asked:fetch @99 timer @200 absent",
+        f"{MACHINES} ended:76 lost not-asked:delete @99 timer @200 absent",
         "queued",
-        "make start fetch delete",
+        "make start fetch delete delete",
     ),
     "a job stopped while its machines are made deletes them": (
         CLOUD,
