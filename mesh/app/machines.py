@@ -325,8 +325,13 @@ def _write(directory: Path, generation: int, cluster: Cluster) -> None:
 
 def _pending(generation: int, found: Standing) -> MachinesPending:
     text = found.sickness or found.text
-    is_sick = bool(found.sickness)
-    return MachinesPending(generation=generation, state=text, is_waiting=found.is_waiting, is_sick=is_sick)
+    return MachinesPending(
+        generation=generation,
+        state=text,
+        is_waiting=found.is_waiting,
+        is_deleting=found.is_deleting,
+        is_sick=bool(found.sickness),
+    )
 
 
 def _generation(job: Job, number: int) -> Generation:

@@ -19,7 +19,7 @@ from mesh.config.tpu import INTERNAL_IP, SHAPES
 from mesh.config.tpuflags import Value, read_flags
 from mesh.config.yamlfile import Problems, scalar
 from mesh.core.job import MachinesSpec
-from mesh.core.tpu import MAKE_FOR_S, REPAIR_FOR_S, Pricing, Provision, TpuSpec
+from mesh.core.tpu import MAKE_FOR_S, REPAIR_FOR_S, Pricing, Provision, Recreate, TpuSpec
 
 KEY = MAKER = "tpu"
 OF_JOBMAN = (
@@ -29,7 +29,7 @@ OF_JOBMAN = (
 OURS = (
     *("runtime", "provision", "zones", "slices", "reservation", "labels", "network", "subnetwork", "external_ips"),
     *("service_account", "scopes", "data_disks", "autocheckpoint", "description", "valid_for", "make_for", "keep"),
-    *("user", "identity_file", "internal_ip", "iap", "unreachable_for", "probe", "repair_for"),
+    *("user", "identity_file", "internal_ip", "iap", "recreate", "unreachable_for", "probe", "repair_for"),
 )
 WRITTEN = ("num_workers", "ips")  # by JOBMAN, into the copy of a job's file; machines are asked of the API
 KEYS = (*OF_JOBMAN, *OURS, *WRITTEN)
@@ -97,6 +97,7 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         iap=keys.flag("iap"),
         valid_for=_valid_for(keys, provision),
         make_for=keys.seconds("make_for", MAKE_FOR_S) or MAKE_FOR_S,
+        recreate=keys.word("recreate", Recreate, Recreate.WAIT),
         unreachable_for=_unreachable_for(keys),
         probe=_probe(keys),
         repair_for=keys.seconds("repair_for", REPAIR_FOR_S) or REPAIR_FOR_S,

@@ -40,6 +40,13 @@ class Pricing(Enum):
     BEST_EFFORT = "best-effort"
 
 
+class Recreate(Enum):
+    """The time at which other machines are asked for after a loss."""
+
+    WAIT = "wait"  # once the lost ones are gone
+    EAGER = "eager"  # at once
+
+
 class Accelerator(Struct, frozen=True, kw_only=True):
     """The size of one slice of an accelerator."""
 
@@ -105,6 +112,7 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     iap: bool = False  # connections go through Google's Identity-Aware Proxy
     valid_for: float = 0.0  # seconds that the request may wait in Google's queue; 0: for ever
     make_for: float = MAKE_FOR_S
+    recreate: Recreate = Recreate.WAIT
     unreachable_for: float = 0.0  # seconds of silence of hosts that are READY, after which they are lost; 0: never
     probe: str = ""  # HOST[:PORT] of an SSH server elsewhere, without whose answer silence does not count
     repair_for: float = REPAIR_FOR_S

@@ -15,7 +15,7 @@ LOOK_S = 15.0  # between two looks at a run or at machines that are as they shou
 URGENT_LOOK_S = 2.0  # where a look may let the job go on
 SIGN_LIMIT_S = 300.0  # after the first sign of a loss, in which looks at machines are urgent
 AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
-_Key = tuple[int, type[AnyLook]]
+_Key = tuple[int, type[AnyLook], int]  # job, kind, and generation of machines
 
 
 class Books:
@@ -32,6 +32,7 @@ class Books:
         self._turns: Agenda[int] = Agenda()  # times of their own before which jobs do not start
         self._looks: dict[_Key, AnyLook] = {}
         self._look_times: dict[type[AnyLook], Agenda[_Key]] = {LookAtRun: Agenda(), LookAtMachines: Agenda()}
+        self._keys: defaultdict[int, list[_Key]] = defaultdict(list)  # of looks, by job
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
         self._workers: set[int] = set()
@@ -60,8 +61,9 @@ class Books:
             return
         self._wakes.put(job.id, wake_at(job))
         for look in looks(job):
-            key = job.id, type(look)
+            key = job.id, type(look), look.generation if isinstance(look, LookAtMachines) else 0
             self._looks[key] = look
+            self._keys[job.id].append(key)
             self._look_times[type(look)].put(key, self._look_at(key))
         for other in job.depends_on:
             self._dependents[other].add(job.id)
@@ -75,9 +77,9 @@ class Books:
         self._wakes.drop(number)
         self._turns.drop(number)
         self._workers.discard(number)
-        for kind, times in self._look_times.items():
-            self._looks.pop((number, kind), None)
-            times.drop((number, kind))
+        for key in self._keys.pop(number, ()):
+            self._looks.pop(key, None)
+            self._look_times[key[1]].drop(key)
         for other in before.depends_on if before else ():
             self._dependents[other].discard(number)
 

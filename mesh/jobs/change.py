@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.generations import ended
+from mesh.jobs.leaving import is_left, leave, postponed
 from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
@@ -128,6 +129,8 @@ def silenced(job: Job, event: NotAsked) -> Job:
     one = next((one for one in job.open if one.op == event.op), None) if event.op else None
     if one is None:
         return job
+    if isinstance(one.order, Delete) and is_left(job, one.order.generation):
+        return postponed(job, one.order.generation, event.time)
     delay = min(FIRST_RETRY_S * 2.0 ** min(job.tries, 30), LAST_RETRY_S)
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
 
@@ -150,7 +153,9 @@ def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
     if generation is None:
         return job
     job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
-    job = replace(heard(job, of_maker=False), open=())  # nothing can be done there any more
+    # Nothing can be done there any more.
+    others = [one for one in job.open if isinstance(one.order, Delete) and one.order.generation != generation.number]
+    job = replace(heard(job, of_maker=False), open=tuple(others))
     current = job.current
     if current is None:
         return job
@@ -199,13 +204,14 @@ def settle(job: Job, time: float) -> Job:
         phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING
         job = with_generation(job, generation.number, phase=phase)
         job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
+    job = leave(job, time)
     if job.generation is not None or job.state is State.HELD:
         return job
     if job.state is State.RECOVERING or job.is_restarting:
         again = job.state is State.ENDING
         return queue(replace(job, cause="", status=0) if again else job, time, job.reason)
     outcome = job.outcome
-    if outcome is None:
+    if outcome is None or job.left:
         return job
     is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
     job = heard(heard(job, of_maker=True), of_maker=False)

@@ -177,6 +177,7 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
     generation: int
     state: str  # for people
     is_waiting: bool = False  # in the maker's own queue
+    is_deleting: bool = False  # the API shows all of them as being deleted
     is_sick: bool = False  # the API has them repaired, or calls them unhealthy
 
 

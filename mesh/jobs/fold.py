@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mesh.core.job import RestartOn
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import doubts, events, orders, wishes, working
+from mesh.jobs import doubts, events, leaving, orders, wishes, working
 from mesh.jobs.change import (
     HELD_BY_PERSON,
     avoiding,
@@ -39,7 +39,6 @@ from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State
 
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
-DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
 def fold(job: Job | None, event: AnyEvent) -> Job:
@@ -142,7 +141,9 @@ def _answered(job: Job, event: Answer) -> Job:
         return job  # of an order that was taken back meanwhile
     job = heard(job, of_maker=isinstance(event, FromMakers) or isinstance(answered, orders.Make))
     if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
-        return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0)
+        if leaving.is_left(job, answered.generation):
+            return leaving.postponed(job, answered.generation, event.time)
+        return replace(job, retry_at=event.time + leaving.DELETE_AGAIN_S, tries=0)
     job = replace(closed(job, event.op), tries=0)
     match event:  # a look may come before the answer to the start
         case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
@@ -297,14 +298,15 @@ def _machines(job: Job, event: Answer) -> Job:
                 return doubts.cleared(job, number)
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
-            return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
+            how = f"once {job.left[0].name} is gone" if job.left else f"on {short_list(hosts)}"
+            return move(job, State.PREPARING, time, f"starts {how}") if _asks(job) else job
         case events.Made(time=time, generation=number):
             return with_generation(job, number, asked=time)
         case events.MachinesPending(time=time, generation=number, state=state, is_waiting=is_waiting):
             if generation is not None and generation.number == number and generation.phase is Phase.READY:
                 return _doubted(job, event)
             if not _asks(job) or generation is None or generation.number != number:
-                return job
+                return leaving.noted(job, event)
             since = 0.0 if is_waiting else generation.making_since or time
             job = replace(with_generation(job, number, making_since=since), reason=state)
             # Not by the time alone: they may have become ready while the API, or this machine, was away.
@@ -317,7 +319,7 @@ def _machines(job: Job, event: Answer) -> Job:
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
-                return job
+                return leaving.gone(job, number)
             return _gone(job, time, evidence, Phase.RELEASED)
     return job
 

@@ -79,6 +79,9 @@ class Generation(Struct, frozen=True, kw_only=True):
     has_lost: bool = False  # an attempt has ended here by loss, which counts once
     doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
     sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
+    deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
+    is_left: bool = False  # condemned, and the job does not wait until it is gone
+    delete_at: float = 0.0  # with is_left: an order to delete it is due then
 
 
 class Stage(Enum):
@@ -166,7 +169,12 @@ class Job(Struct, frozen=True, kw_only=True):
     def generation(self) -> Generation | None:
         """The machines that the job has now; None without any."""
         last = self.generations[-1] if self.generations else None
-        return last if last and last.phase is not Phase.RELEASED else None
+        return last if last and last.phase is not Phase.RELEASED and not last.is_left else None
+
+    @property
+    def left(self) -> tuple[Generation, ...]:
+        """Condemned machines that are not proved gone, and for which the job does not wait."""
+        return tuple(one for one in self.generations if one.is_left and one.phase is Phase.RELEASING)
 
     @property
     def current(self) -> Attempt | None:

@@ -147,6 +147,26 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
     assert is_replaced_after(tpus)
 
 
+def test_eager_machines_are_asked_for_at_once_and_no_rank_starts_beside_the_lost_ones(
+    desk: Desk, tpus: Emulator
+) -> None:
+    tpus.set(times={"DELETING": 3.0})
+    job = desk.submit(job_file(f"date +%s.%N; {FIRST_SLEEPS}", recreate="eager", zones=f"[{ZONES[0]}]"))
+    desk.until(job, "running", within=WITHIN_S)
+    tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
+    times = {
+        (one["what"], one["name"].rpartition("-")[2]): one["time"]
+        for one in tpus.journal()
+        if f"-{job}-g" in one["name"]
+    }
+    assert times["create-request", "g2"] < times["gone-request", "g1"]
+    begun, attempt = desk.output(job).split()[-2:]
+    assert attempt == b"2"
+    assert float(begun) > times["gone-request", "g1"]
+
+
 def test_preempted_in_prerun(desk: Desk, tpus: Emulator) -> None:
     desk.home.files(mesh__yaml="prerun:\n  - '[ $MESH_PREEMPTIONS != 0 ] || sleep 300'\n")
     job = desk.submit(job_file("echo $MESH_ATTEMPT"))

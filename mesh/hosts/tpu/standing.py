@@ -15,7 +15,7 @@ from mesh.hosts.tpu.nodes import READY, TpuNode
 GONE = ("PREEMPTED", "TERMINATED", "STOPPED")  # states of a node that does not come back by itself
 GIVEN_UP = ("SUSPENDED", "FAILED")  # states of a queued resource that holds quota for nothing
 QUEUED = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")  # states of a queued resource that has no machines yet
-REPAIRING = "REPAIRING"
+REPAIRING, DELETING = "REPAIRING", "DELETING"
 SICK = ("TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")  # values of a node's health
 # States of which nothing follows but a wait.
 NODE_STATES = ("CREATING", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPING", "STARTING")
@@ -42,6 +42,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     text: str  # for people
     is_waiting: bool = False  # with PENDING: in Google's queue
     nodes: tuple[TpuNode, ...] = ()  # in order, where they are READY
+    is_deleting: bool = False  # all of them
     sickness: str = ""  # a node under repair, or one that is not healthy, whatever its state is; "": none
 
 
@@ -51,6 +52,13 @@ def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
     seen: a complete answer
     """
     found = of_intent(seen, intent)
+    # A queued resource takes its nodes with it.
+    deciding = [one for one in found if one.is_request] or found
+    is_deleting = bool(found) and all(one.state == DELETING for one in deciding)
+    return replace(_standing(intent, found, ids), is_deleting=is_deleting)
+
+
+def _standing(intent: Intent, found: Sequence[Machine], ids: Sequence[str]) -> Standing:
     request = next((one for one in found if one.is_request), None)
     nodes = sorted((one for one in found if not one.is_request), key=_number)
     if not found:
