@@ -121,7 +121,7 @@ def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
 
 def silenced(job: Job, event: NotAsked) -> Job:
     """Note that an order, or a look, had no answer."""
-    text = silence_of(event)
+    text = f"{event.what}: {event.why}"
     if event.of_maker:
         job = replace(job, api_silence=text, api_silent_since=job.api_silent_since or event.time)
     else:
@@ -133,11 +133,6 @@ def silenced(job: Job, event: NotAsked) -> Job:
         return postponed(job, one.order.generation, event.time)
     delay = min(FIRST_RETRY_S * 2.0 ** min(job.tries, 30), LAST_RETRY_S)
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
-
-
-def silence_of(event: NotAsked) -> str:
-    """Return which part gave no answer and why, for people."""
-    return f"{event.what}: {event.why}"
 
 
 def heard(job: Job, *, of_maker: bool) -> Job:

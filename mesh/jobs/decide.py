@@ -13,7 +13,7 @@ import time as clock
 from msgspec.structs import replace
 
 from mesh.jobs import leaving, working
-from mesh.jobs.change import HELD_MACHINES_S, fetch_until, silence_of, to_fetch
+from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
@@ -148,9 +148,8 @@ def is_news(job: Job, event: AnyEvent) -> bool:
     Answers that change nothing are not written: a job that runs for a week has no row for each look.
     """
     if isinstance(event, NotAsked):
-        before = job.api_silence if event.of_maker else job.silence
-        answers_order = any(one.op == event.op for one in job.open)  # which is repeated after a pause
-        return answers_order or before != silence_of(event)
+        since = job.api_silent_since if event.of_maker else job.silent_since
+        return not since or any(one.op == event.op for one in job.open)  # an order is repeated after a pause
     if isinstance(event, RunSeen) and not job.silent_since:
         attempt = job.current
         is_live = attempt is not None and attempt.run == event.run and attempt.stage is Stage.LIVE
