@@ -99,6 +99,19 @@ class Intended(Event, frozen=True, kw_only=True, tag="intended"):
     order: AnyOrder
 
 
+class CostSeen(Event, frozen=True, kw_only=True, tag="cost-seen"):
+    """The machines of the job have cost most of its limit, or all of it."""
+
+    amount: float
+    is_reached: bool = False
+
+
+class StraysSeen(Event, frozen=True, kw_only=True, tag="strays-seen"):
+    """An audit has found machines that were made for the job and that it does not have."""
+
+    names: tuple[str, ...] = ()  # (): they are gone by now
+
+
 class Timer(Event, frozen=True, kw_only=True, tag="timer"):
     """A time that the job waits for has come."""
 
@@ -234,8 +247,9 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
 
 
 FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
-FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver | TaskGiven | TasksSeen
+FromSteward = DependencyEnded | Granted | Intended | CostSeen | StraysSeen | Timer | TakenOver
+FromFiles = TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
-AnyEvent = FromPeople | FromSteward | FromHands | FromMakers
+AnyEvent = FromPeople | FromSteward | FromFiles | FromHands | FromMakers

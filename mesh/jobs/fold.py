@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders, working
+from mesh.jobs import events, orders, spending, working
 from mesh.jobs.change import (
     EXIT_STOPPED,
     HELD_BY_PERSON,
@@ -49,11 +49,11 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.Submitted):
         return submitted(event)
     assert job is not None
-    job = replace(job, seq=job.seq + 1)
+    before, job = job, replace(job, seq=job.seq + 1)
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return working.settle_work(settle(job, event.time), event.time)
+    return spending.metered(before, working.settle_work(settle(job, event.time), event.time), event)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -109,7 +109,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return working.asked(job, event)
+    return spending.asked(job, event)
 
 
 def _wished(job: Job, event: events.Wished) -> Job:
