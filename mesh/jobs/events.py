@@ -90,6 +90,7 @@ class Granted(Event, frozen=True, kw_only=True, tag="granted"):
 
     hosts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    pool: str = ""  # the quota, which belongs to a zone; "": that of the first zone
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):

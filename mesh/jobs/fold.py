@@ -33,7 +33,7 @@ from mesh.jobs.change import (
     with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
-from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
+from mesh.jobs.generations import ended, generation_name, overdue_at, place_of
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
@@ -172,7 +172,7 @@ def _dependency(job: Job, event: events.DependencyEnded) -> Job:
 def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
-    machines = job.spec.machines
+    machines, (zone, pool) = job.spec.machines, place_of(job, event.pool)
     number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
@@ -181,10 +181,10 @@ def _granted(job: Job, event: events.Granted) -> Job:
         hosts=event.hosts,
         keys=event.keys,
         maker=machines.maker,
-        pool=machines.pool,
+        pool=pool,
         units=machines.units,
         granted=event.time,
-        zone=next_zone(job),
+        zone=zone,
     )
     job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:

@@ -243,7 +243,7 @@ class Steward:
     def _grant(self, grant: Grant, now: float) -> None:
         if not self._is_ours(self._books.jobs[grant.job]):
             return  # its own steward grants it
-        self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys))
+        self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys, pool=grant.pool))
 
     def _look(self, now: float) -> None:
         """Ask how runs and machines are, all that are due at once."""
