@@ -37,7 +37,7 @@ def metered(before: Job, job: Job, event: AnyEvent) -> Job:
             job = _marked(job, number, unbilled=time)
         case MachinesAbsent(generation=number):
             job = _marked(job, number, unbilled=time)
-    for one in job.generations[-2:]:
+    for one in job.generations:
         if one.phase is Phase.RELEASED and one.billed and not one.unbilled:
             job = with_generation(job, one.number, unbilled=time)
     if before.is_over_limit and job.state is not State.ENDING and job.state is not State.HELD:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
+from mesh.api import straying
+from mesh.hosts.tpu.machines import Machine, Seen
 from mesh.jobs.events import AnyEvent, StraysSeen
-from mesh.jobs.place import StorePlace
+from mesh.jobs.place import StorePlace, store_place
 from mesh.jobs.rounds import RoundOptions, Rounds
 from mesh.jobs.store import Store, open_store
 from mesh.jobs.strays import Stray, Strays, read_strays, write_strays
@@ -82,3 +86,32 @@ def test_without_a_job_that_makes_machines_nothing_is_asked(tmp_path: Path) -> N
     Driven(store, json.encode(Strays(time=5.0)))
     assert read_strays(tmp_path).time == 0.0
     store.close()
+
+
+def test_the_program_that_audits_without_any_store(tmp_path: Path) -> None:
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(straying.argv(), env=environ, capture_output=True, check=True)
+    found = json.decode(done.stdout, type=Strays)
+    assert (found.found, found.silent) == ((), ())
+
+
+def test_two_looks_must_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("MESH_STORE", raising=False)
+    place = store_place(os.environ)
+    store = open_store(place)
+    store.submit([SPEC], 1.0)
+    labels = {"mesh-store": store.id[:6], "mesh-job": "99", "mesh-generation": "1"}
+    store.close()
+
+    def machine(name: str) -> Machine:
+        return Machine(name=name, state="READY", zone="us-east1-d", project="lab", labels=labels, created=1.0)
+
+    answers = [
+        Seen(complete=True, machines=(machine("stays"), machine("goes"))),
+        Seen(complete=True, machines=(machine("stays"), machine("comes"))),
+    ]
+    found = straying.find_strays(look=lambda project, zone: answers.pop(0), interval=0.0)
+    assert [(one.name, one.job) for one in found.found] == [("stays", None)]
+    found = straying.find_strays(look=lambda project, zone: Seen(complete=False, why="no answer"), interval=0.0)
+    assert (found.found, found.silent) == ((), (("lab", "us-east1-d"),))
