@@ -155,11 +155,12 @@ def watch_jobs(query: Query = USUAL) -> Iterator[list[JobRow]]:
 def stray_lines() -> list[str]:
     """Return a line about machines that no job has, if the steward's last audit has found some."""
     store = JobStore()
-    found = read_strays(store.place.directory).found
-    if not found:
+    last = read_strays(store.place.directory)
+    if not last.found:
         return []
-    names = ", ".join(dict.fromkeys(one.name for one in found))
-    return [f"without an owner, and perhaps at a cost: {names}; see `mesh job audit`"]
+    names = ", ".join(dict.fromkeys(one.name for one in last.found))
+    when = time.strftime("%H:%M", time.localtime(last.time))
+    return [f"without an owner at {when}, and perhaps at a cost: {names}; see `mesh job audit`"]
 
 
 def show(job: int | str) -> JobRow:

@@ -47,11 +47,13 @@ def argv() -> tuple[str, ...]:
 
 def main() -> None:
     """Write the findings to standard output, as a child of the steward."""
+    from mesh.api.hand import use_users_path
     from mesh.core.title import set_title
     from mesh.jobs.child import die_with_parent
 
     die_with_parent()
     set_title("mesh-hand audit")
+    use_users_path()
     sys.stdout.write(encode(find_strays()))
 
 

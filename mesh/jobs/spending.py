@@ -24,6 +24,9 @@ WARNED_SHARE = 0.8  # of the limit, from which on a warning is due
 # States of nodes, as they stand in the text of a pending generation: from CREATING on Google counts the time.
 BILLED = re.compile(r"\b(is CREATING|is STARTING|is RESTARTING|is REPAIRING|is REIMAGING|READY)\b")
 
+# States after which a machine costs nothing, as they stand in the evidence of a loss. Silent hosts still cost.
+UNBILLED = re.compile(r"\b(PREEMPTED|TERMINATED|STOPPED|SUSPENDED|FAILED)\b")
+
 
 def metered(before: Job, job: Job, event: AnyEvent) -> Job:
     """Note since when machines cost, and until when; and that a person has let a job go on at its limit."""
@@ -33,7 +36,7 @@ def metered(before: Job, job: Job, event: AnyEvent) -> Job:
             job = _marked(job, number, billed=time)
         case MachinesReady(generation=number):
             job = _marked(job, number, billed=time)
-        case MachinesLost(generation=number) if _is_single(job):  # of several slices, the others go on
+        case MachinesLost(generation=number, evidence=text) if UNBILLED.search(text) and _is_single(job):
             job = _marked(job, number, unbilled=time)
         case MachinesAbsent(generation=number):
             job = _marked(job, number, unbilled=time)
@@ -48,6 +51,7 @@ def metered(before: Job, job: Job, event: AnyEvent) -> Job:
 
 
 def _is_single(job: Job) -> bool:
+    """Return True if a generation is one slice; of several, the others may still be there."""
     tpu = job.spec.machines.tpu
     return tpu is not None and tpu.slices == 1
 

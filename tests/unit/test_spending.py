@@ -135,6 +135,10 @@ def test_every_generation_counts_from_its_first_machine_to_its_end() -> None:
     history.happen(events.Made(time=9100.0, op=op(history.job, orders.Make), generation=2))
     history.happen(events.MachinesReady(time=9500.0, generation=2, hosts=("a",), keys=("2/0",)))
     assert spent(row_of(history.job).uses, 9500.0 + HOUR_S / 2, one) == (8.0 + 4.0, 0.0)
+    # Hosts that are silent cost until they are deleted.
+    history = running()
+    history.happen(events.MachinesLost(time=2000.0, generation=1, evidence="no host has answered for 20 min"))
+    assert spent(row_of(history.job).uses, 1000.0 + HOUR_S, one) == (8.0, 0.0)
     # A request that was refused has never cost anything.
     refused = History(SPEC).play("granted refused:capacity")
     assert row_of(refused.job).uses == ()
