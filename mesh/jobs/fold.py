@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders, working
+from mesh.jobs import cleaning, events, orders, working
 from mesh.jobs.change import (
     EXIT_STOPPED,
     HELD_BY_PERSON,
     avoiding,
     closed,
     end,
+    granted,
     has_others,
     hold,
     intended,
-    kept_generations,
     keys_of,
     lose_machines,
     move,
@@ -29,14 +29,13 @@ from mesh.jobs.change import (
     starts,
     unanswered,
     with_attempt,
-    with_generation,
     with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
-from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
+from mesh.jobs.generations import ended, overdue_at, with_generation
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
-from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Job, Phase, Stage, State, Wanted
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
@@ -100,9 +99,11 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.DependencyEnded():
             return _dependency(job, event)
         case events.Granted():
-            return _granted(job, event)
+            return granted(job, event)
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
+        case events.UndoneByHand(hosts=hosts):
+            return cleaning.cleaned(job, hosts)
         case events.Timer(time=time):
             return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
@@ -169,29 +170,6 @@ def _dependency(job: Job, event: events.DependencyEnded) -> Job:
     return replace(job, reason=working.waiting_reason(job))
 
 
-def _granted(job: Job, event: events.Granted) -> Job:
-    if job.state is not State.QUEUED:
-        return job
-    machines = job.spec.machines
-    number = job.generations[-1].number + 1 if job.generations else 1
-    generation = Generation(
-        number=number,
-        name=generation_name(job.spec, job.store, job.id, number),
-        phase=Phase.PLANNED if machines.maker else Phase.READY,
-        hosts=event.hosts,
-        keys=event.keys,
-        maker=machines.maker,
-        pool=machines.pool,
-        units=machines.units,
-        granted=event.time,
-        zone=next_zone(job),
-    )
-    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
-    if machines.maker:
-        return move(job, State.REQUESTING, event.time, "its machines are being made")
-    return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
-
-
 # ---- answers
 
 
@@ -223,6 +201,8 @@ def _answered(job: Job, event: Answer) -> Job:
             part = replace(fetched.part, task=None) if fetched.part else None
             job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
+        case events.Undone():
+            return cleaning.undone(job, event)
         case events.Prepared():
             return replace(job, prepared=job.generation.number, unreachable_since=0.0) if job.generation else job
         case _:

@@ -75,6 +75,10 @@ class Generation(Struct, frozen=True, kw_only=True):
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
     ended: float = 0.0  # with `end`
+    unclean: tuple[str, ...] = ()  # hosts that stay, on which modules may have left keys or mounts
+    unclean_why: str = ""  # the last try to undo them failed there; "": it was not tried
+    undo_since: float = 0.0  # the first of these tries
+    undo_tries: int = 0
 
 
 class Stage(Enum):
@@ -183,6 +187,12 @@ class Job(Struct, frozen=True, kw_only=True):
         """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
         return self.generations[-1].keys if self.generations else ()
 
+    @property
+    def left_on(self) -> tuple[str, ...]:
+        """The hosts that the job has given back with keys or mounts of its modules on them."""
+        given = (one for one in self.generations if one.phase is Phase.RELEASED)
+        return tuple(dict.fromkeys(host for one in given for host in one.unclean))
+
     def is_open(self, *kinds: type[Order]) -> bool:
         """Return True if an order of one of these kinds has no answer yet."""
         return any(isinstance(one.order, kinds) for one in self.open)
@@ -220,6 +230,7 @@ class Row(Struct, frozen=True, kw_only=True):
     progress: str
     silent_since: float | None
     task: str = ""  # that a worker runs now
+    left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
 
 
 def row_of(job: Job) -> Row:
@@ -253,4 +264,5 @@ def row_of(job: Job) -> Row:
         progress=job.progress,
         silent_since=job.silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
+        left_on=job.left_on,
     )
