@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mesh.api.asked import about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, project_here
+from mesh.api.regions import about_buckets
 from mesh.app.owner import user_name
 from mesh.config import jobman
 from mesh.config.hosts import NoHost, numbers
@@ -97,7 +98,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
         workspace, variables, more = spec.workspace, {}, ()
     spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
     spec = replace(spec, project_modules=() if spec.modules else modules_of_project(workspace))
-    notices = (*notices, *more)
+    notices = (*notices, *more, *about_buckets(spec, os.environ))
     spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)

@@ -12,6 +12,7 @@ from mesh.jobs.values import Job
 
 LOOK_S = 15.0  # between two looks at a run or at machines that are as they should be
 URGENT_LOOK_S = 2.0  # where a look may let the job go on
+YOUNG_PART = 0.1  # a run that has just begun is looked at after this part of its age: it may be a short one
 AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
 _Key = tuple[int, type[AnyLook]]
 
@@ -103,7 +104,7 @@ class Books:
         times = self._look_times[kind]
         wanted = times.take_due(now)
         for key in wanted:
-            self._looked[key] = now - self._pause(key[0]) + AGAIN_S if is_busy else now
+            self._looked[key] = now - self._pause(key[0], now) + AGAIN_S if is_busy else now
             times.put(key, self._look_at(key))
         return [] if is_busy else [(self.jobs[key[0]], self._looks[key]) for key in wanted]
 
@@ -135,7 +136,12 @@ class Books:
 
     def _look_at(self, key: _Key) -> float:
         """Return when a job is to be looked at next."""
-        return self._looked.get(key, 0.0) + self._pause(key[0])
+        looked = self._looked.get(key, 0.0)
+        return looked + self._pause(key[0], looked)
 
-    def _pause(self, number: int) -> float:
-        return self._urgent_look_s if is_urgent(self.jobs[number]) else self._look_s
+    def _pause(self, number: int, looked: float) -> float:
+        """Return the seconds between the last look at a job and the next one."""
+        job = self.jobs[number]
+        if is_urgent(job):
+            return self._urgent_look_s
+        return min(self._look_s, max(self._urgent_look_s, (looked - job.since) * YOUNG_PART))
