@@ -86,6 +86,10 @@ class Generation(Struct, frozen=True, kw_only=True):
     deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
     is_left: bool = False  # condemned, and the job does not wait until it is gone
     delete_at: float = 0.0  # with is_left: an order to delete it is due then
+    unclean: tuple[str, ...] = ()  # hosts that stay, on which modules may have left keys or mounts
+    unclean_why: str = ""  # the last try to undo them failed there; "": it was not tried
+    undo_since: float = 0.0  # the first of these tries
+    undo_tries: int = 0
 
 
 class Stage(Enum):
@@ -205,6 +209,12 @@ class Job(Struct, frozen=True, kw_only=True):
         """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
         return self.generations[-1].keys if self.generations else ()
 
+    @property
+    def left_on(self) -> tuple[str, ...]:
+        """The hosts that the job has given back with keys or mounts of its modules on them."""
+        given = (one for one in self.generations if one.phase is Phase.RELEASED)
+        return tuple(dict.fromkeys(host for one in given for host in one.unclean))
+
     def is_open(self, *kinds: type[Order]) -> bool:
         """Return True if an order of one of these kinds has no answer yet."""
         return any(isinstance(one.order, kinds) for one in self.open)
@@ -262,6 +272,7 @@ class Row(Struct, frozen=True, kw_only=True):
     cost_limit: float = 0.0  # 0: none
     is_made: bool = False  # its machines are made for it
     strays: tuple[str, ...] = ()
+    left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
 
 
 def row_of(job: Job) -> Row:
@@ -300,6 +311,7 @@ def row_of(job: Job) -> Row:
         cost_limit=job.spec.cost_limit * job.allowances,
         is_made=job.spec.machines.tpu is not None,
         strays=job.strays,
+        left_on=job.left_on,
     )
 
 
