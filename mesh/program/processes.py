@@ -7,13 +7,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.api.attaching import detach_found
+from mesh.api.hangs import Stacks, stacks_of
+from mesh.api.inquiries import FoundRun
+from mesh.api.records import find_record
 from mesh.api.running import Beside, Listener, run_on
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
@@ -24,6 +28,7 @@ from mesh.core.outcome import Cause
 from mesh.core.run import Group, RunSpec
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
+from mesh.program.outputs import output_of
 from mesh.program.payload import Payload
 from mesh.program.running import Running
 from mesh.program.runtime import failures, frames, plain
@@ -60,6 +65,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     beside: Beside
     is_local: bool  # the hosts have the client's files, at the same paths
     calls_run: bool
+    undetachable: str = ""  # why it cannot go on without its client; "": it can
 
 
 def groups_of(
@@ -252,6 +258,32 @@ class Processes:
                 self._running.keep_result(label, value)
         except (ValueError, EOFError, OSError) as error:
             self._running.keep_failure(label, MeshError(f"{label}: its result cannot be read: {error}"))
+
+    # ---- for users
+
+    def restart(self, label: str) -> None:
+        if self._relay is None:
+            raise MeshError(f"{label}: its host is not connected")
+        self._relay.restart(role_of(label))
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        ranks = ",".join(str(self._labels.index(label)) for label in labels)
+        return stacks_of(self._found(), ranks)
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        ranks = {self._labels.index(label): label for label in labels}
+        return output_of(self._spec.run, ranks, only_stderr=only_stderr)
+
+    def detach(self) -> None:
+        if self._setting.undetachable:
+            raise UsageError(f"{self._program.name}: {self._setting.undetachable}")
+        detach_found(self._found())
+        self._thread.join()
+
+    def _found(self) -> FoundRun:
+        """Return the run with its own hosts, as they may have names that no cluster has."""
+        record = find_record(self._spec.run, is_exact=True)
+        return FoundRun(run=self._spec.run, clusters=(self._setting.cluster,), problems=(), record=record)
 
     # ---- the end
 

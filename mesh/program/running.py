@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
 from mesh.program.ledger import OVER, Ledger, State, Stop
+
+if TYPE_CHECKING:
+    from mesh.api.hangs import Stacks
+
+
+RESTART_TIMEOUT_S = 300.0
+
+
+class Labelled(Protocol):
+    """A node by its handle."""
+
+    @property
+    def label(self) -> str:
+        """The node's label, as "actor/3"."""
+
+
+Chosen = str | Labelled | Sequence[Labelled]  # a label, a handle, or a group
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -49,6 +66,18 @@ class Places(Protocol):
 
     def stop(self, stop: Stop) -> None:
         """Have all nodes stop. Called once."""
+
+    def restart(self, label: str) -> None:
+        """Have the process of a node end, and the node start again at once. Raises MeshError and UsageError."""
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        """Return where some nodes are. Raises MeshError and UsageError."""
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        """Return the output of some nodes up to now. Raises MeshError and UsageError."""
+
+    def detach(self) -> None:
+        """Have the hosts keep the program without this process. Raises MeshError and UsageError."""
 
     def close(self) -> Stop | None:
         """Wait until no node is left, and return how the program has ended; None: as it was stopped."""
@@ -98,6 +127,7 @@ class Running:
         """Note that a node was started again. attempt: 2 for the second start"""
         with self._changed:
             self._attempts[label] = attempt
+            self._changed.notify_all()
 
     def note_stop(self, stop: Stop) -> None:
         """Note that a node has ended the program."""
@@ -215,9 +245,7 @@ class Running:
         Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
         node that has ended without a value, or that goes on detached: its result is not kept.
         """
-        members = [one for one in self._hosts if one.partition("/")[0] == label and one != label]
-        if label not in self._hosts and not members:
-            raise KeyError(label)
+        members = self._chosen(label)
         if label not in self._hosts:
             return [self.result(one, timeout) for one in members]
         with self._changed:
@@ -251,6 +279,82 @@ class Running:
         """Stop all nodes and wait until nothing of them is left."""
         self.end(Stop(reason="stop", code=code, why=why))
         return self.wait()
+
+    def restart(self, node: Chosen, timeout: float = RESTART_TIMEOUT_S) -> None:
+        """End the process of a node, start it again at once, and wait until it is ready for calls.
+
+        node: its label or handle; a group is started again as a whole. The calls that the old process had fail with
+        NodeLost, and handles go on working. The restart does not count as a failure.
+        timeout: seconds, after which TimeoutError is raised
+        Raises KeyError for an unknown label, UsageError for nodes that are threads, and MeshError for a node that has
+        ended for good.
+        """
+        labels = self._chosen(node)
+        with self._changed:
+            over = [label for label in labels if self._has_finished or self._ledger.states[label] in OVER]
+            before = {label: self._attempts[label] for label in labels}
+        if over:
+            raise MeshError(f"{', '.join(over)}: cannot be started again (it has ended)")
+        for label in labels:
+            self._where.restart(label)
+        with self._changed:
+            self._changed.wait_for(lambda: all(self._is_back(label, before[label]) for label in labels), timeout)
+            states = {label: self._ledger.states[label] for label in labels}
+            late = [label for label in labels if not self._is_back(label, before[label])]
+        if late:
+            raise TimeoutError(f"{', '.join(late)}: not ready {timeout:g} s after the restart")
+        if failed := [label for label, state in states.items() if state is not State.READY]:
+            raise MeshError(f"{', '.join(failed)}: not ready after the restart (it has ended)")
+
+    def _is_back(self, label: str, attempt: int) -> bool:
+        """Return True for a node that is ready again, or never will be. attempt: the one before"""
+        state = self._ledger.states[label]
+        return self._has_finished or state in OVER or (state is State.READY and self._attempts[label] > attempt)
+
+    def stacks(self, node: Chosen | None = None) -> Stacks:
+        """Return where each process of the program is: its Python stacks. node: a label, handle or group; None: all
+
+        Raises KeyError for an unknown label, UsageError if none of the nodes runs.
+        """
+        return self._where.stacks(self._chosen(node))
+
+    def logs(self, node: Chosen | None = None, *, stderr: bool = False) -> str:
+        """Return the output of the program up to now, in order of arrival.
+
+        node: a label, handle or group; None: all. With several nodes each line begins with its label.
+        stderr: only what went there
+        Raises KeyError for an unknown label, UsageError for nodes that are threads: they print with this process.
+        """
+        return self._where.logs(self._chosen(node), only_stderr=stderr)
+
+    def detach(self) -> ProgramResult:
+        """Leave the program to its hosts, and return once this process has no part in it any more.
+
+        Handles end with it; ``mesh attach RUN`` comes back. Raises UsageError for nodes that are threads, MeshError if
+        a host does not keep it.
+        """
+        self._where.detach()
+        return self.wait()
+
+    @property
+    def _where(self) -> Places:
+        assert self._places is not None
+        return self._places
+
+    def _chosen(self, node: Chosen | None) -> list[str]:
+        """Return the labels that are meant, in order. Raises KeyError."""
+        if node is None:
+            return list(self._hosts)
+        if isinstance(node, str):
+            wanted = node
+        elif isinstance(node, Sequence):
+            return [label for one in node for label in self._chosen(one)]
+        else:
+            wanted = node.label
+        labels = [one for one in self._hosts if wanted in (one, one.partition("/")[0])]
+        if not labels:
+            raise KeyError(wanted)
+        return labels
 
     def __enter__(self) -> Running:
         return self

@@ -42,7 +42,15 @@ def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
     spec = make_spec(project_here(), options, ())
     if where == "local":
         spec = replace(spec, sync=False, lock=False, prerun=())
-        return Setting(cluster=_local(program), spec=spec, beside=Beside(), is_local=True, calls_run=calls_run)
+        cluster, undetachable = _local(program)
+        return Setting(
+            cluster=cluster,
+            spec=spec,
+            beside=Beside(),
+            is_local=True,
+            calls_run=calls_run,
+            undetachable=undetachable,
+        )
     cluster, project = _cluster(program, options), project_here()
     check_name(options.name, "")
     check_workspace(project, Path.home())
@@ -66,19 +74,22 @@ def _cluster(program: Graph, options: Options) -> Cluster:
     return listed(tuple(names))
 
 
-def _local(program: Graph) -> Cluster:
-    """Return hosts on this machine that have the names of the program's hosts."""
+def _local(program: Graph) -> tuple[Cluster, str]:
+    """Return hosts on this machine that have the names of the program's hosts, and why they cannot keep it alone."""
     names = named_hosts(program)
     if len(names) > LOCAL_HOSTS_MAX:
         raise UsageError(f'{program.name}: {len(names)} hosts; launch("local") takes at most {LOCAL_HOSTS_MAX}')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
     own_names = [host.name for host in found.hosts]
-    if program.options and program.options.detach and names != own_names:
+    undetachable = ""
+    if names != own_names:
         hint = f"call the hosts {', '.join(own_names)}"
-        raise UsageError(f'{program.name}: launch("local") with detach needs names that `mesh attach` finds', hint=hint)
+        undetachable = f'launch("local") with detach needs names that `mesh attach` finds: {hint}'
+    if undetachable and program.options and program.options.detach:
+        raise UsageError(f"{program.name}: {undetachable}")
     hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
     # The interpreter of this process has the packages that the program imports.
-    return replace(found, hosts=hosts, python=sys.executable)
+    return replace(found, hosts=hosts, python=sys.executable), undetachable
 
 
 def facts_of(program: Graph, cluster: Cluster) -> Mapping[str, Facts]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from mesh.core.errors import MeshError
+from mesh.api.hangs import Stacks
+from mesh.core.errors import MeshError, UsageError
 from mesh.program.graph import Graph
 from mesh.program.ledger import State, Stop
+from mesh.program.looking import stacks_of_threads
 from mesh.program.payload import Payload
 from mesh.program.running import Running
 from mesh.program.runtime import failures, plain
@@ -59,6 +61,24 @@ class Threads:
     def stop(self, stop: Stop) -> None:
         for node in self._nodes.values():
             node.context.set_stopped(stop.reason)
+
+    def restart(self, label: str) -> None:
+        """Raise UsageError, because a thread cannot be ended from outside."""
+        raise UsageError(f"{label}: a thread cannot be started again", hint='program.launch("local")')
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        """Return where the threads of some nodes are."""
+        return stacks_of_threads(self._program.name, self._hosts, labels)
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        """Raise UsageError, because the nodes print with this process."""
+        hint = 'program.launch("local") keeps the output of each node'
+        raise UsageError(f"{self._program.name}: its nodes are threads, and print with this process", hint=hint)
+
+    def detach(self) -> None:
+        """Raise UsageError, because the nodes end with this process."""
+        hint = 'program.launch() on hosts, or launch("local")'
+        raise UsageError(f"{self._program.name}: its nodes are threads, and end with this process", hint=hint)
 
     def close(self) -> None:
         """Wait for all threads. Raises MeshError for nodes that do not stop."""

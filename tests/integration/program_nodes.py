@@ -36,6 +36,9 @@ class Server:
     def count(self, limit: int) -> Iterator[int]:
         yield from range(limit)
 
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
     def fail(self) -> None:
         raise Strange(1, 2)
 

@@ -17,7 +17,7 @@ import pytest
 from mesh import api
 from mesh.config.clusters import load_clusters
 from mesh.config.settings import Options
-from mesh.core.errors import UsageError
+from mesh.core.errors import MeshError, UsageError
 from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError
 from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
@@ -192,6 +192,47 @@ def test_a_node_is_started_again_and_handles_go_on() -> None:
     assert (result.reason, result.label) == ("failure", "server")
 
 
+def test_a_node_is_started_again_by_hand_and_its_stacks_and_logs_are_there() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", concurrency=2)
+    assert isinstance(server, Handle)
+    caller = program.add(nodes.Caller, server, on="b")
+    program.add(nodes.waits, on="b", on_failure="ignore")
+    with launch(program) as running:
+        server.say("before")
+        hanging = caller.futures.hang_there()
+        server.echo(1)
+        assert eventually(lambda: "hang" in str(running.stacks("server").groups))
+        assert "waits" not in str(running.stacks(server).groups)
+        assert "in waits" in str(running.stacks().groups).replace("function='waits'", "in waits")
+        running.restart(server)  # it has no restarts of its own
+        assert isinstance(hanging.exception(PATIENCE), NodeLost)
+        assert (running.nodes[0].attempt, server.where()[2], caller.where_there()[2]) == (2, 2, 2)
+        running.restart("server")
+        assert caller.where_there()[2] == 3
+        server.say("after")
+        assert eventually(lambda: running.logs(server).endswith("after\n"))
+        lines = running.logs("server", stderr=True).splitlines()
+        assert [line for line in lines if "started again" in line] == [
+            f"mesh: server/0: started again after signal 9, attempt {attempt}" for attempt in (1, 2)
+        ]
+        assert "[server] before" in running.logs().splitlines()
+        with pytest.raises(KeyError):
+            running.restart("nobody")
+        with pytest.raises(NodeLost):
+            server.kill()
+        assert running.wait(PATIENCE).label == "server"  # a restart by hand does not count, and allows no failure
+        with pytest.raises(MeshError, match="server: cannot be started again"):
+            running.restart(server)
+
+
+def test_a_program_with_other_names_on_this_machine_is_not_left() -> None:
+    program = new_program()
+    program.add(nodes.Server, on="a")
+    with launch(program) as running, pytest.raises(UsageError, match="call the hosts local-0"):
+        running.detach()
+
+
 def test_commands_are_nodes_too() -> None:
     program = new_program()
     program.add(Command("sh", "-c", "echo from $MESH_LABEL; exit 4"), label="shell")
@@ -341,6 +382,36 @@ def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
     code, reason, run = first.split()
     assert (code, reason) == ("0", "detached"), done.stderr
     assert last.endswith(": has no result (a detached program keeps none)\n")
+    assert node_processes()
+    assert api.attach(run, quiet=True).exit_code == 6
+    assert not node_processes()
+
+
+LEFT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program import NotLaunched, Program
+from tests.integration import program_nodes as nodes
+
+program = Program("left", python=sys.executable)
+server = program.add(nodes.Server, on="local-0")
+program.add(nodes.stops_later, server, on="local-1")
+with program.launch("local") as running:
+    assert server.echo(1) == 1
+    result = running.detach()
+    try:
+        server.echo(1)
+    except NotLaunched:
+        print(result.exit_code, result.reason, running.run)
+"""
+
+
+def test_a_program_is_left_to_its_hosts() -> None:
+    words = [sys.executable, "-c", LEFT, str(REPOSITORY)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    code, reason, run = done.stdout.split()
+    assert (code, reason) == ("0", "detached"), done.stderr
     assert node_processes()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()

@@ -340,6 +340,19 @@ def make_scale(value: int) -> int:
     return value * 2
 
 
+def test_threads_have_stacks_and_neither_restart_nor_logs_nor_a_life_of_their_own() -> None:
+    program = Program("looked-at")
+    program.add(waits, count=2)
+    with program.launch("threads") as running:
+        found = running.stacks("waits/1").groups
+        assert {one.program for one in found} == {"waits/1"}
+        assert "waits" in [frame.function for one in found for frame in one.frames]
+        assert {one.rank for one in running.stacks().groups for one in one.processes} == {0, 1}
+        for call in (lambda: running.restart("waits/0"), running.logs, running.detach):
+            with pytest.raises(UsageError, match="thread"):
+                call()
+
+
 def test_functions_have_results_and_the_program_ends_with_the_last() -> None:
     program = Program("functions")
     program.add(returns, 10, count=3)

@@ -56,6 +56,9 @@ class NodeOfRun:
         self.sockets: ListeningSockets | None = None
         self.control: ControlChannel | None = None
         self.attempt = 0
+        self.by_hand = 0  # starts that a client has asked for, which do not count as failures
+        self.is_asked = False  # a client waits for such a start
+        self.has_ended = False  # for good
         self.start: Start | None = None  # its command, setting and whether it reads stdin
         self.restart_at = 0.0  # monotonic; 0.0: it is not waiting for its next start
 
@@ -134,14 +137,16 @@ class Nodes:
         node = self._nodes.get(rank)
         if node is None or self._port.stops_ranks or self._port.is_over or self._is_stopped:
             return False
-        return status != 0 and node.start is not None and node.attempt < node.about.restarts
+        has_more = status != 0 and node.attempt - node.by_hand < node.about.restarts
+        return node.start is not None and (node.is_asked or has_more)
 
     def plan_restart(self, rank: Rank, code: int | None, signal: int | None, restart: Callable[[], None]) -> None:
         """Report that a rank will be started again, and call ``restart`` in time. Once for each end."""
         node = self._nodes[rank.rank]
         if node.restart_at:
             return
-        delay = min(RESTART_DELAY_MAX_S, RESTART_DELAY_S * 2**node.attempt)
+        failures = node.attempt - node.by_hand
+        delay = 0.0 if node.is_asked else min(RESTART_DELAY_MAX_S, RESTART_DELAY_S * 2**failures)
         node.restart_at = time.monotonic() + delay
         coming = messages.Restarting(
             rank=rank.rank,
@@ -157,11 +162,21 @@ class Nodes:
         marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
         self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
 
+    def ask_restart(self, rank: int) -> bool:
+        """Note that a node is to be started again once its process has ended; return False if it has ended for good."""
+        node = self._nodes.get(rank)
+        if node is None or node.has_ended or node.restart_at:
+            return False
+        node.is_asked = True
+        return True
+
     def start_again(self, rank: int) -> Rank:
         """Start the process of a rank anew, with its sockets and files. Raises OSError."""
         node = self._nodes[rank]
         assert node.start is not None
         node.attempt += 1
+        node.by_hand += node.is_asked
+        node.is_asked = False
         return self._start(node, *node.start)
 
     def report_restart(self, rank: Rank) -> None:
@@ -175,6 +190,7 @@ class Nodes:
         if node is None:
             return
         self._loop.cancel(("restart", rank))
+        node.has_ended = True
         self._close_sockets(node)
         self._change(node, "failed" if status else "ended", node.attempt)
         if node.about.ends_run and not status and not self._port.stops_ranks:
