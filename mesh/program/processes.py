@@ -115,6 +115,7 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
         "backlog": payload.backlog,
         "calls_run": setting.calls_run,
         "on_exit": node.options.on_exit,
+        "after": list(payload.after),
         **modules_of(setting),
     }
     if any(b"__main__" in bytes(body) for body, _ in bodies):

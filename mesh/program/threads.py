@@ -15,10 +15,11 @@ from mesh.program.payload import Payload
 from mesh.program.running import Running
 from mesh.program.runtime import failures, plain
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.errors import NodeLost
+from mesh.program.runtime.errors import ENDED, NodeLost
 from mesh.program.runtime.here import CURRENT, Context, Here, set_client
 from mesh.program.runtime.links import Link, memory_links
 from mesh.program.runtime.member import Member
+from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 STOP_TIMEOUT_S = 10.0  # for threads to return once the program is stopped
@@ -53,7 +54,8 @@ class Threads:
         """Return a link to a node. Raises NodeLost once it has ended."""
         node = self._nodes.get(label)
         if node is None or node.has_ended:
-            raise NodeLost(label, self._hosts.get(label, ""), "it has ended" if node else "there is no such node")
+            reason = "there is no such node" if node is None else "it has failed" if node.has_failed else ENDED
+            raise NodeLost(label, self._hosts.get(label, ""), reason)
         one, other = memory_links()
         node.server.attach(other)
         return one
@@ -113,7 +115,7 @@ class _Node:
         self._payload, self.context, self._running = payload, context, running
         self.server = Server(context, payload.concurrency, payload.backlog, self._fail)
         self._member = Member(context, self.server, calls_run)
-        self.has_ended = False
+        self.has_ended = self.has_failed = False
         self._ending = threading.Lock()
         self.thread = threading.Thread(target=self._work, name=f"mesh-{context.here.label}", daemon=True)
 
@@ -121,6 +123,7 @@ class _Node:
         label = self.context.here.label
         CURRENT.context = self.context
         try:
+            wait_for_others(self.context, self._payload.after)
             self._member.construct(*self._payload.body)
             self._running.note(label, State.READY)
             if not self._member.runs:
@@ -149,6 +152,7 @@ class _Node:
         with self._ending:
             if self.has_ended:
                 return
+            self.has_failed = state is State.FAILED
             self.has_ended = True
         self._running.note(self.context.here.label, state, why)
         self.end()

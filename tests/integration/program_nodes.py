@@ -48,6 +48,14 @@ class Server:
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def die_first(self, path: str) -> int:
+        """End the process of the first attempt, and return the number of calls that have begun."""
+        with open(path, "a") as file:
+            file.write("x")
+        if here().attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.path.getsize(path)
+
     def leave(self, status: int) -> None:
         os._exit(status)
 
@@ -86,6 +94,26 @@ class Learner:
         assert (self.servers[0].methods.add(array, 1.0) == array + 1).all()
         stop(why="learned")
         return found
+
+
+class Late:
+    """Is ready late, and leaves a file then."""
+
+    def __init__(self, path: str) -> None:
+        threading.Event().wait(1)
+        with open(path, "w") as file:
+            file.write("ready")
+
+
+class Reader:
+    """Needs the file at its start."""
+
+    def __init__(self, path: str) -> None:
+        with open(path) as file:
+            self.text = file.read()
+
+    def read(self) -> str:
+        return self.text
 
 
 def waits() -> str:

@@ -233,6 +233,23 @@ def test_a_program_with_other_names_on_this_machine_is_not_left() -> None:
         running.detach()
 
 
+def test_nodes_begin_after_others_and_calls_that_allow_it_are_repeated(tmp_path: Path) -> None:
+    place, calls = str(tmp_path / "ready"), str(tmp_path / "calls")
+    program = new_program()
+    late = program.add(nodes.Late, place, on="a")
+    short = program.add(nodes.returns, 7, on="b")
+    readers = program.add(nodes.Reader, place, on="b", count=2, after=[late, short, "returns"])
+    server = program.add(nodes.Server, on="a", on_failure="restart", restarts=1, after=readers)
+    program.add(nodes.waits, on="b")
+    assert isinstance(server, Handle)
+    with launch(program) as running:
+        assert readers.read() == ["ready", "ready"]  # type: ignore[union-attr]
+        assert server.options(retries=1).die_first(calls) == 2
+        with pytest.raises(NodeLost):
+            server.options(retries=5).kill()
+        assert running.wait(PATIENCE).label == "server"
+
+
 def test_commands_are_nodes_too() -> None:
     program = new_program()
     program.add(Command("sh", "-c", "echo from $MESH_LABEL; exit 4"), label="shell")

@@ -202,7 +202,7 @@ class Nodes:
         """Pass changes of nodes on other hosts on to the nodes here."""
         for state in states:
             self._states[state.label] = state
-            self._tell({"news": state.label, "state": state.state, "attempt": state.attempt})
+            self._tell(_news(state))
 
     def settle(self) -> None:
         """End a program without a client once only nodes that serve are left. Called after each turn of the loop."""
@@ -263,6 +263,9 @@ class Nodes:
         finally:
             control.give()
         self._loop.watch(control.fileno(), select.POLLIN, partial(self._read, node))
+        for state in list(self._states.values()):  # what the node has missed, when it is started again
+            if state.state != "ready" and state.label != node.about.label:
+                control.send(_news(state))
         return rank
 
     def _restart(self, node: NodeOfRun, marker: str, restart: Callable[[], None]) -> None:
@@ -329,3 +332,8 @@ class Nodes:
         if node.sockets is not None:
             node.sockets.close()
             node.sockets = None
+
+
+def _news(state: NodeState) -> dict[str, object]:
+    """Return the message to a node about another one."""
+    return {"news": state.label, "state": state.state, "attempt": state.attempt}

@@ -71,7 +71,8 @@ class Caller:
         try:
             link = self._connect(label)
             return Connection(link, greeting, (label, host), self._is_trusting, lambda: self._explanation(label))
-        except NodeLost:
+        except NodeLost as error:
+            self._lost.setdefault(label, error.reason)
             raise
         except OSError as error:
             raise NodeLost(label, host, self._lost.get(label, f"cannot connect: {error}")) from error
@@ -83,6 +84,10 @@ class Caller:
                 lambda: label in self._lost or label in self._restarts or self._is_closed, self._patience
             )
             return self._lost.get(label) or self._restarts.pop(label, "")
+
+    def has_lost(self, label: str) -> bool:
+        """Return True for a node that takes no calls any more."""
+        return label in self._lost or self._is_closed
 
     def note_restart(self, label: str, reason: str) -> None:
         """Note why a node's process has ended, before the node is started again. Its link ends by itself."""

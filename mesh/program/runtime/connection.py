@@ -21,12 +21,15 @@ TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it 
 
 
 class CallOptions:
-    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1"""
+    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1
 
-    __slots__ = ("buffer", "timeout")
+    retries: how often the call may be sent again after the loss of its node
+    """
 
-    def __init__(self, timeout: "float | None" = None, buffer: int = 16) -> None:
-        self.timeout, self.buffer = timeout, max(1, buffer)
+    __slots__ = ("buffer", "retries", "timeout")
+
+    def __init__(self, timeout: "float | None" = None, buffer: int = 16, retries: int = 0) -> None:
+        self.timeout, self.buffer, self.retries = timeout, max(1, buffer), max(0, retries)
 
 
 class _Flight:
@@ -93,6 +96,10 @@ class Connection:
     def stop_program(self, code: int, why: str, options: CallOptions) -> "Future[object]":
         """Have the node end the program at once, whatever it serves."""
         return self._begin((frames.STOP_CALL, (code, why), {}), options, frames.AT_ONCE)[0]
+
+    def ready(self, options: CallOptions) -> "Future[object]":
+        """Return a future that has a result once the node is ready for calls."""
+        return self._begin((frames.READY_CALL, (), {}), options, frames.AT_ONCE)[0]
 
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""

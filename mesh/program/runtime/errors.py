@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
+ENDED = "it has ended"  # the reason for the loss of a node that has ended well
+
 
 class RemoteError(Exception):
     """An exception that a node has raised, raised again at the caller.

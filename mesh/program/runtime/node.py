@@ -14,11 +14,13 @@ from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message, stop_message
+from mesh.program.runtime.errors import ENDED
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.listening import Listener
 from mesh.program.runtime.member import CommandFailed, Member
 from mesh.program.runtime.program_file import enter, load_main
+from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
@@ -26,7 +28,7 @@ REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
-GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
+GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
 FAILURE_STATUS = 1
 
 
@@ -69,6 +71,7 @@ class Process:
             self._check_version()
             codec.provide_cloudpickle(str(self.about.get("cloudpickle", "")))
             member = Member(self._context, self._server, bool(self.about["calls_run"]))
+            wait_for_others(self._context, [str(one) for one in _list(self.about["after"])])
             member.construct(self._body, self._buffers)
             self._body, self._buffers = b"", []  # the object has what it needs of them
             self._control.send({"ready": True})
@@ -182,6 +185,10 @@ def _dict(value: object) -> "Dict[str, object]":
     if not isinstance(value, dict):
         raise ValueError("no description of a node")
     return value
+
+
+def _list(value: object) -> "list[object]":
+    return value if isinstance(value, list) else []
 
 
 def _status(error: SystemExit) -> int:

@@ -113,6 +113,7 @@ class Server:
         self._served: object = None
         self._loop: "asyncio.AbstractEventLoop | None" = None
         self._is_open, self._is_closed = False, False
+        self._awaiting: "List[Tuple[Session, Frame]]" = []  # callers that wait until it is open
 
     def attach(self, link: Link) -> None:
         """Serve the caller at the other end of a link."""
@@ -128,11 +129,14 @@ class Server:
         """Begin the calls that wait. served: the object whose public methods are called"""
         with self._changed:
             self._served, self._is_open = served, True
+            awaiting, self._awaiting = self._awaiting, []
             for number in range(self._concurrency):
                 name = f"mesh-{self.context.here.label}-{number}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
+        for session, frame in awaiting:
+            self._reply(session, frame, None)
 
     def close(self, timeout: float = 2.0) -> None:
         """End all links and threads; a method that does not return is left in its daemon thread."""
@@ -217,6 +221,9 @@ class Server:
         try:
             body = memoryview(frame.body)[TIMEOUT.size :]
             name, args, kwargs, buffer = _call(codec.loads(body, frame.buffers))
+            if name == frames.READY_CALL:
+                self._reply_once_open(session, frame)
+                return
             method = self._method(name)
             if frame.flags & frames.STREAM:
                 self._stream(session, frame, iter(method(*args, **kwargs)), buffer)  # type: ignore[call-overload]
@@ -244,6 +251,14 @@ class Server:
         near = difflib.get_close_matches(name, [one for one in names if callable(getattr(served, one, None))], 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         raise NotServed(f"{self.context.here.label} serves no method {name!r}{hint}")
+
+    def _reply_once_open(self, session: Session, frame: Frame) -> None:
+        """Answer a caller that waits until the node is ready."""
+        with self._changed:
+            if not self._is_open:
+                self._awaiting.append((session, frame))
+                return
+        self._reply(session, frame, None)
 
     def _reply(self, session: Session, frame: Frame, value: object) -> None:
         if frame.flags & frames.ONE_WAY:
