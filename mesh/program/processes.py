@@ -26,10 +26,12 @@ from mesh.core.events import Event, Exited, Lost
 from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, RunSpec
+from mesh.program.description import Description, write_description
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
 from mesh.program.outputs import output_of
 from mesh.program.payload import Payload
+from mesh.program.results import read_result
 from mesh.program.running import Running
 from mesh.program.runtime import failures, frames, plain
 from mesh.program.runtime.book import role_of
@@ -183,6 +185,7 @@ class Processes:
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
+        self._is_described = False
         self._result: RunResult | None = None
         self._error: BaseException | None = None
         place = program.id, ""
@@ -219,6 +222,9 @@ class Processes:
     # ---- events of the run, in a thread of their own
 
     def _handle(self, event: Event) -> None:
+        if not self._is_described:  # the directory of the run is there with the first event
+            self._is_described = True
+            write_description(self._spec.run, Description(program=self._program.id, labels=tuple(self._labels)))
         match event:
             case RankReady(rank=rank):
                 self.client.find(self._labels[rank])
@@ -318,25 +324,6 @@ class Processes:
         if first is not None and first.reason == reason:
             return replace(first, code=result.exit_code, why=first.why or why)
         return Stop(reason=reason, code=result.exit_code, why=why)
-
-
-def read_result(data: bytes) -> tuple[str, object]:
-    """Return the kind and the value of a node's report. Raises ValueError for a damaged one."""
-    view = memoryview(data)
-    place = 0
-
-    def fill(memory: memoryview) -> None:
-        nonlocal place
-        if memory.nbytes > len(view) - place:
-            raise ValueError("it ends early")
-        memory[:] = view[place : place + memory.nbytes]
-        place += memory.nbytes
-
-    frame = frames.read_frame(fill)
-    report = plain.loads(frame.body, frame.buffers)
-    if not (isinstance(report, tuple) and len(report) == 2):
-        raise ValueError("no report")
-    return str(report[0]), report[1]
 
 
 def _ending(code: int, number: int) -> str:

@@ -243,7 +243,7 @@ class Running:
         """Wait for the value of a function or ``run()``; for the label of a group a list of them.
 
         Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
-        node that has ended without a value, or that goes on detached: its result is not kept.
+        node that has ended without a value, or that goes on detached: ``connect`` fetches its result.
         """
         members = self._chosen(label)
         if label not in self._hosts:
@@ -261,8 +261,8 @@ class Running:
             if not self._has_end(label):
                 raise TimeoutError(f"{label} still runs after {timeout:g} s")
             if self._end is not None and self._end.reason == "detached":
-                hint = "have the node write a file, and then: mesh pull RUN FILE"
-                raise MeshError(f"{label}: has no result (a detached program keeps none)", hint=hint)
+                hint = f"connect({self.run!r}).result({label!r}) fetches it"
+                raise MeshError(f"{label}: has no result here (the program was left to its hosts)", hint=hint)
         raise MeshError(f"{label}: ended without a result")
 
     def _has_end(self, label: str) -> bool:

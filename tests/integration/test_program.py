@@ -18,7 +18,7 @@ from mesh import api
 from mesh.config.clusters import load_clusters
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
-from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError
+from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError, connect
 from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.integration import program_nodes as nodes
@@ -398,7 +398,7 @@ def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
     first, _, last = done.stdout.partition("\n")
     code, reason, run = first.split()
     assert (code, reason) == ("0", "detached"), done.stderr
-    assert last.endswith(": has no result (a detached program keeps none)\n")
+    assert last.endswith(": has no result here (the program was left to its hosts)\n")
     assert node_processes()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
@@ -413,8 +413,10 @@ from tests.integration import program_nodes as nodes
 program = Program("left", python=sys.executable)
 server = program.add(nodes.Server, on="local-0")
 program.add(nodes.stops_later, server, on="local-1")
+program.add(nodes.returns, 7, on="local-1")
 with program.launch("local") as running:
     assert server.echo(1) == 1
+    assert running.result("returns") == (7, "local-1")
     result = running.detach()
     try:
         server.echo(1)
@@ -429,9 +431,62 @@ def test_a_program_is_left_to_its_hosts() -> None:
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     code, reason, run = done.stdout.split()
     assert (code, reason) == ("0", "detached"), done.stderr
-    assert node_processes()
+    with connect(run) as connected:
+        assert connected.handle("server").echo([1]) == [1]
+        assert connected.result("returns", PATIENCE) == (7, "local-1")
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
+    with connect(run) as connected:
+        assert connected.result("returns", PATIENCE) == (7, "local-1")  # its host keeps it beside the output
+        with pytest.raises(MeshError, match="server: the run has ended, and its host has no result"):
+            connected.result("server", PATIENCE)
+        with pytest.raises(NodeLost, match="server on local-0: cannot connect: the node does not listen"):
+            connected.handle("server").echo(1)
+
+
+CONNECTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program import NodeLost, connect
+from tests.integration import program_nodes as nodes
+
+with connect(sys.argv[2]) as connected:
+    servers = connected.handle("server")
+    print([found[1] for found in servers.where()], connected.handle("caller").where_there()[0])
+    print(list(connected.handle("server/1").stream.count(3)), connected.result("returns"))
+    try:
+        servers[0].fail()
+    except nodes.Strange as error:
+        print(error)
+    try:
+        connected.result("raises")
+    except nodes.Strange as error:
+        print(error)
+    connected.stop(4, "from another process")
+"""
+
+
+def test_another_process_takes_the_handles_of_a_running_program() -> None:
+    program = new_program()
+    servers = program.add(nodes.Server, on="a,b", per_host=1)
+    program.add(nodes.Caller, servers[1], label="caller", on="a")  # type: ignore[index]
+    program.add(nodes.returns, 7, on="b")
+    program.add(nodes.raises, on="b", on_failure="ignore")
+    program.add(nodes.waits, on="a")
+    with launch(program) as running:
+        words = [sys.executable, "-c", CONNECTED, str(REPOSITORY), running.run]
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+        assert done.stdout.splitlines() == [
+            "['a', 'b'] server/1",
+            "[0, 1, 2] (7, 'b')",
+            "1 and 2",
+            "3 and 4",
+        ], done.stderr
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.why) == (4, "from another process")
+    with pytest.raises(UsageError, match="no run 'nothing' was started"):
+        connect("nothing")
 
 
 def test_a_detached_program_on_this_machine_needs_names_that_attach_finds() -> None:

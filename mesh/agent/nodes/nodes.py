@@ -8,8 +8,9 @@ import time
 
 from mesh.agent.base.errors import hint, why
 from mesh.agent.base.light import dumps, partial
+from mesh.agent.link.journal import journal_directory
 from mesh.agent.nodes.control import ControlChannel
-from mesh.agent.nodes.files import BOOK, KEY, NodeFiles
+from mesh.agent.nodes.files import BOOK, KEY, RESULT, NodeFiles
 from mesh.agent.nodes.sockets import ListeningSockets
 from mesh.agent.process.spawning import Setting
 from mesh.agent.run.facts import NodeStopped
@@ -72,6 +73,7 @@ class Nodes:
         """Make the nodes of the first request; open nothing. spread: sends states to the agents of other hosts"""
         self._port, self._loop, self._spread = port, loop, spread
         self._files = NodeFiles(begin.run, begin.node)
+        self._kept = journal_directory(begin.remote_dir, begin.run, begin.node)
         self._nodes = {about.rank: NodeOfRun(about) for about in begin.nodes}
         self._book: Sequence[NodeAddress] = ()
         self._states: dict[str, NodeState] = {}  # of all nodes, by label
@@ -230,7 +232,10 @@ class Nodes:
         return ""
 
     def close(self) -> None:
-        """Close everything, and remove the files."""
+        """Close everything, and remove the files; the results of a detached run stay beside its journal."""
+        if self._port.is_detached:
+            for rank in self._nodes:
+                self._files.keep(f"{RESULT}-{rank}", self._kept)
         for node in self._nodes.values():
             self._drop_control(node)
         self.close_sockets()
@@ -300,7 +305,7 @@ class Nodes:
         try:
             with open(path, "rb") as file:
                 data = file.read(RESULT_BYTES_MAX)
-            os.unlink(path)
+            os.replace(path, self._files.place(f"{RESULT}-{node.about.rank}"))  # for clients that come later
         except OSError as error:
             self._port.send(messages.Result(rank=node.about.rank, last=True))
             text = f"mesh: {node.about.label}: its result cannot be read: {why(error)}\n"
