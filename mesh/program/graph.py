@@ -14,6 +14,7 @@ from mesh.config.hosts import NoHost, expand
 from mesh.core.errors import UsageError
 from mesh.program.placing import Has, Wish
 from mesh.program.runtime.deferred import Command
+from mesh.program.runtime.errors import CLIENT
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.member import needs_run
 
@@ -89,7 +90,7 @@ class Graph:
         what: a class, whose public methods are served; a function, which is run once; or a Command
         args: for the constructor or function; handles among them arrive usable
         named: options of NodeOptions, ``on=`` and ``after=``; all others are keywords for the constructor
-        on: names or ranges of hosts, a handle (the same host), or ``has(gpus=1)``
+        on: names or ranges of hosts, a handle (the same host), ``has(gpus=1)``, or "client": a thread of this process
         after: handles or labels of nodes that are ready, or have ended well, before this one is made
         Raises UsageError.
         """
@@ -198,6 +199,9 @@ def _with_place(wish: Wish, on: object) -> Wish:
 
 def _names(label: str, texts: Sequence[str]) -> tuple[str, ...]:
     try:
-        return tuple(name for text in texts for name in expand(text.strip()))
+        names = tuple(name for text in texts for name in expand(text.strip()))
     except NoHost as error:
         raise UsageError(f"{label}: {error}") from error
+    if CLIENT in names and len(names) > 1:
+        raise UsageError(f"{label}: on= has the client and hosts", hint="add two groups")
+    return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
@@ -61,6 +61,14 @@ class ProgramResult(Struct, frozen=True, kw_only=True):
             raise MeshError(f"{self.label or 'the program'}: {self.why or f'exit {self.exit_code}'}")
 
 
+Decides = Callable[[str, Stop], bool]
+
+
+def always(label: str, stop: Stop) -> bool:
+    """Return True: this process ends the program."""
+    return True
+
+
 class Places(Protocol):
     """The part of a running program that depends on where its nodes are."""
 
@@ -86,8 +94,11 @@ class Places(Protocol):
 class Running:
     """A launched program. As a context manager it stops the program at the end of the block."""
 
-    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
-        """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
+    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: Decides = always) -> None:
+        """hosts: the name of each node's host, by label
+
+        decides: gets a label and the end that follows from its node; False where the run's hosts end the program
+        """
         self._hosts, self._ledger, self._decides = hosts, ledger, decides
         self.run = ""  # the id by which `mesh logs` and all others find it; "": it is no run
         self._changed = threading.Condition()
@@ -120,7 +131,7 @@ class Running:
                     self._ledger.states[label] = state
                     stop = None
             self._changed.notify_all()
-        if stop is not None and self._decides:
+        if stop is not None and self._decides(label, stop):
             self._carry_out(stop)
 
     def note_attempt(self, label: str, attempt: int) -> None:

@@ -23,6 +23,7 @@ from mesh.engine.question import Question
 from mesh.program.graph import Graph
 from mesh.program.placing import Facts
 from mesh.program.processes import Setting
+from mesh.program.runtime.errors import CLIENT
 from mesh.protocol.questions import AskGpus
 from mesh.protocol.replies import Gpus
 
@@ -32,8 +33,12 @@ LOCAL_HOSTS_MAX = 64
 
 def named_hosts(program: Graph) -> list[str]:
     """Return the hosts that nodes name, in order of first use; one of our own where no node names any."""
+    return _names(program) or [HERE]
+
+
+def _names(program: Graph) -> list[str]:
     names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
-    return list(names) or [HERE]
+    return [name for name in names if name != CLIENT]
 
 
 def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
@@ -67,7 +72,7 @@ def _cluster(program: Graph, options: Options) -> Cluster:
     """Return the program's cluster, or one of the hosts that its nodes name. Raises UsageError."""
     if program.cluster:
         return choose_cluster(program.cluster, options, "")
-    names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
+    names = _names(program)
     if not names:
         hint = 'Program(NAME, cluster="pod"), on="host" for a node, or launch("local")'
         raise UsageError(f"{program.name}: neither a cluster nor a host is named", hint=hint)

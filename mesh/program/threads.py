@@ -13,9 +13,9 @@ from mesh.program.ledger import State, Stop
 from mesh.program.looking import stacks_of_threads
 from mesh.program.payload import Payload
 from mesh.program.running import Running
-from mesh.program.runtime import failures, plain
+from mesh.program.runtime import codec, failures, plain
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.errors import ENDED, NodeLost
+from mesh.program.runtime.errors import CLIENT, ENDED, NodeLost
 from mesh.program.runtime.here import CURRENT, Context, Here, set_client
 from mesh.program.runtime.links import Link, memory_links
 from mesh.program.runtime.member import Member
@@ -40,12 +40,12 @@ class Threads:
         for node in self._nodes.values():
             node.thread.start()
 
-    def _node(self, payload: Payload, calls_run: bool) -> _Node:
+    def _node(self, payload: Payload, calls_run: bool) -> NodeThread:
         place = payload.place
         here = Here(self._program.name, place.label, place.index, place.count, place.host)
         caller = Caller((self._program.id, place.label), self._connect, self._hosts, is_trusting=True)
         context = Context(here, caller, self._stop_from(place.label))
-        return _Node(payload, context, self._running, calls_run)
+        return NodeThread(payload, context, self._running, calls_run)
 
     def _stop_from(self, label: str) -> _StopFrom:
         return _StopFrom(self._running, label)
@@ -108,12 +108,13 @@ class _StopFrom:
         self._running.end(Stop(reason="stop", code=code, why=why, label=self._label))
 
 
-class _Node:
+class NodeThread:
     """A node and its thread."""
 
     def __init__(self, payload: Payload, context: Context, running: Running, calls_run: bool) -> None:
         self._payload, self.context, self._running = payload, context, running
-        self.server = Server(context, payload.concurrency, payload.backlog, self._fail)
+        loads = plain.loads if context.here.host == CLIENT else codec.loads
+        self.server = Server(context, payload.concurrency, payload.backlog, self._fail, loads)
         self._member = Member(context, self.server, calls_run)
         self.has_ended = self.has_failed = False
         self._ending = threading.Lock()

@@ -96,6 +96,62 @@ class Learner:
         return found
 
 
+class Log:
+    """Is on the client."""
+
+    def __init__(self, place: object = None) -> None:
+        self.lines: list[object] = []
+
+    def write(self, value: object) -> int:
+        self.lines.append(value)
+        return len(self.lines)
+
+    def add(self, one: numpy.ndarray, other: float) -> numpy.ndarray:
+        return one + other
+
+    def count(self, limit: int) -> Iterator[int]:
+        yield from range(limit)
+
+    def read(self) -> list[object]:
+        return self.lines
+
+    def fail(self) -> None:
+        raise Strange(1, 2)
+
+
+class Writer:
+    """Calls the node on the client, from its constructor on."""
+
+    def __init__(self, log: Handle[Log]) -> None:
+        self.log = log
+        self.found = log.write(here().label)
+
+    def write(self, value: object) -> object:
+        return self.log.write(value)
+
+    def use(self) -> object:
+        array = numpy.arange(300_000.0)
+        assert (self.log.methods.add(array, 1.0) == array + 1).all()
+        try:
+            self.log.fail()
+        except Strange as error:
+            return list(self.log.stream.count(40)), str(error)
+        return None
+
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Conductor:
+    """Runs on the client, and calls nodes on hosts."""
+
+    def __init__(self, writers: list[Handle[Writer]]) -> None:
+        self.writers = writers
+
+    def run(self) -> object:
+        return [writer.write("conducted") for writer in self.writers], os.getpid(), here().host
+
+
 class Late:
     """Is ready late, and leaves a file then."""
 

@@ -250,6 +250,49 @@ def test_nodes_begin_after_others_and_calls_that_allow_it_are_repeated(tmp_path:
         assert running.wait(PATIENCE).label == "server"
 
 
+def test_nodes_on_the_client_are_called_by_nodes_on_hosts() -> None:
+    program = new_program()
+    log = program.add(nodes.Log, on="client")
+    writers = program.add(nodes.Writer, log, on="a,b", per_host=1, on_failure="restart", restarts=1)
+    assert isinstance(log, Handle)
+    with launch(program) as running:
+        assert [node.host for node in running.nodes] == ["client", "a", "b"]
+        assert sorted(map(str, log.read())) == ["writer/0", "writer/1"]
+        assert writers[0].use() == (list(range(40)), "1 and 2")  # type: ignore[union-attr, index]
+        assert sorted(writers.write(1)) == [3, 4]  # type: ignore[union-attr]
+        with pytest.raises(NodeLost):
+            writers[1].kill()  # type: ignore[union-attr, index]
+        assert eventually(lambda: running.nodes[2].attempt == 2)
+        count = writers[1].write("again")  # type: ignore[union-attr, index]
+        assert log.read()[count - 1] == "again"  # type: ignore[index, operator]
+        with pytest.raises(UsageError, match="is on the client"):
+            running.detach()
+        assert running.stop().ok
+
+
+def test_the_program_goes_on_as_long_as_a_node_runs_on_the_client() -> None:
+    program = new_program()
+    log = program.add(nodes.Log, on="client")
+    writers = program.add(nodes.Writer, log, on="a", count=2)
+    program.add(nodes.returns, 7, on="a")
+    program.add(nodes.Conductor, writers, on="client")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+        found = running.result("conductor")
+    assert (result.exit_code, result.reason) == (0, "stop")
+    assert isinstance(found, tuple)
+    assert (max(found[0]), found[1:]) == (4, (os.getpid(), "client"))
+
+
+def test_a_failure_on_the_client_ends_the_program() -> None:
+    program = new_program()
+    program.add(nodes.waits, on="a")
+    program.add(nodes.raises, on="client")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.reason, result.label) == (1, "failure", "raises")
+
+
 def test_commands_are_nodes_too() -> None:
     program = new_program()
     program.add(Command("sh", "-c", "echo from $MESH_LABEL; exit 4"), label="shell")

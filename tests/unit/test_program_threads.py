@@ -414,6 +414,16 @@ def test_a_call_that_may_be_repeated_is_cancelled_and_times_out_as_a_whole(actor
     assert pickle.loads(pickle.dumps(often))._options.retries == 3
 
 
+def test_a_node_on_the_client_reads_arguments_by_the_plain_codec() -> None:
+    program = Program("client")
+    actor = program.add(Actor, on="client")
+    assert isinstance(actor, Handle)
+    with program.launch("threads") as running:
+        assert running.nodes[0].host == "client"
+        assert actor.double(2) == 4
+        assert actor.keep(Opaque("text", "text")) == "Opaque"
+
+
 def test_functions_have_results_and_the_program_ends_with_the_last() -> None:
     program = Program("functions")
     program.add(returns, 10, count=3)
@@ -496,6 +506,7 @@ def test_every_caller_is_served_and_no_call_is_lost() -> None:
         (lambda program: program.add(Actor, per_host=2), "per_host needs on="),
         (lambda program: program.add(Actor, after="nobody"), "after= names nobody"),
         (lambda program: program.add(Actor, after=3), "after= is a handle"),
+        (lambda program: program.add(Actor, on="client,a"), "has the client and hosts"),
     ],
 )
 def test_wrong_nodes_are_refused(add: Callable[[Program], object], message: str) -> None:

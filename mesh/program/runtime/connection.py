@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterator, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Outgoing
-from mesh.program.runtime.errors import Backlogged, CallTimeout, LinkRefused, NodeLost
+from mesh.program.runtime.errors import CLIENT, Backlogged, CallTimeout, LinkRefused, NodeLost
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.futures import CLOCK, Future
 from mesh.program.runtime.links import Link
@@ -117,7 +117,8 @@ class Connection:
         self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions, flags: int
     ) -> "Tuple[Future[object], int]":
         deadline = None if options.timeout is None else time.monotonic() + options.timeout
-        body, buffers = codec.dumps((call, options.buffer))
+        dumps = plain.dumps if self.host == CLIENT else codec.dumps  # the client reads no pickles
+        body, buffers = dumps((call, options.buffer))
         body = TIMEOUT.pack(math.inf if options.timeout is None else options.timeout) + body
         frame = Frame(frames.CALL, 0, body, buffers, flags | (0 if self._is_trusting else frames.PLAIN))
         with self._lock:

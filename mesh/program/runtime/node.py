@@ -11,12 +11,13 @@ from types import FrameType
 from typing import Dict
 
 from mesh.program.runtime import codec, failures, frames, plain
-from mesh.program.runtime.book import Book, role_of
+from mesh.program.runtime.book import CONNECT_TIMEOUT_S, Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message, stop_message
-from mesh.program.runtime.errors import ENDED
+from mesh.program.runtime.errors import CLIENT, ENDED
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
+from mesh.program.runtime.links import Link
 from mesh.program.runtime.listening import Listener
 from mesh.program.runtime.member import CommandFailed, Member
 from mesh.program.runtime.program_file import enter, load_main
@@ -49,7 +50,13 @@ class Process:
         book = Book(environ["MESH_ADDRESS_BOOK"], key_file, role)
         self._control = Control(int(environ["MESH_CONTROL_FD"]), self._take, self._lose_agent)
         place = str(about["program"]), label
-        caller = Caller(place, book.connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
+
+        def connect(wanted: str) -> Link:
+            if hosts.get(wanted) == CLIENT:
+                return caller.adopted(wanted, CONNECT_TIMEOUT_S)
+            return book.connect(wanted)
+
+        caller = Caller(place, connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
         count = int(str(about["count"]))
         attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
         here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)

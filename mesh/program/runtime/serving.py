@@ -37,17 +37,20 @@ class Session:
         self.thread = threading.Thread(target=self._read, name="mesh-serving", daemon=True)
 
     def _read(self) -> None:
+        is_lent = False
         try:
-            self._greet(self.link.receive())
-            while True:
+            is_lent = self._greet(self.link.receive())
+            while not is_lent:
                 self._take(self.link.receive())
         except (EOFError, OSError, ValueError, TypeError):
             pass  # the caller is gone, or no caller of ours
         finally:
-            self.link.release()
+            if not is_lent:
+                self.link.release()
             self._server.forget(self)
 
-    def _greet(self, frame: Frame) -> None:
+    def _greet(self, frame: Frame) -> bool:
+        """Answer the greeting; return True for a link over which this node is the one that calls."""
         if frame.kind != frames.HELLO or frame.size > GREETING_BYTES_LIMIT:
             raise LinkRefused("no greeting")
         greeting = plain.loads(frame.body)
@@ -59,7 +62,11 @@ class Session:
             text = f"this is {context.here.label}, and not {greeting.get('to')} of that program"
             self.link.send(Frame(frames.HELLO, body=plain.dumps(text)[0]))
             raise LinkRefused(text)
+        if greeting.get("serves") is True:
+            context.caller.adopt(str(greeting.get("from")), self.link)
+            return True
         self.link.send(Frame(frames.WELCOME, body=plain.dumps(self._server.backlog)[0]))
+        return False
 
     def _take(self, frame: Frame) -> None:
         number = frame.call
@@ -100,9 +107,15 @@ class Server:
     """Runs calls of all callers of one node."""
 
     def __init__(
-        self, context: Context, concurrency: int, backlog: int, on_failure: "Callable[[BaseException], None]"
+        self,
+        context: Context,
+        concurrency: int,
+        backlog: int,
+        on_failure: "Callable[[BaseException], None]",
+        loads: "Callable[..., object]" = codec.loads,
     ) -> None:
-        """on_failure: called with the exception of a call that has no caller waiting"""
+        """on_failure: called with the exception of a call that has no caller waiting; loads: of the codec of calls"""
+        self._loads = loads
         self.context, self.backlog = context, backlog
         self._on_failure = on_failure
         self._inbox = Inbox(concurrency)
@@ -120,7 +133,7 @@ class Server:
         session = Session(self, link)
         with self._changed:
             if self._is_closed:
-                link.close()
+                link.release()
                 return
             self._sessions.append(session)
         session.thread.start()
@@ -220,7 +233,7 @@ class Server:
         CURRENT.cancelled = session.cancels.get(number)
         try:
             body = memoryview(frame.body)[TIMEOUT.size :]
-            name, args, kwargs, buffer = _call(codec.loads(body, frame.buffers))
+            name, args, kwargs, buffer = _call(self._loads(body, frame.buffers))
             if name == frames.READY_CALL:
                 self._reply_once_open(session, frame)
                 return
