@@ -598,6 +598,65 @@ def test_a_program_of_a_file_on_four_hosts(pod: Home) -> None:
     assert f"FOUND {expected}" in done.stdout
 
 
+CONNECTED_SCRIPT = """
+import sys
+
+from mesh.program import Program, connect, here, wait_for_stop
+
+
+class Log:
+    def write(self, value):
+        return value, here().host
+
+
+class Server:
+    def __init__(self, log):
+        self.log = log
+
+    def where(self):
+        return self.log.write(here().host)
+
+
+def returns():
+    return here().host
+
+
+def waits():
+    wait_for_stop()
+
+
+if __name__ == "__main__":
+    program = Program("script", cluster="pod", python=sys.argv[1])
+    servers = program.add(Server, program.add(Log, on="client"), per_host=1, on=sys.argv[2])
+    program.add(returns, on=servers[1])
+    program.add(waits, on=servers[1])  # otherwise the program ends with its last function
+    with program.launch() as running, connect(running.run) as connected:
+        print("FOUND", connected.handle("server").where(), connected.result("returns", 60))
+        running.restart("server/1")
+        print("AGAIN", servers[1].where(), "where" in running.logs() or "server/1" in running.logs(stderr=True))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_hosts_call_the_client_and_others_connect_to_them(pod: Home) -> None:
+    pod.files(train__py=CONNECTED_SCRIPT)
+    names = pod_names(pod)[:2]
+    done = subprocess.run(
+        [sys.executable, "train.py", sys.executable, ",".join(names)],
+        cwd=pod.project,
+        env={**pod.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [(name, "client") for name in names]
+    assert f"FOUND {expected} {names[1]}" in done.stdout
+    assert f"AGAIN {expected[1]} True" in done.stdout
+
+
 def pod_names(pod: Home) -> list[str]:
     """The names of the hosts of the lab."""
     return [
