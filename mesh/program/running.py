@@ -37,6 +37,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     host: str
     state: State
     attempt: int = 1
+    exit_code: int | None = None  # of its process, as a shell has it; 0 or 1 for a thread; None: none is recorded
 
 
 class ProgramResult(Struct, frozen=True, kw_only=True):
@@ -105,6 +106,7 @@ class Running:
         self._results: dict[str, object] = {}
         self._failures: dict[str, BaseException] = {}
         self._attempts = dict.fromkeys(hosts, 1)
+        self._exits: dict[str, int] = {}
         self._places: Places | None = None
         self._stopping, self._has_finished = False, False
         self._end: ProgramResult | None = None
@@ -124,8 +126,11 @@ class Running:
                     self._ledger.ready(label)
                     stop = None
                 case State.ENDED:
+                    self._exits[label] = 0
                     stop = self._ledger.ended(label)
                 case State.FAILED | State.LOST:
+                    if state is State.FAILED:
+                        self._exits[label] = code
                     stop = self._ledger.failed(label, why, state=state, code=code)
                 case _:
                     self._ledger.states[label] = state
@@ -220,10 +225,24 @@ class Running:
         """All nodes with host and state."""
         with self._changed:
             states = dict(self._ledger.states)
+            attempts, exits = dict(self._attempts), dict(self._exits)
         return [
-            NodeState(label=label, host=self._hosts[label], state=state, attempt=self._attempts[label])
+            NodeState(
+                label=label,
+                host=self._hosts[label],
+                state=state,
+                attempt=attempts[label],
+                exit_code=exits.get(label),
+            )
             for label, state in states.items()
         ]
+
+    def __repr__(self) -> str:
+        """Return a table of all nodes, for prompts and notebooks."""
+        rows = [("node", "host", "state", "attempt")]
+        rows += [(one.label, one.host, one.state.value, str(one.attempt)) for one in self.nodes]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def wait(self, timeout: float | None = None) -> ProgramResult:
         """Wait for the end of the program, until nothing of it is left. Raises TimeoutError after so many seconds."""

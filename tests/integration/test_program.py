@@ -162,6 +162,7 @@ def test_the_exit_status_of_a_node_is_that_of_the_program() -> None:
     program.add(nodes.exits, 7)
     with launch(program) as running:
         assert running.wait(PATIENCE).exit_code == 7
+        assert running.nodes[0].exit_code == 7
 
 
 def test_stop_with_a_status_from_a_method() -> None:

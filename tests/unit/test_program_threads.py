@@ -445,6 +445,12 @@ def test_a_failure_stops_all_nodes_and_names_the_first() -> None:
         result = running.wait(PATIENCE)
         assert running.result("waits") == "failure"
     assert (result.exit_code, result.reason, result.label) == (1, "failure", "raises")
+    assert [node.exit_code for node in running.nodes] == [0, 1]
+    assert repr(running).splitlines() == [
+        "node    host   state   attempt",
+        "waits   local  ended   1",
+        "raises  local  failed  1",
+    ]
     with pytest.raises(Wrong):
         result.raise_for_failure()
     with pytest.raises(Wrong):

@@ -13,7 +13,7 @@ from typing import Callable, Coroutine, Dict, Iterator, List, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Inbox
-from mesh.program.runtime.errors import CallTimeout, LinkRefused, NotServed
+from mesh.program.runtime.errors import CLIENT, CallTimeout, LinkRefused, NotServed
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import CURRENT, Context
 from mesh.program.runtime.links import Link
@@ -62,7 +62,7 @@ class Session:
             text = f"this is {context.here.label}, and not {greeting.get('to')} of that program"
             self.link.send(Frame(frames.HELLO, body=plain.dumps(text)[0]))
             raise LinkRefused(text)
-        if greeting.get("serves") is True:
+        if greeting.get("serves") is True and context.here.host != CLIENT:  # the client calls no host over such a link
             context.caller.adopt(str(greeting.get("from")), self.link)
             return True
         self.link.send(Frame(frames.WELCOME, body=plain.dumps(self._server.backlog)[0]))
