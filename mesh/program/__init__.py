@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh.program.connecting import Connected as Connected
+    from mesh.program.connecting import connect as connect
     from mesh.program.graph import has as has
     from mesh.program.ledger import State as State
     from mesh.program.program import Program as Program
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from mesh.program.runtime.stopping import wait_for_stop as wait_for_stop
 
 _AT_THE_CLIENT = {
+    "connecting": ("Connected", "connect"),
     "graph": ("has",),
     "ledger": ("State",),
     "program": ("Program",),
@@ -88,7 +91,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(_PLACES[name], __name__)
     except ImportError as error:
-        if name not in ("Program", "has"):
+        if name not in ("Program", "connect", "has"):
             raise
         module = import_module(".runtime.absent", __name__)
         del error

@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterator, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Outgoing
-from mesh.program.runtime.errors import Backlogged, CallTimeout, LinkRefused, NodeLost
+from mesh.program.runtime.errors import CLIENT, Backlogged, CallTimeout, LinkRefused, NodeLost
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.futures import CLOCK, Future
 from mesh.program.runtime.links import Link
@@ -21,12 +21,15 @@ TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it 
 
 
 class CallOptions:
-    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1"""
+    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1
 
-    __slots__ = ("buffer", "timeout")
+    retries: how often the call may be sent again after the loss of its node
+    """
 
-    def __init__(self, timeout: "float | None" = None, buffer: int = 16) -> None:
-        self.timeout, self.buffer = timeout, max(1, buffer)
+    __slots__ = ("buffer", "retries", "timeout")
+
+    def __init__(self, timeout: "float | None" = None, buffer: int = 16, retries: int = 0) -> None:
+        self.timeout, self.buffer, self.retries = timeout, max(1, buffer), max(0, retries)
 
 
 class _Flight:
@@ -94,6 +97,10 @@ class Connection:
         """Have the node end the program at once, whatever it serves."""
         return self._begin((frames.STOP_CALL, (code, why), {}), options, frames.AT_ONCE)[0]
 
+    def ready(self, options: CallOptions) -> "Future[object]":
+        """Return a future that has a result once the node is ready for calls."""
+        return self._begin((frames.READY_CALL, (), {}), options, frames.AT_ONCE)[0]
+
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""
         future, _ = self._begin(call, options, frames.ONE_WAY)
@@ -110,7 +117,8 @@ class Connection:
         self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions, flags: int
     ) -> "Tuple[Future[object], int]":
         deadline = None if options.timeout is None else time.monotonic() + options.timeout
-        body, buffers = codec.dumps((call, options.buffer))
+        dumps = plain.dumps if self.host == CLIENT else codec.dumps  # the client reads no pickles
+        body, buffers = dumps((call, options.buffer))
         body = TIMEOUT.pack(math.inf if options.timeout is None else options.timeout) + body
         frame = Frame(frames.CALL, 0, body, buffers, flags | (0 if self._is_trusting else frames.PLAIN))
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Callable, Coroutine, Dict, Iterator, List, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Inbox
-from mesh.program.runtime.errors import CallTimeout, LinkRefused, NotServed
+from mesh.program.runtime.errors import CLIENT, CallTimeout, LinkRefused, NotServed
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import CURRENT, Context
 from mesh.program.runtime.links import Link
@@ -37,17 +37,20 @@ class Session:
         self.thread = threading.Thread(target=self._read, name="mesh-serving", daemon=True)
 
     def _read(self) -> None:
+        is_lent = False
         try:
-            self._greet(self.link.receive())
-            while True:
+            is_lent = self._greet(self.link.receive())
+            while not is_lent:
                 self._take(self.link.receive())
         except (EOFError, OSError, ValueError, TypeError):
             pass  # the caller is gone, or no caller of ours
         finally:
-            self.link.release()
+            if not is_lent:
+                self.link.release()
             self._server.forget(self)
 
-    def _greet(self, frame: Frame) -> None:
+    def _greet(self, frame: Frame) -> bool:
+        """Answer the greeting; return True for a link over which this node is the one that calls."""
         if frame.kind != frames.HELLO or frame.size > GREETING_BYTES_LIMIT:
             raise LinkRefused("no greeting")
         greeting = plain.loads(frame.body)
@@ -59,7 +62,11 @@ class Session:
             text = f"this is {context.here.label}, and not {greeting.get('to')} of that program"
             self.link.send(Frame(frames.HELLO, body=plain.dumps(text)[0]))
             raise LinkRefused(text)
+        if greeting.get("serves") is True and context.here.host != CLIENT:  # the client calls no host over such a link
+            context.caller.adopt(str(greeting.get("from")), self.link)
+            return True
         self.link.send(Frame(frames.WELCOME, body=plain.dumps(self._server.backlog)[0]))
+        return False
 
     def _take(self, frame: Frame) -> None:
         number = frame.call
@@ -100,9 +107,15 @@ class Server:
     """Runs calls of all callers of one node."""
 
     def __init__(
-        self, context: Context, concurrency: int, backlog: int, on_failure: "Callable[[BaseException], None]"
+        self,
+        context: Context,
+        concurrency: int,
+        backlog: int,
+        on_failure: "Callable[[BaseException], None]",
+        loads: "Callable[..., object]" = codec.loads,
     ) -> None:
-        """on_failure: called with the exception of a call that has no caller waiting"""
+        """on_failure: called with the exception of a call that has no caller waiting; loads: of the codec of calls"""
+        self._loads = loads
         self.context, self.backlog = context, backlog
         self._on_failure = on_failure
         self._inbox = Inbox(concurrency)
@@ -113,13 +126,14 @@ class Server:
         self._served: object = None
         self._loop: "asyncio.AbstractEventLoop | None" = None
         self._is_open, self._is_closed = False, False
+        self._awaiting: "List[Tuple[Session, Frame]]" = []  # callers that wait until it is open
 
     def attach(self, link: Link) -> None:
         """Serve the caller at the other end of a link."""
         session = Session(self, link)
         with self._changed:
             if self._is_closed:
-                link.close()
+                link.release()
                 return
             self._sessions.append(session)
         session.thread.start()
@@ -128,11 +142,14 @@ class Server:
         """Begin the calls that wait. served: the object whose public methods are called"""
         with self._changed:
             self._served, self._is_open = served, True
+            awaiting, self._awaiting = self._awaiting, []
             for number in range(self._concurrency):
                 name = f"mesh-{self.context.here.label}-{number}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
+        for session, frame in awaiting:
+            self._reply(session, frame, None)
 
     def close(self, timeout: float = 2.0) -> None:
         """End all links and threads; a method that does not return is left in its daemon thread."""
@@ -223,7 +240,10 @@ class Server:
         CURRENT.cancelled = session.cancels.get(number)
         try:
             body = memoryview(frame.body)[TIMEOUT.size :]
-            name, args, kwargs, buffer = _call(codec.loads(body, frame.buffers))
+            name, args, kwargs, buffer = _call(self._loads(body, frame.buffers))
+            if name == frames.READY_CALL:
+                self._reply_once_open(session, frame)
+                return
             method = self._method(name)
             if frame.flags & frames.STREAM:
                 self._stream(session, frame, iter(method(*args, **kwargs)), buffer)  # type: ignore[call-overload]
@@ -251,6 +271,14 @@ class Server:
         near = difflib.get_close_matches(name, [one for one in names if callable(getattr(served, one, None))], 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         raise NotServed(f"{self.context.here.label} serves no method {name!r}{hint}")
+
+    def _reply_once_open(self, session: Session, frame: Frame) -> None:
+        """Answer a caller that waits until the node is ready."""
+        with self._changed:
+            if not self._is_open:
+                self._awaiting.append((session, frame))
+                return
+        self._reply(session, frame, None)
 
     def _reply(self, session: Session, frame: Frame, value: object) -> None:
         if frame.flags & frames.ONE_WAY:
