@@ -24,6 +24,7 @@ from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 START = 20.0  # seconds that a host may take to start
+LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
@@ -97,14 +98,20 @@ def sh(*argv: str, text: str | None = None, check: bool = True) -> str:
 
 
 def eventually(condition: object, within: float = 30.0) -> bool:
-    """Whether a condition becomes true in time; looks every 20 ms."""
+    """Return True if a condition becomes true in time.
+
+    Looks every 20 ms. A look that takes longer, as a command does, is followed by a pause of its own length, so that it
+    leaves the processor to what is waited for.
+    """
     assert callable(condition)
     deadline = time.monotonic() + within
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
-    return True
+        time.sleep(min(LONGEST_PAUSE_S, max(LOOK_INTERVAL_S, time.monotonic() - began)))
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> None:

@@ -52,9 +52,7 @@ def desk(user: Home) -> Iterator[Desk]:
         try:
             yield found
         finally:
-            found.mesh("job", "stop", "*")
-            done = found.mesh("job", "wait", "*", "--timeout", "90", within=120)
-            assert "running" not in done.err, done.err
+            assert "running" not in found.end_jobs(90.0)
 
 
 def job_file(command: str, *more: str, rules: str = "", **tpu: object) -> str:
@@ -204,7 +202,7 @@ def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator,
     tpus.set(hold=["WAITING_FOR_RESOURCES"])
     second = desk.submit(job_file("true"), name="waits")
     assert eventually(lambda: len(tpus.requests) == 2, WITHIN_S)
-    assert eventually(lambda: "WAITING" in str(desk.show(second)["reason"]), WITHIN_S)
+    desk.until_row(second, lambda row: "WAITING" in str(row["reason"]), WITHIN_S)
     node = place_of(tpus, "READY")
     before = len(tpus.journal())
     tpus.faults(*SILENCES.get(what, []))
@@ -281,7 +279,7 @@ def test_machines_that_are_ready_and_cannot_be_reached_are_not_deleted(desk: Des
     node = place_of(tpus, "READY")
     tpus.control("preempt", **node, how="dead")
     tpus.faults()
-    assert eventually(lambda: desk.show(job)["silent_since"], WITHIN_S), desk.show(job)
+    desk.until_row(job, lambda row: row["silent_since"], WITHIN_S)
     assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 8, WITHIN_S)
     assert desk.show(job)["state"] == "running"
     assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
