@@ -68,28 +68,31 @@ def end_of(desk: Desk, job: int) -> dict[str, object]:
     return desk.until(job, "succeeded", "failed", "stopped", "held", within=WITHIN_S)
 
 
-@pytest.mark.parametrize(
-    ("mode", "slices", "pricing"),
-    [("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort")],
-)
-def test_a_whole_life(desk: Desk, tpus: Emulator, mode: str, slices: int, pricing: str) -> None:
-    text = job_file(PLACE, allocation_mode=mode, slices=slices, pricing=pricing, accelerator="v4-16")
-    job = desk.submit(text)
-    shown = end_of(desk, job)
-    assert (shown["state"], shown["exit_code"]) == ("succeeded", 0), shown
-    hosts = 2 * slices
-    lines = desk.mesh("job", "logs", str(job)).out.decode().splitlines()
-    assert sorted(line.partition("] ")[2] for line in lines) == [
-        f"1 {rank} of {hosts} slice {rank // 2} worker {rank % 2}" for rank in range(hosts)
+LIVES = (("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort"))
+
+
+def test_whole_lives_of_three_jobs_with_machines_of_each_kind(desk: Desk, tpus: Emulator) -> None:
+    """Together they want more hosts than there are, so that a slice of the last one may wait for the others' end."""
+    before = len(tpus.journal())
+    jobs = [
+        desk.submit(job_file(PLACE, allocation_mode=mode, slices=slices, pricing=pricing, accelerator="v4-16"))
+        for mode, slices, pricing in LIVES
     ]
+    for job, (mode, slices, _) in zip(jobs, LIVES, strict=True):
+        shown = end_of(desk, job)
+        assert (shown["state"], shown["exit_code"]) == ("succeeded", 0), shown
+        hosts = 2 * slices
+        lines = desk.mesh("job", "logs", str(job)).out.decode().splitlines()
+        assert sorted(line.partition("] ")[2] for line in lines) == [
+            f"1 {rank} of {hosts} slice {rank // 2} worker {rank % 2}" for rank in range(hosts)
+        ]
+        what = "create-node" if mode == "tpu-vm" else "create-request"
+        made = [one for one in tpus.journal()[before:] if one["what"] == what]
+        (created,) = [one for one in made if one["labels"]["mesh-job"] == str(job)]
+        assert created["name"].startswith("train-")
+        assert created["zone"] == ZONES[0]
     assert not tpus.nodes
     assert not tpus.requests
-    (created,) = [
-        one for one in tpus.journal() if one["what"] == ("create-node" if mode == "tpu-vm" else "create-request")
-    ][-1:]
-    assert created["name"].startswith("train-")
-    assert created["labels"]["mesh-job"] == str(job)
-    assert created["zone"] == ZONES[0]
 
 
 FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
@@ -128,16 +131,23 @@ def is_replaced_after(tpus: Emulator) -> bool:
     return not alive
 
 
-@pytest.mark.parametrize("how", ["PREEMPTED", "vanished", "suspended"])
-def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
-    """The quota is full until the request that was suspended is deleted."""
+WAYS = ("PREEMPTED", "vanished", "suspended")
+
+
+def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
+    """One job loses its machines in each way. The quota is full until the request that was suspended is deleted."""
     tpus.set(quota={ZONES[0]: 4})
-    job = desk.submit(job_file(FIRST_SLEEPS, zones=f"[{ZONES[0]}]"))
-    desk.until(job, "running", within=WITHIN_S)
-    tpus.control("preempt", **place_of(tpus, "READY"), how=how)
+    last = len(WAYS) + 1
+    command = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = {last} ] || sleep 300"
+    job = desk.submit(job_file(command, zones=f"[{ZONES[0]}]"))
+    for attempt, how in enumerate(WAYS, 1):
+        wanted = ("running", attempt)
+        desk.until_row(job, lambda row, wanted=wanted: (row["state"], row["attempt"]) == wanted, WITHIN_S)  # type: ignore[misc]
+        tpus.control("preempt", **place_of(tpus, "READY", attempt), how=how)
     shown = end_of(desk, job)
-    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
-    assert desk.output(job).endswith(b"2\n")
+    counts = (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"])
+    assert counts == ("succeeded", last, len(WAYS), 0), shown
+    assert desk.output(job).endswith(b"%d\n" % last)
     assert is_replaced_after(tpus)
 
 
