@@ -78,6 +78,14 @@ trap 'exit 0' TERM
 while :; do sleep 2147483647 & wait $! || true; done
 """
 
+# As root, with the login shell and the places of a new host. -xdev: what is mounted there belongs to this machine.
+RESET = r"""
+sed -i 's|^\(root:.*:\)[^:]*$|\1/bin/bash|' /etc/passwd
+agents='/tmp/mesh-[0-9]*/.agent-*'
+find {home} /tmp -xdev -mindepth 1 -not -path "$agents" -delete 2>/dev/null || true
+find /tmp -maxdepth 1 -name 'mesh-*' -not -perm 700 -exec rm -rf {{}} +
+"""
+
 SSHD_CONFIG = """\
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -294,13 +302,14 @@ class Lab:
         return f"{name}:\n  user: {self.user}\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
 
     def reset(self) -> None:
-        """Mend all cables, end what runs, and empty the places that began so."""
+        """Mend all cables, end what runs, and empty the places that began so.
+
+        The directories of the agent's versions stay, as on hosts in use: each new one would be compiled there.
+        """
+        self.in_switch("ip", "-batch", "-", text="".join(f"link set p{host.index} up\n" for host in self.hosts))
         for host in self.hosts:
-            host.mend()
             self.end_all(host)
-            host.set_shell("/bin/bash")
-            # -xdev: what is mounted there belongs to this machine.
-            host.script(f"find {host.home} /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
+            host.script(RESET.format(home=host.home))
 
     def end_all(self, host: TestHost) -> None:
         """Kill everything on a host but init and the sshd that listens."""
