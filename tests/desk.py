@@ -17,7 +17,7 @@ from mesh.jobs.reading import FINAL, Selection, json_rows
 from tests.conftest import Home
 from tests.lab import eventually
 
-COMMAND_INTERVAL_S = 5.0  # between two commands while a test waits for a job
+COMMAND_INTERVAL_S = 10.0  # between two commands while a test waits for a job
 SUBMITTED = re.compile(r"==> jobs? (\d+)")
 
 

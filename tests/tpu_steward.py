@@ -1,8 +1,9 @@
-"""The steward of `mesh serve`, whose maker of machines looks at short intervals.
+"""The steward of `mesh serve`, which looks at jobs and machines at short intervals.
 
     python -m tests.tpu_steward [hand OPERATION]
 
-Evidence of absence takes two looks 20 s apart in mesh; here 2 s. All else is the program's own.
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in
+mesh; here every second. All else is the program's own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.desk import Desk
 from tests.lab import eventually
 
 PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4)
+LOOK_S, URGENT_LOOK_S = 1.0, 0.5  # between two looks of the steward at one job
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -47,6 +49,7 @@ def main() -> None:
     from mesh.api import serving
 
     if sys.argv[1:2] != ["hand"]:
+        serving.LOOK_S, serving.URGENT_LOOK_S = LOOK_S, URGENT_LOOK_S
         serving.hand_argv = lambda: (sys.executable, "-m", "tests.tpu_steward", "hand")
         serving.serve()
         return
