@@ -17,12 +17,12 @@ import pytest
 
 from tests import conda
 from tests.conftest import REPOSITORY, Done, Home
+from tests.full import IS_FULL
 from tests.lab import Lab, eventually
 from tests.wheels import write_wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.sshd]
 
-IS_FULL = os.environ.get("MESH_TEST_FULL", "") == "1"
 HOSTS = 2
 MADE_WITHIN_S = 120.0
 IN_PLACE_LIMIT_S = 1.0  # that an environment in place may add to a run
