@@ -1,9 +1,10 @@
 """The steward of `mesh serve`, which looks at jobs and machines at short intervals.
 
-    python -m tests.tpu_steward [hand OPERATION]
+    python -m tests.tpu_steward [hand OPERATION | audit]
 
 Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in
-mesh; here every second. All else is the program's own.
+mesh; here every second. With MESH_TEST_AUDIT_S it audits at that interval,
+by two looks that follow each other. All else is the program's own.
 """
 
 from __future__ import annotations
@@ -48,10 +49,19 @@ def main() -> None:
     """Be the steward, or a hand of it."""
     from mesh.api import serving
 
+    me = (sys.executable, "-m", "tests.tpu_steward")
+    if sys.argv[1:2] == ["audit"]:
+        from mesh.api.straying import find_strays
+        from mesh.jobs.coding import encode
+
+        sys.stdout.write(encode(find_strays(interval=0.0)))
+        return
     if sys.argv[1:2] != ["hand"]:
         serving.LOOK_S, serving.URGENT_LOOK_S = LOOK_S, URGENT_LOOK_S
-        serving.hand_argv = lambda: (sys.executable, "-m", "tests.tpu_steward", "hand")
-        serving.serve()
+        serving.hand_argv = lambda: (*me, "hand")
+        interval = os.environ.get("MESH_TEST_AUDIT_S", "")
+        serving.AUDIT_INTERVAL_S = float(interval or 0.0)
+        serving.serve((*me, "audit") if interval else ())
         return
     from mesh.api.hand import use_users_path
     from mesh.api.hands import JobHands
