@@ -15,6 +15,7 @@ from mesh.core.module import Bucket, Gcsfuse, Step
 from mesh.modules.gcsfuse import GcsfuseModule
 from tests import host_steps as steps
 from tests.conftest import Home
+from tests.full import times
 from tests.gcs import PROGRAM, FakeGcs, missing
 from tests.host_steps import Place
 from tests.lab import Lab, TestHost, eventually
@@ -22,7 +23,7 @@ from tests.lab import Lab, TestHost, eventually
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POINT = "/srv/data"
-CUTS = 20
+CUTS = times(8, full=20)
 
 
 @pytest.fixture(scope="module")
