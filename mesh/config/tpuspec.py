@@ -13,7 +13,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mesh.config.hosts import NoHost, split
 from mesh.config.interpolation import as_node
-from mesh.config.quotas import quota_pool
 from mesh.config.section import Section
 from mesh.config.tpu import INTERNAL_IP, SHAPES
 from mesh.config.tpuflags import Value, read_flags
@@ -47,12 +46,8 @@ V = TypeVar("V")
 
 
 def machines_of(tpu: TpuSpec) -> MachinesSpec:
-    """Return the machines of a job that are made, with the quota that they use.
-
-    The quota of a request with several zones counts for all of them together.
-    """
-    pool = quota_pool(tpu.kind, "+".join(tpu.zones), tpu.pricing.value)
-    return MachinesSpec(maker=MAKER, pool=pool, units=tpu.chips, tpu=tpu)
+    """Return the machines of a job that are made. The quota is that of the first zone; the queue tries all of them."""
+    return MachinesSpec(maker=MAKER, pool=tpu.pool(tpu.zones[0] if tpu.zones else ""), units=tpu.chips, tpu=tpu)
 
 
 def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...] = ()) -> TpuSpec:

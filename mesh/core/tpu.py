@@ -82,6 +82,15 @@ def kind_of(accelerator: str) -> str:
     return accelerator_of(accelerator).kind
 
 
+def quota_pool(kind: str, zone: str, pricing: str) -> str:
+    """Return the name of a quota.
+
+    >>> quota_pool("v6e", "us-east1-d", "spot")
+    'v6e/us-east1-d/spot'
+    """
+    return f"{kind}/{zone}/{pricing}"
+
+
 class TpuSpec(Struct, frozen=True, kw_only=True):
     """A TPU that is to be made: one generation of machines is one request for it."""
 
@@ -126,3 +135,7 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The kind of the chips, as "v5e"."""
         return kind_of(self.accelerator)
+
+    def pool(self, zone: str) -> str:
+        """Return the quota that machines of this request use in a zone."""
+        return quota_pool(self.kind, zone, self.pricing.value)

@@ -36,6 +36,7 @@ class Books:
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
         self._workers: set[int] = set()
+        self._limited: set[int] = set()  # jobs with a cost limit
 
     def put(self, job: Job, *, is_ours: bool = True) -> None:
         """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
@@ -57,6 +58,8 @@ class Books:
             self._holds[job.id] = hold
         if job.work is not None:
             self._workers.add(job.id)
+        if job.spec.cost_limit:
+            self._limited.add(job.id)
         if not is_ours:
             return
         self._wakes.put(job.id, wake_at(job))
@@ -77,6 +80,7 @@ class Books:
         self._wakes.drop(number)
         self._turns.drop(number)
         self._workers.discard(number)
+        self._limited.discard(number)
         for key in self._keys.pop(number, ()):
             self._looks.pop(key, None)
             self._look_times[key[1]].drop(key)
@@ -86,6 +90,10 @@ class Books:
     def workers(self) -> list[Job]:
         """Return the jobs that take tasks of a file, by id."""
         return [self.jobs[number] for number in sorted(self._workers)]
+
+    def limited(self) -> list[Job]:
+        """Return the jobs with a cost limit, by id."""
+        return [self.jobs[number] for number in sorted(self._limited)]
 
     def dependents(self, number: int) -> list[int]:
         """Return the jobs that wait for the end of another one."""

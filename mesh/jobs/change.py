@@ -192,8 +192,8 @@ def settle(job: Job, time: float) -> Job:
         job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
         return _held_up(move(job, State.PREPARING, time, job.reason), time)
     if generation is not None and generation.phase is not Phase.RELEASING:
-        is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
-        if is_kept:
+        may_go_on = job.state is State.HELD and not job.is_over_limit and time < job.since + HELD_MACHINES_S
+        if generation.maker and may_go_on:
             return job
         never_asked = generation.phase is Phase.PLANNED
         phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING

@@ -66,7 +66,8 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
     if ended is not None:
         if job.is_open(Fetch):
             return None
-        is_last = job.state is State.ENDING and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
+        is_over = job.state is State.ENDING or job.is_over_limit
+        is_last = is_over and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
         return Fetch(run=ended.run, hosts=ended.hosts, results=is_last and bool(job.spec.results))
     if generation is not None and generation.phase is Phase.RELEASING:
         return (

@@ -90,6 +90,7 @@ class Granted(Event, frozen=True, kw_only=True, tag="granted"):
 
     hosts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    pool: str = ""  # the quota, which belongs to a zone; "": that of the first zone
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
@@ -97,6 +98,19 @@ class Intended(Event, frozen=True, kw_only=True, tag="intended"):
 
     op: int
     order: AnyOrder
+
+
+class CostSeen(Event, frozen=True, kw_only=True, tag="cost-seen"):
+    """The machines of the job have cost most of its limit, or all of it."""
+
+    amount: float
+    is_reached: bool = False
+
+
+class StraysSeen(Event, frozen=True, kw_only=True, tag="strays-seen"):
+    """An audit has found machines that were made for the job and that it does not have."""
+
+    names: tuple[str, ...] = ()  # (): they are gone by now
 
 
 class Timer(Event, frozen=True, kw_only=True, tag="timer"):
@@ -239,8 +253,9 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
 
 
 FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
-FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver | TaskGiven | TasksSeen
+FromSteward = DependencyEnded | Granted | Intended | CostSeen | StraysSeen | Timer | TakenOver
+FromFiles = TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
-AnyEvent = FromPeople | FromSteward | FromHands | FromMakers
+AnyEvent = FromPeople | FromSteward | FromFiles | FromHands | FromMakers

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mesh.core.job import RestartOn
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import doubts, events, leaving, orders, wishes, working
+from mesh.jobs import doubts, events, leaving, orders, spending, wishes, working
 from mesh.jobs.change import (
     HELD_BY_PERSON,
     HELD_MACHINES_S,
@@ -34,7 +34,7 @@ from mesh.jobs.change import (
     with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, FromMakers, Refusal, RunEnded
-from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
+from mesh.jobs.generations import ended, generation_name, overdue_at, place_of
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
 from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State
@@ -47,11 +47,11 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.Submitted):
         return submitted(event)
     assert job is not None
-    job = replace(job, seq=job.seq + 1)
+    before, job = job, replace(job, seq=job.seq + 1)
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return working.settle_work(settle(job, event.time), event.time)
+    return spending.metered(before, working.settle_work(settle(job, event.time), event.time), event)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -107,13 +107,13 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return working.asked(job, event)
+    return spending.asked(job, event)
 
 
 def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
-    machines = job.spec.machines
+    machines, (zone, pool) = job.spec.machines, place_of(job, event.pool)
     number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
@@ -122,10 +122,10 @@ def _granted(job: Job, event: events.Granted) -> Job:
         hosts=event.hosts,
         keys=event.keys,
         maker=machines.maker,
-        pool=machines.pool,
+        pool=pool,
         units=machines.units,
         granted=event.time,
-        zone=next_zone(job),
+        zone=zone,
     )
     job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:

@@ -10,6 +10,8 @@ from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder, Order
 from mesh.jobs.turns import Part, Work
 
+HOUR_S = 3600.0
+
 
 class State(Enum):
     """The state of a job; only the last three are final."""
@@ -69,6 +71,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker
     units: int = 0  # of a maker
     granted: float = 0.0  # seconds since the epoch
+    billed: float = 0.0  # its first machine was seen: from then on it costs; 0: none was
+    unbilled: float = 0.0  # its machines were gone; 0: they are there
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
     is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
@@ -164,6 +168,10 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
+    is_warned: bool = False  # most of what `cost.limit` allows is spent
+    is_over_limit: bool = False  # all of it is: the job is held, and its machines are given back
+    allowances: int = 1  # how often it may spend the limit: a person who lets it go on adds one
+    strays: tuple[str, ...] = ()  # names of machines that were made for it, and that the last audit found ownerless
     work: Work | None = None  # of a worker
 
     @property
@@ -203,6 +211,21 @@ class Job(Struct, frozen=True, kw_only=True):
         return any(isinstance(one.order, kinds) for one in self.open)
 
 
+class PricedUse(Struct, frozen=True, kw_only=True):
+    """The use of machines of one price by a job: of all that are gone, or of some that are there."""
+
+    kind: str  # of the chips
+    zone: str
+    pricing: str
+    chip_hours: float = 0.0  # of those that are gone
+    chips: int = 0  # of those that are there
+    since: float = 0.0  # seconds since the epoch, with chips
+
+    def hours(self, now: float) -> float:
+        """Return the hours of chips up to a time."""
+        return self.chip_hours + self.chips * max(0.0, now - self.since) / HOUR_S
+
+
 class Row(Struct, frozen=True, kw_only=True):
     """A job as `mesh job list` and `show` print it; `directory` is added there.
 
@@ -236,6 +259,10 @@ class Row(Struct, frozen=True, kw_only=True):
     silent_since: float | None  # of its hosts
     api_silent_since: float | None = None  # of the API that makes its machines
     task: str = ""  # that a worker runs now
+    uses: tuple[PricedUse, ...] = ()  # of machines that were made for it
+    cost_limit: float = 0.0  # 0: none
+    is_made: bool = False  # its machines are made for it
+    strays: tuple[str, ...] = ()
 
 
 def row_of(job: Job) -> Row:
@@ -270,4 +297,26 @@ def row_of(job: Job) -> Row:
         silent_since=job.silent_since or None,
         api_silent_since=job.api_silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
+        uses=priced_uses(job),
+        cost_limit=job.spec.cost_limit * job.allowances,
+        is_made=job.spec.machines.tpu is not None,
+        strays=job.strays,
     )
+
+
+def priced_uses(job: Job) -> tuple[PricedUse, ...]:
+    """Return the use of machines that were made for a job: a value for those gone from each zone, then the rest."""
+    tpu = job.spec.machines.tpu
+    if tpu is None:
+        return ()
+    gone: dict[str, float] = {}
+    there: list[PricedUse] = []
+    for one in job.generations:
+        zone = one.zone or "+".join(tpu.zones)
+        if one.billed and one.unbilled:
+            gone[zone] = gone.get(zone, 0.0) + tpu.chips * max(0.0, one.unbilled - one.billed) / HOUR_S
+        elif one.billed:
+            use = PricedUse(kind=tpu.kind, zone=zone, pricing=tpu.pricing.value, chips=tpu.chips, since=one.billed)
+            there.append(use)
+    pricing = tpu.pricing.value
+    return (*(PricedUse(kind=tpu.kind, zone=zone, pricing=pricing, chip_hours=gone[zone]) for zone in gone), *there)

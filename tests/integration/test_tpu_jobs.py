@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import socket
 import socketserver
@@ -352,3 +353,35 @@ def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answ
     assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
     assert "silent for" in desk.mesh("job", "show", str(job), "--events").out.decode()
     assert is_replaced_after(tpus)
+
+
+def test_a_cost_limit_outlives_the_steward_and_gives_the_machines_back(user: Home, tpus: Emulator) -> None:
+    """A price of 3600 for the hour of a chip is one a second: 4 chips spend the limit in some 4 seconds."""
+    prices = user.path / ".config/mesh/prices.yaml"
+    prices.parent.mkdir(parents=True, exist_ok=True)
+    user.environ["MESH_SERVE"] = "0"
+    text = job_file("echo kept >out; sleep 300", "results: [out]", "cost: {limit: 16}", pricing="spot")
+    with desk_of(user) as desk:
+        with steward(desk) as process:
+            (user.project / "train.yaml").write_text(text)
+            planned = desk.mesh("job", "submit", "train.yaml", "--dry-run").out.decode()
+            assert "price      unknown for v4/us-central2/spot, v4/us-east1/spot" in planned
+            assert "machines of v4/us-central2/spot, v4/us-east1/spot count nothing" in planned
+            job = desk.submit(text)
+            desk.until(job, "running", within=WITHIN_S)
+            process.kill()
+        prices.write_text("currency: USD\nchip_hour: {v4/us-central2/spot: 3600}\n")
+        with steward(desk):
+            shown = desk.until(job, "held", within=WITHIN_S)
+            assert "cost limit reached" in str(shown["reason"]), shown
+            assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S)
+            assert eventually(lambda: not desk.show(job)["machines"], WITHIN_S), desk.show(job)
+            assert (user.path / f".local/state/mesh/jobs/{job}/results/rank-0000/out").read_text() == "kept\n"
+            assert desk.mesh("job", "wait", str(job)).status == 75
+            listed = desk.mesh("job", "list", "--columns", "id,cost").out.decode().splitlines()
+            assert listed[1].endswith(" of 16"), listed
+            (bill,) = map(json.loads, desk.mesh("job", "cost", "--json").out.splitlines())
+            assert float(listed[1].split()[1]) == pytest.approx(bill["amount"], abs=0.01)
+            assert bill["amount"] >= 16
+            assert desk.mesh("job", "stop", str(job)).status == 0
+            assert end_of(desk, job)["state"] == "stopped"
