@@ -159,7 +159,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "exit": "" if row.exit_code is None else f"{row.exit_code} ({row.cause})",
         "silent": f"hosts, since {moment(row.silent_since)}" if row.silent_since else "",
         "api": f"silent since {moment(row.api_silent_since)}" if row.api_silent_since else "",
-        "left": f"{leftovers(row.left_on)}: {undo_command(row.id)}" if row.left_on else "",
+        "undo": f"{leftovers(row.left_on)}: {undo_command(row.id)}" if row.left_on else "",
         "directory": row.directory,
     }
     for name, text in facts.items():

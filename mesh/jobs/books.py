@@ -152,10 +152,12 @@ class Books:
         return looked + self._pause(key, looked)
 
     def _pause(self, key: _Key, now: float) -> float:
-        """Return the seconds between the last look at a job, which was at this time, and the next one."""
+        """Return the seconds between the last look at a job and the next one. now: the time of the last one"""
         job = self.jobs[key[0]]
         # The API is asked more often after the first sign of a loss: evidence takes two of its answers.
         has_sign = key[1] is LookAtMachines and now < sign_at(job) + SIGN_LIMIT_S
         if has_sign or is_urgent(job):
             return self._urgent_look_s
+        if key[1] is LookAtMachines:
+            return self._look_s
         return min(self._look_s, max(self._urgent_look_s, (now - job.since) * YOUNG_PART))

@@ -148,7 +148,7 @@ def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
     if generation is None:
         return job
     job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
-    # The machines are gone, so their orders cannot be carried out any more.
+    # Orders to hosts that are gone have no effect any more.
     others = [one for one in job.open if isinstance(one.order, Delete) and one.order.generation != generation.number]
     job = replace(heard(job, of_maker=False), open=tuple(others))
     current = job.current

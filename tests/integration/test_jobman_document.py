@@ -86,7 +86,10 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     tpu = mesh("jobman", "tpu", "000001")
     assert tpu.status == 125
     assert "has no TPU of its own" in tpu.err
-    assert mesh("jobman", "ssh", "000001").status == 2  # the file has no module
+    assert mesh("jobman", "ssh", "000001", "--force").status == 2  # the file has no module
+    login = mesh("jobman", "ssh", "000001")
+    assert "a login to worker 0, as its file has job.worker_num" in login.err
+    assert "job:1:0 is this machine" in login.err
     assert mesh("jobman", "reboot", "000001").status == 0
     assert desk.until(1, "running")["attempt"] in (1, 2)
     assert mesh("jobman", "stop", "1", "2").status == 0

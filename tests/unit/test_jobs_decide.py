@@ -617,15 +617,13 @@ class Lives(RuleBasedStateMachine):
     def answer(self, word: str) -> None:
         self._happen(word)
 
-    @rule(word=st.sampled_from(["fetched", "unknown", "made", "ready", "pending", "attached", "undone"]))
-    def look(self, word: str) -> None:
-        if self.history.job.generations:
-            self._happen(word)
+    @rule(word=st.sampled_from(["fetched", "unknown", "attached", "undone"]))
+    def look_at_hosts(self, word: str) -> None:
+        self._happen(word)
 
-    @precondition(lambda self: bool(self.history.job.spec.machines.maker))  # no maker answers about hosts that stay
-    @rule(word=st.sampled_from(["absent", *CLOUD_WORDS]))
-    def look_at_machines(self, word: str) -> None:
-        if self.history.job.generations:
+    @rule(word=st.sampled_from(["made", "ready", "pending", "absent", *CLOUD_WORDS]))
+    def look(self, word: str) -> None:
+        if self.history.job.generations and self.history.job.spec.machines.maker:  # no maker answers about other hosts
             self._happen(word)
 
     @rule(kind=st.sampled_from(["busy", "busy:own", "busy:first", "unreachable", "person", "lost", "capacity"]))
