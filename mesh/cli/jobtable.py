@@ -113,6 +113,8 @@ def why(row: JobRow, now: float) -> str:
     """Return the reason of a job's state, or its progress."""
     if row.silent_since and now - row.silent_since > SILENCE_SHOWN_S:
         return f"hosts have not answered for {age(now - row.silent_since)}"
+    if row.overdue_since:
+        return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
     return row.progress if row.state == "running" and row.progress else row.reason
 
 
