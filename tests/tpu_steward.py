@@ -20,7 +20,7 @@ from mesh.app.machines import JobMaker, Pace
 from tests.desk import Desk
 from tests.lab import eventually
 
-PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4)
+PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4, probe_interval=0.3)
 REPOSITORY = Path(__file__).parents[1]
 
 

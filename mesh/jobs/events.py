@@ -147,6 +147,7 @@ class NotAsked(Answer, frozen=True, kw_only=True, tag="not-asked"):
 
     what: str
     why: str
+    of_maker: bool = False  # the maker of machines, which is an API, was asked; False: the hosts were
 
 
 class Refusal(Enum):
@@ -190,6 +191,8 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
     generation: int
     state: str  # for people
     is_waiting: bool = False  # in the maker's own queue
+    is_deleting: bool = False  # the API shows all of them as being deleted
+    is_sick: bool = False  # the API has them repaired, or calls them unhealthy
 
 
 class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
@@ -204,6 +207,7 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
 
     generation: int
     evidence: str
+    by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
 
 
 class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):

@@ -27,8 +27,8 @@ from mesh.jobs.books import LOOK_S, URGENT_LOOK_S, Books
 from mesh.jobs.children import Children, operation_of
 from mesh.jobs.coding import encode
 from mesh.jobs.database import StoreFailed
-from mesh.jobs.events import AnyAnswer, AnyEvent, CostSeen, DependencyEnded, Granted, NotAsked, TakenOver, Timer
-from mesh.jobs.interfaces import Request
+from mesh.jobs.events import AnyAnswer, AnyEvent, CostSeen, DependencyEnded, Granted, TakenOver, Timer
+from mesh.jobs.interfaces import Request, event_of
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
 from mesh.jobs.mirror import Mirror
@@ -325,10 +325,7 @@ class Steward:
 
     def _take(self, request: Request, answer: AnyAnswer | None) -> None:
         """Record the answer to an order or a look. None: the hosts of a look did not answer"""
-        if answer is None:
-            machines = request.job.spec.machines
-            answer = NotAsked(what=machines.maker or machines.cluster, why="no answer")
-        self._record(request.job.id, replace(answer, time=time.time(), op=request.op))
+        self._record(request.job.id, event_of(request, answer, time.time()))
 
     def _note(self, text: str) -> None:
         """Keep an error of the steward's own, for `mesh serve status`."""

@@ -81,6 +81,13 @@ class Generation(Struct, frozen=True, kw_only=True):
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
     ended: float = 0.0  # with `end`
+    accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
+    has_lost: bool = False  # an attempt has ended here by loss, which counts once
+    doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
+    sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
+    deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
+    is_left: bool = False  # condemned, and the job does not wait until it is gone
+    delete_at: float = 0.0  # with is_left: an order to delete it is due then
 
 
 class Stage(Enum):
@@ -155,8 +162,10 @@ class Job(Struct, frozen=True, kw_only=True):
     open: tuple[OpenOrder, ...] = ()
     ops: int = 0  # orders intended so far
     seq: int = 0  # events folded
-    silent_since: float = 0.0  # hosts or API have not answered since then; 0: they answer
+    silent_since: float = 0.0  # hosts have not answered since then; 0: they answer
     silence: str = ""  # which, and why
+    api_silent_since: float = 0.0  # the API of the maker of machines has not answered since then; 0: it answers
+    api_silence: str = ""  # why
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
@@ -170,7 +179,12 @@ class Job(Struct, frozen=True, kw_only=True):
     def generation(self) -> Generation | None:
         """The machines that the job has now; None without any."""
         last = self.generations[-1] if self.generations else None
-        return last if last and last.phase is not Phase.RELEASED else None
+        return last if last and last.phase is not Phase.RELEASED and not last.is_left else None
+
+    @property
+    def left(self) -> tuple[Generation, ...]:
+        """Condemned machines that are not proved gone, and for which the job does not wait."""
+        return tuple(one for one in self.generations if one.is_left and one.phase is Phase.RELEASING)
 
     @property
     def current(self) -> Attempt | None:
@@ -243,7 +257,8 @@ class Row(Struct, frozen=True, kw_only=True):
     array: int | None  # the id of the array's first member
     index: int | None
     progress: str
-    silent_since: float | None
+    silent_since: float | None  # of its hosts
+    api_silent_since: float | None = None  # of the API that makes its machines
     task: str = ""  # that a worker runs now
     uses: tuple[PricedUse, ...] = ()  # of machines that were made for it
     cost_limit: float = 0.0  # 0: none
@@ -282,6 +297,7 @@ def row_of(job: Job) -> Row:
         index=array.index if array else None,
         progress=job.progress,
         silent_since=job.silent_since or None,
+        api_silent_since=job.api_silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
         uses=priced_uses(job),
         cost_limit=job.spec.cost_limit * job.allowances,
