@@ -141,6 +141,7 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "sick": lambda job: events.MachinesPending(generation=_generation(job), state="REPAIRING", is_sick=True),
     "silent-lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="silent", by_silence=True),
     "api-not-asked": lambda job: events.NotAsked(what="cloud", why="403", of_maker=True),
+    "lost-in-part": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED", rest=HOSTS[:1]),
     "lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED"),
     "absent": _absent,
     "timer": lambda job: events.Timer(),

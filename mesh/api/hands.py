@@ -46,7 +46,7 @@ from mesh.jobs.interfaces import NoAnswer, Request, RunFacts
 from mesh.jobs.orders import Fetch as FetchOrder
 from mesh.jobs.orders import LookAtRun, Prepare, Start
 from mesh.jobs.orders import Stop as StopOrder
-from mesh.jobs.values import Job, Setup
+from mesh.jobs.values import Job, Phase, Setup
 from mesh.protocol import questions
 from mesh.protocol.replies import Stopped
 from mesh.rundir.about import describe
@@ -299,7 +299,7 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
     except OSError as error:
         raise NoAnswer(f"cannot write {runs_directory(os.environ) / order.run}: {error.strerror}") from error
     with contextlib.closing(place):
-        fetching = Fetch(followed(spec), cluster, place, lasting=True)
+        fetching = Fetch(followed(spec), cluster, place, lasting=not _is_condemned(request.job, order.run))
         with contextlib.closing(fetching):
             fetching.wait_for_end(FETCH_LIMIT_S)
             problems = list(fetching.news())
@@ -308,6 +308,13 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
     if record is None or record.state is not State.ENDED:
         raise NoAnswer("; ".join(problems) or f"the hosts have not sent all of run {order.run}")
     return [] if is_complete else problems
+
+
+def _is_condemned(job: Job, run: str) -> bool:
+    """Return True for a run whose machines are about to be deleted: what they have now is all that will come."""
+    number = next((one.generation for one in job.attempts if one.run == run), 0)
+    phases = [one.phase for one in job.generations if one.number == number and one.maker]
+    return Phase.RELEASING in phases
 
 
 def _copied(request: Request, order: FetchOrder) -> list[str]:

@@ -148,7 +148,7 @@ def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
     if generation is None:
         return job
     job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
-    # Nothing can be done there any more.
+    # The machines are gone, so their orders cannot be carried out any more.
     others = [one for one in job.open if isinstance(one.order, Delete) and one.order.generation != generation.number]
     job = replace(heard(job, of_maker=False), open=tuple(others))
     current = job.current
@@ -250,6 +250,8 @@ def fetch_until(job: Job, attempt: Attempt) -> float:
     if attempt.stage is not Stage.ENDED or attempt.is_fetched:
         return 0.0
     generation = next(one for one in job.generations if one.number == attempt.generation)
+    if generation.maker and generation.phase is Phase.RELEASING and generation.rest and _is_lost(attempt):
+        return 0.0 if attempt.fetches else attempt.ended + LOST_FETCH_LIMIT_S  # one try, of the slices that are there
     if generation.maker and generation.phase in (Phase.RELEASING, Phase.RELEASED):
         return 0.0  # its disks are gone, or condemned
     if job.state is State.ENDING:

@@ -207,6 +207,7 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
 
     generation: int
     evidence: str
+    rest: tuple[str, ...] = ()  # hosts of slices that are still there: their output can be fetched
     by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
 
 

@@ -11,6 +11,7 @@ from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs import doubts, events, leaving, orders, spending, wishes, working
 from mesh.jobs.change import (
     HELD_BY_PERSON,
+    HELD_MACHINES_S,
     avoiding,
     closed,
     end,
@@ -316,6 +317,7 @@ def _machines(job: Job, event: Answer) -> Job:
                 return job
             if by_silence and not doubts.is_silent(job):
                 return job  # the hosts have answered meanwhile
+            job = with_generation(job, number, rest=event.rest)
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
@@ -330,7 +332,9 @@ def _doubted(job: Job, event: events.MachinesPending) -> Job:
     if not doubts.is_sick_for_long(job, event.time):
         return job
     evidence = doubts.sickness(job, event)
-    if job.spec.restart.on is RestartOn.NEVER:
+    if job.state is State.HELD and event.time < job.since + HELD_MACHINES_S:
+        return job
+    if job.spec.restart.on is RestartOn.NEVER and job.state in (State.PREPARING, State.RUNNING):
         return hold(job, event.time, evidence)
     return _lost(job, event.time, evidence)
 

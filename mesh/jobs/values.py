@@ -83,6 +83,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     ended: float = 0.0  # with `end`
     accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
     has_lost: bool = False  # an attempt has ended here by loss, which counts once
+    rest: tuple[str, ...] = ()  # while condemned: hosts of slices that are still there
     doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
     sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
     deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then

@@ -148,6 +148,19 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
     assert is_replaced_after(tpus)
 
 
+def test_the_output_of_a_slice_that_is_still_there_is_fetched(desk: Desk, tpus: Emulator) -> None:
+    job = desk.submit(job_file(FIRST_SLEEPS, slices=2))
+    desk.until(job, "running", within=WITHIN_S)
+    first, second = sorted(tpus.nodes)
+    assert second.endswith("-1")
+    zone, _, name = second.partition("/")
+    tpus.control("preempt", zone=zone, name=name, how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
+    assert desk.output(job) == b"1\n2\n", first
+    assert is_replaced_after(tpus)
+
+
 def test_eager_machines_are_asked_for_at_once_and_no_rank_starts_beside_the_lost_ones(
     desk: Desk, tpus: Emulator
 ) -> None:
