@@ -13,6 +13,7 @@ from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
 from mesh.core.look import Paint
 from mesh.core.width import Table
+from mesh.jobs.cleaning import leftovers, undo_command
 
 HOSTS_SHOWN = 2  # names of hosts in a row
 SILENCE_SHOWN_S = 60.0  # hosts that do not answer for so long are named in a row
@@ -160,6 +161,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "exit": "" if row.exit_code is None else f"{row.exit_code} ({row.cause})",
         "silent": f"hosts, since {moment(row.silent_since)}" if row.silent_since else "",
         "api": f"silent since {moment(row.api_silent_since)}" if row.api_silent_since else "",
+        "undo": f"{leftovers(row.left_on)}: {undo_command(row.id)}" if row.left_on else "",
         "directory": row.directory,
     }
     for name, text in facts.items():

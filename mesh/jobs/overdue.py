@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mesh.jobs.change import with_generation
+from mesh.jobs.generations import with_generation
 from mesh.jobs.values import Generation, Job, Phase
 
 OVERDUE_AFTER_S = 600.0  # from the decision to delete machines until they are reported, if they are not gone

@@ -7,7 +7,7 @@ import re
 from msgspec.structs import replace
 
 from mesh.jobs import working
-from mesh.jobs.change import hold, with_generation
+from mesh.jobs.change import hold
 from mesh.jobs.costs import PriceOf, spent
 from mesh.jobs.events import (
     AnyEvent,
@@ -18,6 +18,7 @@ from mesh.jobs.events import (
     MachinesReady,
     StraysSeen,
 )
+from mesh.jobs.generations import with_generation
 from mesh.jobs.overdue import noted
 from mesh.jobs.values import Job, Phase, State, priced_uses
 

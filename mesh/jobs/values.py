@@ -81,6 +81,10 @@ class Generation(Struct, frozen=True, kw_only=True):
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
     ended: float = 0.0  # with `end`
+    unclean: tuple[str, ...] = ()  # hosts that stay, on which modules may have left keys or mounts
+    unclean_why: str = ""  # the last try to undo them failed there; "": it was not tried
+    undo_since: float = 0.0  # the first of these tries
+    undo_tries: int = 0
     accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
     has_lost: bool = False  # an attempt has ended here by loss, which counts once
     rest: tuple[str, ...] = ()  # while condemned: hosts of slices that are still there
@@ -208,6 +212,12 @@ class Job(Struct, frozen=True, kw_only=True):
         """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
         return self.generations[-1].keys if self.generations else ()
 
+    @property
+    def left_on(self) -> tuple[str, ...]:
+        """The hosts that the job has given back with keys or mounts of its modules on them."""
+        given = (one for one in self.generations if one.phase is Phase.RELEASED)
+        return tuple(dict.fromkeys(host for one in given for host in one.unclean))
+
     def is_open(self, *kinds: type[Order]) -> bool:
         """Return True if an order of one of these kinds has no answer yet."""
         return any(isinstance(one.order, kinds) for one in self.open)
@@ -261,6 +271,7 @@ class Row(Struct, frozen=True, kw_only=True):
     silent_since: float | None  # of its hosts
     api_silent_since: float | None = None  # of the API that makes its machines
     task: str = ""  # that a worker runs now
+    left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
     uses: tuple[PricedUse, ...] = ()  # of machines that were made for it
     cost_limit: float = 0.0  # 0: none
     is_made: bool = False  # its machines are made for it
@@ -300,6 +311,7 @@ def row_of(job: Job) -> Row:
         silent_since=job.silent_since or None,
         api_silent_since=job.api_silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
+        left_on=job.left_on,
         uses=priced_uses(job),
         cost_limit=job.spec.cost_limit * job.allowances,
         is_made=job.spec.machines.tpu is not None,

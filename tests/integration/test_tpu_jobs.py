@@ -99,6 +99,29 @@ def test_a_whole_life(desk: Desk, tpus: Emulator, mode: str, slices: int, pricin
     assert created["zone"] == ZONES[0]
 
 
+def test_an_idle_worker_gives_its_machines_back_and_asks_for_others_once_there_is_a_task(
+    desk: Desk, tpus: Emulator
+) -> None:
+    tasks, place = desk.home.project / "tasks.yaml", desk.place / "tasks"
+    task = "accelerators:\n  v4-8:\n    tasks:\n      - {id: first, run: echo first on $(hostname)}\n"
+    tasks.write_text(task)
+    queue = "job: {queue: {config: tasks.yaml, idle: 1s, enabled: true}}"
+    worker = desk.submit(f"tpu: {{accelerator: v4-8, version: tpu-ubuntu2204-base, zone: {ZONES[0]}}}\n{queue}\n")
+    logs = place / "first"
+    assert eventually(lambda: [*logs.glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    desk.until(worker, "queued", within=WITHIN_S)
+    assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S), tpus.state
+    made = len(tpus.effects("create-node"))
+    beside = tasks.with_suffix(".new")
+    beside.write_text(f"{task}      - {{id: second, run: echo second}}\n")
+    beside.rename(tasks)
+    assert eventually(lambda: [*(place / "second").glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    assert len(tpus.effects("create-node")) == made + 1
+    desk.mesh("job", "stop", str(worker))
+    assert end_of(desk, worker)["state"] == "stopped"
+    assert not tpus.nodes
+
+
 FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
 
 
