@@ -116,6 +116,8 @@ def why(row: JobRow, now: float) -> str:
         return f"hosts have not answered for {age(now - row.silent_since)}"
     if row.api_silent_since and now - row.api_silent_since > SILENCE_SHOWN_S:
         return f"the TPU API has not answered for {age(now - row.api_silent_since)}"
+    if row.overdue_since:
+        return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
     return row.progress if row.state == "running" and row.progress else row.reason
 
 

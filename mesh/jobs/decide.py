@@ -18,6 +18,7 @@ from mesh.jobs.cleaning import setup_due, undo_order
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
+from mesh.jobs.overdue import report_at
 from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
 
 
@@ -134,7 +135,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min([*moments, *working.wake_times(job), *leaving.wake_times(job)], default=math.inf)
+    return min([*moments, report_at(job), *working.wake_times(job), *leaving.wake_times(job)])
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

@@ -73,6 +73,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     granted: float = 0.0  # seconds since the epoch
     billed: float = 0.0  # its first machine was seen: from then on it costs; 0: none was
     unbilled: float = 0.0  # its machines were gone; 0: they are there
+    condemned: float = 0.0  # its deletion was decided
+    reports: int = 0  # how often it was reported, as it was not gone long after that
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
     is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
@@ -274,6 +276,7 @@ class Row(Struct, frozen=True, kw_only=True):
     is_made: bool = False  # its machines are made for it
     strays: tuple[str, ...] = ()
     left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
+    overdue_since: float | None = None  # machines were to be deleted then, and are not gone
 
 
 def row_of(job: Job) -> Row:
@@ -313,7 +316,12 @@ def row_of(job: Job) -> Row:
         is_made=job.spec.machines.tpu is not None,
         strays=job.strays,
         left_on=job.left_on,
+        overdue_since=min((one.condemned for one in job.generations if _is_overdue(one)), default=None),
     )
+
+
+def _is_overdue(generation: Generation) -> bool:
+    return generation.phase is Phase.RELEASING and generation.reports > 0
 
 
 def priced_uses(job: Job) -> tuple[PricedUse, ...]:
