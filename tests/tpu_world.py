@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mesh.app.machines import JobMaker, Pace
 from mesh.core.job import CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
-from mesh.core.tpu import Pricing, Provision, TpuSpec
+from mesh.core.tpu import Pricing, Provision, Recreate, TpuSpec
 from mesh.jobs import events
 from mesh.jobs.child import serve
 from mesh.jobs.interfaces import MachineFacts, NoAnswer, Request
@@ -95,7 +95,9 @@ def serve_world(root: Path) -> None:
         store.close()
 
 
-def job_spec(name: str, schedule: Sequence[str], provision: Provision, slices: int = 1) -> JobSpec:
+def job_spec(
+    name: str, schedule: Sequence[str], provision: Provision, slices: int = 1, recreate: Recreate = Recreate.WAIT
+) -> JobSpec:
     """Return a job on machines of two zones. schedule: of each attempt"""
     tpu = TpuSpec(
         accelerator="v4-8",
@@ -105,6 +107,7 @@ def job_spec(name: str, schedule: Sequence[str], provision: Provision, slices: i
         provision=provision,
         pricing=Pricing.SPOT,
         slices=slices,
+        recreate=recreate,
         make_for=30.0,  # a request that is ACTIVE, and whose node vanished before it was seen, is given back then
     )
     machines = MachinesSpec(maker="tpu", pool="v4", units=tpu.chips, tpu=tpu)

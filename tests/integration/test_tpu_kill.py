@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from mesh.core.tpu import Provision
+from mesh.core.tpu import Provision, Recreate
 from mesh.jobs.events import Intended
 from mesh.jobs.orders import Delete
 from mesh.jobs.values import State
@@ -28,7 +28,11 @@ from tests.tpuemulator.client import ZONES, Emulator, double, emulator
 JOBS = [
     (job_spec("succeeds", ["0.3:ok"], Provision.QUEUED_RESOURCES, slices=2), State.SUCCEEDED, 0),
     (job_spec("fails-once", ["0.2:3", "0.2:ok"], Provision.TPU_VM), State.SUCCEEDED, 0),
-    (job_spec("is-long", ["4.0:ok", "1.0:ok", "0.2:ok"], Provision.QUEUED_RESOURCES), State.SUCCEEDED, 0),
+    (
+        job_spec("is-long", ["4.0:ok", "1.0:ok", "0.2:ok"], Provision.QUEUED_RESOURCES, recreate=Recreate.EAGER),
+        State.SUCCEEDED,
+        0,
+    ),
     (job_spec("fails", ["0.1:5"], Provision.TPU_VM), State.FAILED, 5),
 ]
 WAYS = ("PREEMPTED", "TERMINATED", "vanished", "suspended")
