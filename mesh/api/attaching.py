@@ -85,7 +85,11 @@ def detach(run: str = LAST, *, cluster: str = "", clusters_file: str = "") -> st
     run, cluster: as with ``attach``
     Raises UsageError, and MeshError if a host cannot be asked, or does not do it.
     """
-    where = find_run(run, cluster, DEFAULTS, clusters_file)
+    return detach_found(find_run(run, cluster, DEFAULTS, clusters_file))
+
+
+def detach_found(where: FoundRun) -> str:
+    """Have the hosts of a run that was found keep it without its client; return its id. Raises MeshError."""
     full = where.run
     answers = _ask_agents(where, questions.Detach(run=full), LeftAlone)
     runs = _require([one for answer in answers for one in answer.told], where)

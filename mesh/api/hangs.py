@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.api.inquiries import ask, find_run, told_failures
+from mesh.api.inquiries import FoundRun, ask, find_run, told_failures
 from mesh.config.settings import Options
 from mesh.core.cluster import Placement
 from mesh.core.errors import UsageError
@@ -49,7 +49,11 @@ def stacks(
     cluster: where it runs; "": the one in this machine's record of the run, else every cluster of cluster.yaml
     Raises UsageError, also if no rank of it runs.
     """
-    found = find_run(run, cluster, options, clusters_file)
+    return stacks_of(find_run(run, cluster, options, clusters_file), ranks)
+
+
+def stacks_of(found: FoundRun, ranks: str = "") -> Stacks:
+    """Return the stacks of a run that was found. Raises UsageError, also if no rank of it runs."""
     placement = found.record.placement if found.record and found.record.hosts else None
     chosen = choose_ranks("--rank", ranks, placement) if ranks else None
     tool, load = _py_spy()

@@ -39,6 +39,7 @@ class Relay:
     ) -> None:
         """sessions: by host; start: starts a thread of a name"""
         self._nodes = {placement.role(rank): placement.node(rank) for rank in range(placement.world_size)}
+        self._ranks = {placement.role(rank): rank for rank in range(placement.world_size)}
         self._sessions, self._start = sessions, start
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
@@ -65,6 +66,13 @@ class Relay:
         self._start(f"mesh-relay-out-{stream.number}", lambda: self._send(stream))
         self._start(f"mesh-relay-in-{stream.number}", lambda: self._give(stream))
         return theirs
+
+    def restart(self, label: str) -> None:
+        """End the process of a node, and have its host start the node again. Raises MeshError."""
+        session = self._sessions.get(self._nodes.get(label, -1))
+        if session is None or self._is_closed:
+            raise MeshError(f"{label}: its host is not connected")
+        session.restart(self._ranks[label])
 
     def take(self, message: Message, data: bytes) -> None:
         """Take a message of an agent about a stream, in the thread of its host. One about no stream is dropped."""

@@ -9,8 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh.program.connecting import Connected as Connected
+    from mesh.program.connecting import connect as connect
     from mesh.program.graph import has as has
     from mesh.program.ledger import State as State
+    from mesh.program.mapping import ItemFailed as ItemFailed
+    from mesh.program.mapping import executor as executor
+    from mesh.program.mapping import map as map  # noqa: A004
     from mesh.program.program import Program as Program
     from mesh.program.running import NodeState as NodeState
     from mesh.program.running import ProgramResult as ProgramResult
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from mesh.program.runtime.handles import Group as Group
     from mesh.program.runtime.handles import Handle as Handle
     from mesh.program.runtime.here import Here as Here
+    from mesh.program.runtime.mailbox import MailboxHandle as MailboxHandle
     from mesh.program.runtime.stopping import cancelled as cancelled
     from mesh.program.runtime.stopping import here as here
     from mesh.program.runtime.stopping import me as me
@@ -42,8 +48,10 @@ if TYPE_CHECKING:
     from mesh.program.runtime.stopping import wait_for_stop as wait_for_stop
 
 _AT_THE_CLIENT = {
+    "connecting": ("Connected", "connect"),
     "graph": ("has",),
     "ledger": ("State",),
+    "mapping": ("ItemFailed", "executor", "map"),
     "program": ("Program",),
     "running": ("NodeState", "ProgramResult", "Running"),
 }
@@ -64,6 +72,7 @@ _EVERYWHERE = {
     "futures": ("Future",),
     "handles": ("Group", "Handle"),
     "here": ("Here",),
+    "mailbox": ("MailboxHandle",),
     "stopping": (
         "cancelled",
         "here",
@@ -88,7 +97,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(_PLACES[name], __name__)
     except ImportError as error:
-        if name not in ("Program", "has"):
+        if name not in ("Program", "connect", "has"):
             raise
         module = import_module(".runtime.absent", __name__)
         del error

@@ -14,6 +14,7 @@ from mesh.config.hosts import NoHost, expand
 from mesh.core.errors import UsageError
 from mesh.program.placing import Has, Wish
 from mesh.program.runtime.deferred import Command
+from mesh.program.runtime.errors import CLIENT
 from mesh.program.runtime.handles import Group, Handle
 from mesh.program.runtime.member import needs_run
 
@@ -50,6 +51,7 @@ class Node(Struct, frozen=True, kw_only=True):
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     options: NodeOptions
+    after: tuple[str, ...] = ()  # labels of nodes, or of groups, that are ready before
 
     @property
     def runs(self) -> bool:
@@ -87,11 +89,12 @@ class Graph:
 
         what: a class, whose public methods are served; a function, which is run once; or a Command
         args: for the constructor or function; handles among them arrive usable
-        named: options of NodeOptions, ``on=`` for the place; all others are keywords for the constructor
-        on: names or ranges of hosts, a handle (the same host), or ``has(gpus=1)``
+        named: options of NodeOptions, ``on=`` and ``after=``; all others are keywords for the constructor
+        on: names or ranges of hosts, a handle (the same host), ``has(gpus=1)``, or "client": a thread of this process
+        after: handles or labels of nodes that are ready, or have ended well, before this one is made
         Raises UsageError.
         """
-        on = named.pop("on", None)
+        on, after = named.pop("on", None), named.pop("after", ())
         own = {name: named.pop(name) for name in NodeOptions.__struct_fields__ if name in named}
         try:
             options = convert(own, NodeOptions)
@@ -101,9 +104,33 @@ class Graph:
             raise UsageError(f"a node is a class, a function or a Command, not {type(what).__name__}")
         label = self._label(options.label or _name_of(what))
         wish = _wish(label, on, options)
-        node = Node(wish=wish, what=what, args=args, kwargs=named, options=options)
+        node = Node(wish=wish, what=what, args=args, kwargs=named, options=options, after=self._before(label, after))
         self.nodes.append(node)
         return self._handle(node)
+
+    def _before(self, label: str, after: object) -> tuple[str, ...]:
+        """Return the labels that ``after=`` names. Raises UsageError for a node that was not added before."""
+        if isinstance(after, Handle | Group | str):
+            after = (after,)
+        if not isinstance(after, list | tuple):
+            raise UsageError(f"{label}: after= is a handle, a label, or a list of them, not {type(after).__name__}")
+        found: list[str] = []
+        for one in after:
+            if not isinstance(one, Handle | Group | str):
+                raise UsageError(f"{label}: after= has handles and labels, not {type(one).__name__}")
+            found += [handle.label for handle in one] if isinstance(one, Group) else []
+            found += [one if isinstance(one, str) else one.label] if not isinstance(one, Group) else []
+        known = {node.wish.label for node in self.nodes}
+        if unknown := [one for one in found if one.partition("/")[0] not in known]:
+            raise UsageError(f"{label}: after= names {unknown[0]}, which is not there", hint="add it first")
+        return tuple(found)
+
+    def hosts_of(self, label: str, on: object) -> list[str]:
+        """Return the hosts that ``on=`` names. Raises UsageError if it names none."""
+        hosts = _with_place(Wish(label=label), on).hosts
+        if not hosts:
+            raise UsageError(f"{label}: one node on each host needs on=, with names of hosts")
+        return list(hosts)
 
     def _label(self, wanted: str) -> str:
         """Return a label that no other node has."""
@@ -183,6 +210,9 @@ def _with_place(wish: Wish, on: object) -> Wish:
 
 def _names(label: str, texts: Sequence[str]) -> tuple[str, ...]:
     try:
-        return tuple(name for text in texts for name in expand(text.strip()))
+        names = tuple(name for text in texts for name in expand(text.strip()))
     except NoHost as error:
         raise UsageError(f"{label}: {error}") from error
+    if CLIENT in names and len(names) > 1:
+        raise UsageError(f"{label}: on= has the client and hosts", hint="add two groups")
+    return names

@@ -14,8 +14,9 @@ from mesh.program.graph import Graph
 from mesh.program.ledger import Ledger, Rules
 from mesh.program.payload import payloads
 from mesh.program.placing import Facts, Place, place
-from mesh.program.processes import Processes
-from mesh.program.running import Running
+from mesh.program.processes import Processes, has_work_at_client
+from mesh.program.running import Decides, Running, always
+from mesh.program.runtime.errors import CLIENT
 from mesh.program.settings import facts_of, named_hosts, setting_of, showing_of
 from mesh.program.threads import Threads
 
@@ -39,13 +40,14 @@ def launch(
     hosts = [host.name for host in setting.cluster.hosts]
     check_hosts(program, hosts, setting.cluster.name)
     places = place([node.wish for node in program.nodes], hosts, facts_of(program, setting.cluster))
-    used = {one.host for one in places}
+    used = {one.host for one in places} - {CLIENT}
+    options = program.options or Options()
+    check_client_nodes(program, places, options)
     cluster = replace(setting.cluster, hosts=tuple(host for host in setting.cluster.hosts if host.name in used))
     spec = replace(setting.spec, ready_timeout=ready_timeout)
-    running = _running(program, places, calls_run, decides=False)
-    showing = showing or showing_of(program.options or Options())
+    running = _running(program, places, calls_run, decides=decides_for(program, places, calls_run))
     setting = replace(setting, cluster=cluster, spec=spec)
-    processes = Processes(program, payloads(program, places), running, setting, showing)
+    processes = Processes(program, payloads(program, places), running, setting, showing or showing_of(options))
     running.attach(processes)
     processes.start()
     return waited(running, ready_timeout + START_ALLOWANCE_S)
@@ -61,7 +63,23 @@ def _in_threads(program: Graph, calls_run: bool, ready_timeout: float) -> Runnin
     return waited(running, ready_timeout)
 
 
-def _running(program: Graph, places: Sequence[Place], calls_run: bool, *, decides: bool = True) -> Running:
+def check_client_nodes(program: Graph, places: Sequence[Place], options: Options) -> None:
+    """Raise UsageError where nodes on the client are with no others, or would be left by it."""
+    at_client = [one.label for one in places if one.host == CLIENT]
+    if at_client and len(at_client) == len(places):
+        raise UsageError(f"{program.name}: all nodes are on the client", hint='program.launch("threads")')
+    if at_client and options.detach:
+        raise UsageError(f"{program.name}: {at_client[0]} is on the client, so the program cannot be detached")
+
+
+def decides_for(program: Graph, places: Sequence[Place], calls_run: bool) -> Decides:
+    """Return when this process ends a program of processes: the hosts do for their own nodes."""
+    at_client = {one.label for one in places if one.host == CLIENT}
+    runs_here = has_work_at_client(program, places, calls_run)
+    return lambda label, stop: label in at_client or (runs_here and stop.reason == "stop")
+
+
+def _running(program: Graph, places: Sequence[Place], calls_run: bool, *, decides: Decides = always) -> Running:
     return Running({one.label: one.host for one in places}, ledger_of(program, places, calls_run), decides=decides)
 
 
@@ -79,7 +97,7 @@ def check_hosts(program: Graph, hosts: Sequence[str], cluster: str) -> None:
     """Raise UsageError for a host that the cluster does not have, with the nearest name."""
     for node in program.nodes:
         for name in node.wish.hosts:
-            if name not in hosts:
+            if name not in hosts and name != CLIENT:
                 near = get_close_matches(name, hosts, 1)
                 hint = f"the nearest is {near[0]}" if near else f"it has {', '.join(hosts[:8])}"
                 raise UsageError(f"{node.wish.label}: no host {name!r} in {cluster}", hint=hint)

@@ -23,12 +23,17 @@ class Payload(Struct, frozen=True, kw_only=True):
     concurrency: int
     backlog: int
     runs: bool
+    after: tuple[str, ...] = ()  # labels of nodes that are ready before
 
 
 def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
     """Return the payload of every node by its label. Raises UsageError for what cannot be sent."""
     nodes = {node.wish.label: node for node in program.nodes}
     bodies = {label: _body(node) for label, node in nodes.items()}
+    others = {
+        label: tuple(one.label for one in places if {one.label, one.group} & set(node.after))
+        for label, node in nodes.items()
+    }
     return {
         place.label: Payload(
             place=place,
@@ -36,6 +41,7 @@ def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
             concurrency=nodes[place.group].options.concurrency,
             backlog=nodes[place.group].options.backlog,
             runs=nodes[place.group].runs,
+            after=others[place.group],
         )
         for place in places
     }

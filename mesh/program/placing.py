@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from mesh.core.errors import UsageError
-
-CLIENT = "client"  # the place of a node that is a thread of the process that launches
+from mesh.program.runtime.errors import CLIENT
 
 
 class Has(Struct, frozen=True, kw_only=True):
@@ -61,7 +60,7 @@ def place(wishes: Sequence[Wish], hosts: Sequence[str], facts: Mapping[str, Fact
     for wish in wishes:
         fitting = _fitting(wish, hosts, facts, found)
         names = [host for host in fitting for _ in range(wish.per_host)] if wish.per_host else _dealt(fitting, wish)
-        names.sort(key=list(hosts).index)  # nodes of a group are numbered host after host, as ranks are
+        names.sort(key=[*hosts, CLIENT].index)  # nodes of a group are numbered host after host, as ranks are
         is_group = len(names) > 1 or wish.per_host > 0
         for index, host in enumerate(names):
             first = used.get(host, 0)

@@ -7,29 +7,39 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.api.attaching import detach_found
+from mesh.api.hangs import Stacks, stacks_of
+from mesh.api.inquiries import FoundRun
+from mesh.api.records import find_record
 from mesh.api.running import Beside, Listener, run_on
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.events import Event, Exited, Lost
+from mesh.core.events import Event, Exited, Lost, Started
 from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, RunSpec
+from mesh.program.clientside import ClientNodes
+from mesh.program.description import Description, write_description
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
+from mesh.program.outputs import output_of
 from mesh.program.payload import Payload
+from mesh.program.placing import Place
+from mesh.program.results import read_result
 from mesh.program.running import Running
 from mesh.program.runtime import failures, frames, plain
 from mesh.program.runtime.book import role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.connection import CallOptions
+from mesh.program.runtime.errors import CLIENT
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import set_client
 from mesh.program.runtime.links import Link, SocketLink
@@ -38,7 +48,6 @@ from mesh.rundir.results import RunResult
 if TYPE_CHECKING:
     from mesh.engine.relaying import Relay
 
-LINK_NEWS_TIMEOUT_S = 1.0  # for the event that explains the end of a link
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 # The first words of a node's command: its own directory must not hide the modules of the runtime.
 START = "import sys; sys.path[:1] = []; from mesh.program.runtime.node import main; main()"
@@ -60,6 +69,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     beside: Beside
     is_local: bool  # the hosts have the client's files, at the same paths
     calls_run: bool
+    undetachable: str = ""  # why it cannot go on without its client; "": it can
 
 
 def groups_of(
@@ -68,8 +78,11 @@ def groups_of(
     """Return the groups of ranks of a program, and the payloads by their hashes."""
     order = [host.name for host in setting.cluster.hosts]
     groups, packed = [], {}
+    works_here = has_work_at_client(program, [one.place for one in payloads.values()], setting.calls_run)
     for node in program.nodes:
         members = [one for one in payloads.values() if one.place.group == node.wish.label]
+        if any(one.place.host == CLIENT for one in members):
+            continue
         counts = [(host, sum(one.place.host == host for one in members)) for host in order]
         counts = [(host, count) for host, count in counts if count]
         data = _packed(program, node, members[0], payloads, setting)
@@ -91,10 +104,17 @@ def groups_of(
                 may_fail=options.on_failure == "ignore",
                 restarts=options.restarts if options.on_failure == "restart" else 0,
                 ends_run=options.on_exit == "stop",
-                serves=not (node.runs and setting.calls_run),
+                # With work on the client, the hosts end nothing by themselves.
+                serves=not (node.runs and setting.calls_run) and not works_here,
             )
         )
     return tuple(groups), packed
+
+
+def has_work_at_client(program: Graph, places: Sequence[Place], calls_run: bool) -> bool:
+    """Return True if a node on the client has something to run."""
+    here = {place.group for place in places if place.host == CLIENT}
+    return calls_run and any(node.runs and node.wish.label in here for node in program.nodes)
 
 
 def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str, Payload], setting: Setting) -> bytes:
@@ -109,6 +129,7 @@ def _packed(program: Graph, node: Node, payload: Payload, payloads: Mapping[str,
         "backlog": payload.backlog,
         "calls_run": setting.calls_run,
         "on_exit": node.options.on_exit,
+        "after": list(payload.after),
         **modules_of(setting),
     }
     if any(b"__main__" in bytes(body) for body, _ in bodies):
@@ -168,24 +189,25 @@ class Processes:
         self._setting = setting
         self._spec = replace(setting.spec, groups=groups, name=setting.spec.name or program.name)
         self._placement: Placement = self._spec.placed(setting.cluster.hosts, setting.cluster.slices)
-        roles = {role_of(label): label for label in payloads}
+        roles = {role_of(label): label for label, payload in payloads.items() if payload.place.host != CLIENT}
         self._labels = [roles[self._placement.role(rank)] for rank in range(self._placement.world_size)]
-        self._hosts = {label: payload.place.host for label, payload in payloads.items()}
         self._beside = replace(setting.beside, payloads=packed, relayed=self._take_relay)
         self._listener = Listener(self._handle)
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
+        self._is_described = False
         self._result: RunResult | None = None
         self._error: BaseException | None = None
-        place = program.id, ""
-        self.client = Caller(place, self._connect, self._hosts, program.trust_hosts, LINK_NEWS_TIMEOUT_S)
+        self._here = ClientNodes(program, payloads, running, self._connect, setting.calls_run)
+        self.client = self._here.client
         self._thread = threading.Thread(target=self._run, name="mesh-program", daemon=True)
 
     def start(self) -> None:
         """Begin the run."""
         set_client(self._program.id, self.client)
         self._thread.start()
+        self._here.start()
 
     def _run(self) -> None:
         try:
@@ -194,6 +216,7 @@ class Processes:
             )
         except BaseException as error:
             self._error = error
+        self._here.finish(REASONS.get(self._result.cause, "failure") if self._result is not None else "failure")
         self._running.finish()
 
     def _take_relay(self, relay: Relay) -> None:
@@ -212,31 +235,47 @@ class Processes:
     # ---- events of the run, in a thread of their own
 
     def _handle(self, event: Event) -> None:
+        if not self._is_described:  # the directory of the run is there with the first event
+            self._is_described = True
+            write_description(self._spec.run, Description(program=self._program.id, labels=tuple(self._labels)))
         match event:
             case RankReady(rank=rank):
-                self.client.find(self._labels[rank])
+                self._inform(lambda caller: caller.find(self._labels[rank]))
                 self._running.note(self._labels[rank], State.READY)
             case Restarting(rank=rank, code=code, signal=number):
-                self.client.note_restart(self._labels[rank], f"{_ending(code, number)}; it is started again")
+                reason = f"{_ending(code, number)}; it is started again"
+                self._inform(lambda caller: caller.note_restart(self._labels[rank], reason))
                 self._running.note(self._labels[rank], State.RESTARTING)
             case Restarted(rank=rank, attempt=attempt):
                 self._running.note_attempt(self._labels[rank], attempt + 1)
+                self._here.begin(self._labels[rank])
+            case Started(rank=rank):
+                self._here.begin(self._labels[rank])
             case NodeResult(rank=rank, data=data, is_last=is_last):
                 self._pieces.setdefault(rank, []).append(data)
                 if is_last:
                     self._take_result(self._labels[rank], b"".join(self._pieces.pop(rank)))
             case ProgramStopped(rank=rank, code=code, why=why):
                 self._running.note_stop(Stop(reason="stop", code=code, why=why, label=self._labels[rank]))
+                self._here.stop("stop")
             case Exited(rank=rank, code=code, signal=number):
                 how = _ending(code, number)
                 self._exited(self._labels[rank], code, number, f"{how}: out of memory" if event.oom else how)
             case Lost(node=node, reason=reason):
                 for rank in self._placement.ranks(node):
-                    self.client.lose(self._labels[rank], f"its host is lost: {reason}")
+                    self._lose(self._labels[rank], f"its host is lost: {reason}")
                     self._running.note(self._labels[rank], State.LOST, f"its host is lost: {reason}")
 
+    def _inform(self, act: Callable[[Caller], object]) -> None:
+        """Note news of a node for all callers of this process."""
+        for caller in self._here.callers:
+            act(caller)
+
+    def _lose(self, label: str, reason: str) -> None:
+        self._inform(lambda caller: caller.lose(label, reason))
+
     def _exited(self, label: str, code: int, number: int, how: str) -> None:
-        self.client.lose(label, how)
+        self._lose(label, how)
         if (code or number) and self._running.first_stop is None:
             self._running.note(label, State.FAILED, how, code or 128 + number)
         else:
@@ -253,14 +292,45 @@ class Processes:
         except (ValueError, EOFError, OSError) as error:
             self._running.keep_failure(label, MeshError(f"{label}: its result cannot be read: {error}"))
 
+    # ---- for users
+
+    def restart(self, label: str) -> None:
+        if label in self._here.labels:
+            raise UsageError(f"{label}: a thread cannot be started again", hint="it is on the client")
+        if self._relay is None:
+            raise MeshError(f"{label}: its host is not connected")
+        self._relay.restart(role_of(label))
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        ranks = ",".join(str(self._labels.index(label)) for label in labels if label not in self._here.labels)
+        return stacks_of(self._found(), ranks)
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        ranks = {self._labels.index(label): label for label in labels if label not in self._here.labels}
+        return output_of(self._spec.run, ranks, only_stderr=only_stderr)
+
+    def detach(self) -> None:
+        if self._here.labels:
+            raise UsageError(f"{self._program.name}: {min(self._here.labels)} is on the client, and ends with it")
+        if self._setting.undetachable:
+            raise UsageError(f"{self._program.name}: {self._setting.undetachable}")
+        detach_found(self._found())
+        self._thread.join()
+
+    def _found(self) -> FoundRun:
+        """Return the run with its own hosts, as they may have names that no cluster has."""
+        record = find_record(self._spec.run, is_exact=True)
+        return FoundRun(run=self._spec.run, clusters=(self._setting.cluster,), problems=(), record=record)
+
     # ---- the end
 
     def stop(self, stop: Stop) -> None:
         """Ask the nodes to end the program; where none answers, end the run as a signal does."""
+        self._here.stop(stop.reason)
         threading.Thread(target=self._stop, args=(stop,), name="mesh-program-stop", daemon=True).start()
 
     def _stop(self, stop: Stop) -> None:
-        if stop.reason == "stop":
+        if stop.reason == "stop" or stop.label in self._here.labels:
             for label in self._labels:
                 try:
                     options = CallOptions(timeout=STOP_TIMEOUT_S)
@@ -274,7 +344,7 @@ class Processes:
         """Wait for the end of the run. Raises MeshError and UsageError where it could not be tried."""
         self._thread.join()
         set_client(self._program.id, None)
-        self.client.close()
+        self._here.close()
         if self._error is not None:
             raise self._error
         result = self._result
@@ -282,28 +352,9 @@ class Processes:
         reason = REASONS.get(result.cause, "failure")
         first = self._running.first_stop
         why = result.first_failure or "; ".join(result.failures)
-        if first is not None and first.reason == reason:
+        if first is not None and (first.reason == reason or first.label in self._here.labels):
             return replace(first, code=result.exit_code, why=first.why or why)
         return Stop(reason=reason, code=result.exit_code, why=why)
-
-
-def read_result(data: bytes) -> tuple[str, object]:
-    """Return the kind and the value of a node's report. Raises ValueError for a damaged one."""
-    view = memoryview(data)
-    place = 0
-
-    def fill(memory: memoryview) -> None:
-        nonlocal place
-        if memory.nbytes > len(view) - place:
-            raise ValueError("it ends early")
-        memory[:] = view[place : place + memory.nbytes]
-        place += memory.nbytes
-
-    frame = frames.read_frame(fill)
-    report = plain.loads(frame.body, frame.buffers)
-    if not (isinstance(report, tuple) and len(report) == 2):
-        raise ValueError("no report")
-    return str(report[0]), report[1]
 
 
 def _ending(code: int, number: int) -> str:

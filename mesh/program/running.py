@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
 from mesh.core.errors import MeshError
 from mesh.program.ledger import OVER, Ledger, State, Stop
+
+if TYPE_CHECKING:
+    from mesh.api.hangs import Stacks
+
+
+RESTART_TIMEOUT_S = 300.0
+
+
+class Labelled(Protocol):
+    """A node by its handle."""
+
+    @property
+    def label(self) -> str:
+        """The node's label, as "actor/3"."""
+
+
+Chosen = str | Labelled | Sequence[Labelled]  # a label, a handle, or a group
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -20,6 +37,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     host: str
     state: State
     attempt: int = 1
+    exit_code: int | None = None  # of its process, as a shell has it; 0 or 1 for a thread; None: none is recorded
 
 
 class ProgramResult(Struct, frozen=True, kw_only=True):
@@ -44,11 +62,31 @@ class ProgramResult(Struct, frozen=True, kw_only=True):
             raise MeshError(f"{self.label or 'the program'}: {self.why or f'exit {self.exit_code}'}")
 
 
+Decides = Callable[[str, Stop], bool]
+
+
+def always(label: str, stop: Stop) -> bool:
+    """Return True: this process ends the program."""
+    return True
+
+
 class Places(Protocol):
     """The part of a running program that depends on where its nodes are."""
 
     def stop(self, stop: Stop) -> None:
         """Have all nodes stop. Called once."""
+
+    def restart(self, label: str) -> None:
+        """Have the process of a node end, and the node start again at once. Raises MeshError and UsageError."""
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        """Return where some nodes are. Raises MeshError and UsageError."""
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        """Return the output of some nodes up to now. Raises MeshError and UsageError."""
+
+    def detach(self) -> None:
+        """Have the hosts keep the program without this process. Raises MeshError and UsageError."""
 
     def close(self) -> Stop | None:
         """Wait until no node is left, and return how the program has ended; None: as it was stopped."""
@@ -57,14 +95,18 @@ class Places(Protocol):
 class Running:
     """A launched program. As a context manager it stops the program at the end of the block."""
 
-    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: bool = True) -> None:
-        """hosts: the name of each node's host, by label; decides: False where the run's hosts end the program"""
+    def __init__(self, hosts: Mapping[str, str], ledger: Ledger, *, decides: Decides = always) -> None:
+        """hosts: the name of each node's host, by label
+
+        decides: gets a label and the end that follows from its node; False where the run's hosts end the program
+        """
         self._hosts, self._ledger, self._decides = hosts, ledger, decides
         self.run = ""  # the id by which `mesh logs` and all others find it; "": it is no run
         self._changed = threading.Condition()
         self._results: dict[str, object] = {}
         self._failures: dict[str, BaseException] = {}
         self._attempts = dict.fromkeys(hosts, 1)
+        self._exits: dict[str, int] = {}
         self._places: Places | None = None
         self._stopping, self._has_finished = False, False
         self._end: ProgramResult | None = None
@@ -84,20 +126,24 @@ class Running:
                     self._ledger.ready(label)
                     stop = None
                 case State.ENDED:
+                    self._exits[label] = 0
                     stop = self._ledger.ended(label)
                 case State.FAILED | State.LOST:
+                    if state is State.FAILED:
+                        self._exits[label] = code
                     stop = self._ledger.failed(label, why, state=state, code=code)
                 case _:
                     self._ledger.states[label] = state
                     stop = None
             self._changed.notify_all()
-        if stop is not None and self._decides:
+        if stop is not None and self._decides(label, stop):
             self._carry_out(stop)
 
     def note_attempt(self, label: str, attempt: int) -> None:
         """Note that a node was started again. attempt: 2 for the second start"""
         with self._changed:
             self._attempts[label] = attempt
+            self._changed.notify_all()
 
     def note_stop(self, stop: Stop) -> None:
         """Note that a node has ended the program."""
@@ -179,10 +225,24 @@ class Running:
         """All nodes with host and state."""
         with self._changed:
             states = dict(self._ledger.states)
+            attempts, exits = dict(self._attempts), dict(self._exits)
         return [
-            NodeState(label=label, host=self._hosts[label], state=state, attempt=self._attempts[label])
+            NodeState(
+                label=label,
+                host=self._hosts[label],
+                state=state,
+                attempt=attempts[label],
+                exit_code=exits.get(label),
+            )
             for label, state in states.items()
         ]
+
+    def __repr__(self) -> str:
+        """Return a table of all nodes, for prompts and notebooks."""
+        rows = [("node", "host", "state", "attempt")]
+        rows += [(one.label, one.host, one.state.value, str(one.attempt)) for one in self.nodes]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def wait(self, timeout: float | None = None) -> ProgramResult:
         """Wait for the end of the program, until nothing of it is left. Raises TimeoutError after so many seconds."""
@@ -213,11 +273,9 @@ class Running:
         """Wait for the value of a function or ``run()``; for the label of a group a list of them.
 
         Raises the exception of a node that failed, TimeoutError, KeyError for an unknown label, and MeshError for a
-        node that has ended without a value, or that goes on detached: its result is not kept.
+        node that has ended without a value, or that goes on detached: ``connect`` fetches its result.
         """
-        members = [one for one in self._hosts if one.partition("/")[0] == label and one != label]
-        if label not in self._hosts and not members:
-            raise KeyError(label)
+        members = self._chosen(label)
         if label not in self._hosts:
             return [self.result(one, timeout) for one in members]
         with self._changed:
@@ -233,8 +291,8 @@ class Running:
             if not self._has_end(label):
                 raise TimeoutError(f"{label} still runs after {timeout:g} s")
             if self._end is not None and self._end.reason == "detached":
-                hint = "have the node write a file, and then: mesh pull RUN FILE"
-                raise MeshError(f"{label}: has no result (a detached program keeps none)", hint=hint)
+                hint = f"connect({self.run!r}).result({label!r}) fetches it"
+                raise MeshError(f"{label}: has no result here (the program was left to its hosts)", hint=hint)
         raise MeshError(f"{label}: ended without a result")
 
     def _has_end(self, label: str) -> bool:
@@ -251,6 +309,82 @@ class Running:
         """Stop all nodes and wait until nothing of them is left."""
         self.end(Stop(reason="stop", code=code, why=why))
         return self.wait()
+
+    def restart(self, node: Chosen, timeout: float = RESTART_TIMEOUT_S) -> None:
+        """End the process of a node, start it again at once, and wait until it is ready for calls.
+
+        node: its label or handle; a group is started again as a whole. The calls that the old process had fail with
+        NodeLost, and handles go on working. The restart does not count as a failure.
+        timeout: seconds, after which TimeoutError is raised
+        Raises KeyError for an unknown label, UsageError for nodes that are threads, and MeshError for a node that has
+        ended for good.
+        """
+        labels = self._chosen(node)
+        with self._changed:
+            over = [label for label in labels if self._has_finished or self._ledger.states[label] in OVER]
+            before = {label: self._attempts[label] for label in labels}
+        if over:
+            raise MeshError(f"{', '.join(over)}: cannot be started again (it has ended)")
+        for label in labels:
+            self._where.restart(label)
+        with self._changed:
+            self._changed.wait_for(lambda: all(self._is_back(label, before[label]) for label in labels), timeout)
+            states = {label: self._ledger.states[label] for label in labels}
+            late = [label for label in labels if not self._is_back(label, before[label])]
+        if late:
+            raise TimeoutError(f"{', '.join(late)}: not ready {timeout:g} s after the restart")
+        if failed := [label for label, state in states.items() if state is not State.READY]:
+            raise MeshError(f"{', '.join(failed)}: not ready after the restart (it has ended)")
+
+    def _is_back(self, label: str, attempt: int) -> bool:
+        """Return True for a node that is ready again, or never will be. attempt: the one before"""
+        state = self._ledger.states[label]
+        return self._has_finished or state in OVER or (state is State.READY and self._attempts[label] > attempt)
+
+    def stacks(self, node: Chosen | None = None) -> Stacks:
+        """Return where each process of the program is: its Python stacks. node: a label, handle or group; None: all
+
+        Raises KeyError for an unknown label, UsageError if none of the nodes runs.
+        """
+        return self._where.stacks(self._chosen(node))
+
+    def logs(self, node: Chosen | None = None, *, stderr: bool = False) -> str:
+        """Return the output of the program up to now, in order of arrival.
+
+        node: a label, handle or group; None: all. With several nodes each line begins with its label.
+        stderr: only what went there
+        Raises KeyError for an unknown label, UsageError for nodes that are threads: they print with this process.
+        """
+        return self._where.logs(self._chosen(node), only_stderr=stderr)
+
+    def detach(self) -> ProgramResult:
+        """Leave the program to its hosts, and return once this process has no part in it any more.
+
+        Handles end with it; ``mesh attach RUN`` comes back. Raises UsageError for nodes that are threads, MeshError if
+        a host does not keep it.
+        """
+        self._where.detach()
+        return self.wait()
+
+    @property
+    def _where(self) -> Places:
+        assert self._places is not None
+        return self._places
+
+    def _chosen(self, node: Chosen | None) -> list[str]:
+        """Return the labels that are meant, in order. Raises KeyError."""
+        if node is None:
+            return list(self._hosts)
+        if isinstance(node, str):
+            wanted = node
+        elif isinstance(node, Sequence):
+            return [label for one in node for label in self._chosen(one)]
+        else:
+            wanted = node.label
+        labels = [one for one in self._hosts if wanted in (one, one.partition("/")[0])]
+        if not labels:
+            raise KeyError(wanted)
+        return labels
 
     def __enter__(self) -> Running:
         return self

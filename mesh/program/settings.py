@@ -23,6 +23,7 @@ from mesh.engine.question import Question
 from mesh.program.graph import Graph
 from mesh.program.placing import Facts
 from mesh.program.processes import Setting
+from mesh.program.runtime.errors import CLIENT
 from mesh.protocol.questions import AskGpus
 from mesh.protocol.replies import Gpus
 
@@ -32,8 +33,12 @@ LOCAL_HOSTS_MAX = 64
 
 def named_hosts(program: Graph) -> list[str]:
     """Return the hosts that nodes name, in order of first use; one of our own where no node names any."""
+    return _names(program) or [HERE]
+
+
+def _names(program: Graph) -> list[str]:
     names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
-    return list(names) or [HERE]
+    return [name for name in names if name != CLIENT]
 
 
 def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
@@ -42,7 +47,15 @@ def setting_of(program: Graph, where: str, calls_run: bool) -> Setting:
     spec = make_spec(project_here(), options, ())
     if where == "local":
         spec = replace(spec, sync=False, lock=False, prerun=())
-        return Setting(cluster=_local(program), spec=spec, beside=Beside(), is_local=True, calls_run=calls_run)
+        cluster, undetachable = _local(program)
+        return Setting(
+            cluster=cluster,
+            spec=spec,
+            beside=Beside(),
+            is_local=True,
+            calls_run=calls_run,
+            undetachable=undetachable,
+        )
     cluster, project = _cluster(program, options), project_here()
     check_name(options.name, "")
     check_workspace(project, Path.home())
@@ -59,26 +72,29 @@ def _cluster(program: Graph, options: Options) -> Cluster:
     """Return the program's cluster, or one of the hosts that its nodes name. Raises UsageError."""
     if program.cluster:
         return choose_cluster(program.cluster, options, "")
-    names = dict.fromkeys(name for node in program.nodes for name in node.wish.hosts)
+    names = _names(program)
     if not names:
         hint = 'Program(NAME, cluster="pod"), on="host" for a node, or launch("local")'
         raise UsageError(f"{program.name}: neither a cluster nor a host is named", hint=hint)
     return listed(tuple(names))
 
 
-def _local(program: Graph) -> Cluster:
-    """Return hosts on this machine that have the names of the program's hosts."""
+def _local(program: Graph) -> tuple[Cluster, str]:
+    """Return hosts on this machine that have the names of the program's hosts, and why they cannot keep it alone."""
     names = named_hosts(program)
     if len(names) > LOCAL_HOSTS_MAX:
         raise UsageError(f'{program.name}: {len(names)} hosts; launch("local") takes at most {LOCAL_HOSTS_MAX}')
     found = choose_cluster(f"local:{len(names)}", Options(), "")
     own_names = [host.name for host in found.hosts]
-    if program.options and program.options.detach and names != own_names:
+    undetachable = ""
+    if names != own_names:
         hint = f"call the hosts {', '.join(own_names)}"
-        raise UsageError(f'{program.name}: launch("local") with detach needs names that `mesh attach` finds', hint=hint)
+        undetachable = f'launch("local") with detach needs names that `mesh attach` finds: {hint}'
+    if undetachable and program.options and program.options.detach:
+        raise UsageError(f"{program.name}: {undetachable}")
     hosts = tuple(replace(host, name=name) for host, name in zip(found.hosts, names, strict=True))
     # The interpreter of this process has the packages that the program imports.
-    return replace(found, hosts=hosts, python=sys.executable)
+    return replace(found, hosts=hosts, python=sys.executable), undetachable
 
 
 def facts_of(program: Graph, cluster: Cluster) -> Mapping[str, Facts]:

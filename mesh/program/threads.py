@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from mesh.core.errors import MeshError
+from mesh.api.hangs import Stacks
+from mesh.core.errors import MeshError, UsageError
 from mesh.program.graph import Graph
 from mesh.program.ledger import State, Stop
+from mesh.program.looking import stacks_of_threads
 from mesh.program.payload import Payload
 from mesh.program.running import Running
-from mesh.program.runtime import failures, plain
+from mesh.program.runtime import codec, failures, plain
 from mesh.program.runtime.caller import Caller
-from mesh.program.runtime.errors import NodeLost
+from mesh.program.runtime.errors import CLIENT, ENDED, NodeLost
 from mesh.program.runtime.here import CURRENT, Context, Here, set_client
 from mesh.program.runtime.links import Link, memory_links
 from mesh.program.runtime.member import Member
+from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 STOP_TIMEOUT_S = 10.0  # for threads to return once the program is stopped
@@ -37,12 +40,12 @@ class Threads:
         for node in self._nodes.values():
             node.thread.start()
 
-    def _node(self, payload: Payload, calls_run: bool) -> _Node:
+    def _node(self, payload: Payload, calls_run: bool) -> NodeThread:
         place = payload.place
         here = Here(self._program.name, place.label, place.index, place.count, place.host)
         caller = Caller((self._program.id, place.label), self._connect, self._hosts, is_trusting=True)
         context = Context(here, caller, self._stop_from(place.label))
-        return _Node(payload, context, self._running, calls_run)
+        return NodeThread(payload, context, self._running, calls_run)
 
     def _stop_from(self, label: str) -> _StopFrom:
         return _StopFrom(self._running, label)
@@ -51,7 +54,8 @@ class Threads:
         """Return a link to a node. Raises NodeLost once it has ended."""
         node = self._nodes.get(label)
         if node is None or node.has_ended:
-            raise NodeLost(label, self._hosts.get(label, ""), "it has ended" if node else "there is no such node")
+            reason = "there is no such node" if node is None else "it has failed" if node.has_failed else ENDED
+            raise NodeLost(label, self._hosts.get(label, ""), reason)
         one, other = memory_links()
         node.server.attach(other)
         return one
@@ -59,6 +63,24 @@ class Threads:
     def stop(self, stop: Stop) -> None:
         for node in self._nodes.values():
             node.context.set_stopped(stop.reason)
+
+    def restart(self, label: str) -> None:
+        """Raise UsageError, because a thread cannot be ended from outside."""
+        raise UsageError(f"{label}: a thread cannot be started again", hint='program.launch("local")')
+
+    def stacks(self, labels: Sequence[str]) -> Stacks:
+        """Return where the threads of some nodes are."""
+        return stacks_of_threads(self._program.name, self._hosts, labels)
+
+    def logs(self, labels: Sequence[str], *, only_stderr: bool) -> str:
+        """Raise UsageError, because the nodes print with this process."""
+        hint = 'program.launch("local") keeps the output of each node'
+        raise UsageError(f"{self._program.name}: its nodes are threads, and print with this process", hint=hint)
+
+    def detach(self) -> None:
+        """Raise UsageError, because the nodes end with this process."""
+        hint = 'program.launch() on hosts, or launch("local")'
+        raise UsageError(f"{self._program.name}: its nodes are threads, and end with this process", hint=hint)
 
     def close(self) -> None:
         """Wait for all threads. Raises MeshError for nodes that do not stop."""
@@ -86,14 +108,15 @@ class _StopFrom:
         self._running.end(Stop(reason="stop", code=code, why=why, label=self._label))
 
 
-class _Node:
+class NodeThread:
     """A node and its thread."""
 
     def __init__(self, payload: Payload, context: Context, running: Running, calls_run: bool) -> None:
         self._payload, self.context, self._running = payload, context, running
-        self.server = Server(context, payload.concurrency, payload.backlog, self._fail)
+        loads = plain.loads if context.here.host == CLIENT else codec.loads
+        self.server = Server(context, payload.concurrency, payload.backlog, self._fail, loads)
         self._member = Member(context, self.server, calls_run)
-        self.has_ended = False
+        self.has_ended = self.has_failed = False
         self._ending = threading.Lock()
         self.thread = threading.Thread(target=self._work, name=f"mesh-{context.here.label}", daemon=True)
 
@@ -101,6 +124,7 @@ class _Node:
         label = self.context.here.label
         CURRENT.context = self.context
         try:
+            wait_for_others(self.context, self._payload.after)
             self._member.construct(*self._payload.body)
             self._running.note(label, State.READY)
             if not self._member.runs:
@@ -129,6 +153,7 @@ class _Node:
         with self._ending:
             if self.has_ended:
                 return
+            self.has_failed = state is State.FAILED
             self.has_ended = True
         self._running.note(self.context.here.label, state, why)
         self.end()

@@ -17,6 +17,7 @@ from .kinds import (
     listed,
     mapping,
     nullable,
+    word,
 )
 from .messages import CLIENT, Message, Table, Versioned
 from .nodes import NODES_MAX, Node
@@ -85,9 +86,19 @@ class Follow(First, name="follow"):
     place: int = field(COUNT)  # bytes that came through earlier channels
 
 
+class Reach(First, name="reach"):
+    """Has the process connect the client to a node of the run, or send it the node's result.
+
+    The answer is one line of JSON with ``why``, "" for success, and then bytes of the node, or its result.
+    """
+
+    rank: int = field(RANK)
+    wants: str = field(word("calls", "result"))
+
+
 class Program(Message, name="agent", sender=CLIENT, data_bytes=PROGRAM_BYTES):
     """Carries the agent's program, for a host that lacks it; the starter reads it."""
 
 
-FIRST: Table[First] = Table(Begin, Channel, Follow)
+FIRST: Table[First] = Table(Begin, Channel, Follow, Reach)
 AT_START: Table[Message] = Table(Program)

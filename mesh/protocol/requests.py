@@ -219,6 +219,12 @@ class Changed(Order, name="changed"):
     nodes: Sequence[NodeState] = field(listed(record(NodeState)))
 
 
+class RestartNode(Order, name="restart-node"):
+    """Ends the process of a node, and starts the node again at once."""
+
+    rank: int = field(RANK)
+
+
 class Relay(Order, name="relay", data_bytes=PIECE_BYTES):
     """Carries bytes to a node, through a relayed connection; the first one opens it."""
 
@@ -326,5 +332,5 @@ class Over(Request, name="over"):
 COMMON: Table[Request] = Table(
     *(Lock, Unlock, Changes, Pack, Serve, Fetch, Settled, Apply, StepFile, Prepare, Start, Setup, Detach),
     *(Introduce, Password, Enclosed, Reply, Stdin, Signal, Kill, Finish, Beat, Ack, Bye, Over),
-    *(Program, Payload, Changed, Relay, RelayTaken, RelayEnd),
+    *(Program, Payload, Changed, RestartNode, Relay, RelayTaken, RelayEnd),
 )

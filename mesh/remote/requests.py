@@ -178,6 +178,10 @@ class Requests:
         rows = [NodeState(label=label, state=state, attempt=attempt) for label, state, attempt in states]
         self._sender.order(requests.Changed(nodes=rows))
 
+    def restart(self, rank: int) -> None:
+        """End the process of a node, and have the host start the node again at once."""
+        self._sender.order(requests.RestartNode(rank=rank))
+
     def relay(self, stream: int, data: bytes, label: str = "") -> None:
         """Send bytes through a relayed connection. label: of the node, with the first ones"""
         self._asked.relay(stream)

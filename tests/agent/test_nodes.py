@@ -178,6 +178,25 @@ def test_callers_may_connect_before_the_node_is_there_and_a_restart_keeps_the_so
     assert "{'news': 'echo/0', 'state': 'restarting', 'attempt': 1}" in news
 
 
+def test_a_restart_by_hand_comes_at_once_and_is_no_failure(begin: Start) -> None:
+    program = begin([node(0), node(1)], f"up(ready=True)\n{ECHO}")
+    run = program.run
+    for attempt in (1, 2):
+        run.until(RankReady, where=lambda event, last=attempt - 1: event.attempt == last)  # type: ignore[attr-defined, misc]
+        run.session.restart(0)
+        event = run.until(Restarting)
+        assert isinstance(event, Restarting)
+        assert (event.rank, event.attempt, event.signal, event.seconds) == (0, attempt, signal.SIGKILL, 0.0)
+        assert program.call(0, b"again") == b"echo/0 %d:again" % attempt
+    assert program.call(0, b"die") == b"echo/0 2:"
+    exited = run.until(Exited)
+    assert isinstance(exited, Exited)
+    assert (exited.rank, exited.code) == (0, 3)
+    run.session.restart(0)  # it has ended for good
+    assert run.finish(grace=0.2).left == ()
+    assert [event.attempt for event in run.events if isinstance(event, Restarted)] == [1, 2]
+
+
 def test_a_node_stops_its_program_with_a_status(begin: Start) -> None:
     stop = f"up(ready=True)\nif label == 'echo/0':\n    {MEET}\n    up(stop=7, why='enough')\n{WAIT}"
     program = begin([node(0), node(1)], stop)

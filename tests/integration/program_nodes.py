@@ -39,6 +39,9 @@ class Server:
     def count(self, limit: int) -> Iterator[int]:
         yield from range(limit)
 
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
     def fail(self) -> None:
         raise Strange(1, 2)
 
@@ -47,6 +50,14 @@ class Server:
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_first(self, path: str) -> int:
+        """End the process of the first attempt, and return the number of calls that have begun."""
+        with open(path, "a") as file:
+            file.write("x")
+        if here().attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.path.getsize(path)
 
     def leave(self, status: int) -> None:
         os._exit(status)
@@ -162,6 +173,82 @@ class Leaver:
 
 def has_size(size: int) -> bytes:
     return os.urandom(size)
+
+
+class Log:
+    """Is on the client."""
+
+    def __init__(self, place: object = None) -> None:
+        self.lines: list[object] = []
+
+    def write(self, value: object) -> int:
+        self.lines.append(value)
+        return len(self.lines)
+
+    def add(self, one: numpy.ndarray, other: float) -> numpy.ndarray:
+        return one + other
+
+    def count(self, limit: int) -> Iterator[int]:
+        yield from range(limit)
+
+    def read(self) -> list[object]:
+        return self.lines
+
+    def fail(self) -> None:
+        raise Strange(1, 2)
+
+
+class Writer:
+    """Calls the node on the client, from its constructor on."""
+
+    def __init__(self, log: Handle[Log]) -> None:
+        self.log = log
+        self.found = log.write(here().label)
+
+    def write(self, value: object) -> object:
+        return self.log.write(value)
+
+    def use(self) -> object:
+        array = numpy.arange(300_000.0)
+        assert (self.log.methods.add(array, 1.0) == array + 1).all()
+        try:
+            self.log.fail()
+        except Strange as error:
+            return list(self.log.stream.count(40)), str(error)
+        return None
+
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Conductor:
+    """Runs on the client, and calls nodes on hosts."""
+
+    def __init__(self, writers: list[Handle[Writer]]) -> None:
+        self.writers = writers
+
+    def run(self) -> object:
+        return [writer.write("conducted") for writer in self.writers], os.getpid(), here().host
+
+
+class Late:
+    """Is ready late, and leaves a file then."""
+
+    def __init__(self, path: str) -> None:
+        threading.Event().wait(1)
+        with open(path, "w") as file:
+            file.write("ready")
+
+
+class Reader:
+    """Needs the file at its start."""
+
+    def __init__(self, path: str) -> None:
+        with open(path) as file:
+            self.text = file.read()
+
+    def read(self) -> str:
+        return self.text
 
 
 def waits() -> str:

@@ -91,9 +91,7 @@ def test_a_bucket_is_mounted_once_and_undo_leaves_the_host_as_it_was(host: TestH
     host.script(f"echo new >{POINT}/n.txt")
     assert eventually(lambda: "n.txt" in host.script(f"ls {POINT}"))
     [line] = mounts(host)
-    started = time.monotonic()
     assert steps.check(place(host), step).status == 0
-    assert time.monotonic() - started < 1.0
     assert steps.apply(place(host), step).status == 0
     assert mounts(host) == [line]
     assert steps.undo(place(host), step).status == 0

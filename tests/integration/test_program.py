@@ -17,8 +17,8 @@ import pytest
 from mesh import api
 from mesh.config.clusters import load_clusters
 from mesh.config.settings import Options
-from mesh.core.errors import UsageError
-from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError, has
+from mesh.core.errors import MeshError, UsageError
+from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError, connect, has
 from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.integration import program_nodes as nodes
@@ -162,6 +162,7 @@ def test_the_exit_status_of_a_node_is_that_of_the_program() -> None:
     program.add(nodes.exits, 7)
     with launch(program) as running:
         assert running.wait(PATIENCE).exit_code == 7
+        assert running.nodes[0].exit_code == 7
 
 
 def test_stop_with_a_status_from_a_method() -> None:
@@ -190,6 +191,107 @@ def test_a_node_is_started_again_and_handles_go_on() -> None:
             server.kill()
         result = running.wait(PATIENCE)
     assert (result.reason, result.label) == ("failure", "server")
+
+
+def test_a_node_is_started_again_by_hand_and_its_stacks_and_logs_are_there() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", concurrency=2)
+    assert isinstance(server, Handle)
+    caller = program.add(nodes.Caller, server, on="b")
+    program.add(nodes.waits, on="b", on_failure="ignore")
+    with launch(program) as running:
+        server.say("before")
+        hanging = caller.futures.hang_there()
+        server.echo(1)
+        assert eventually(lambda: "hang" in str(running.stacks("server").groups))
+        assert "waits" not in str(running.stacks(server).groups)
+        assert "in waits" in str(running.stacks().groups).replace("function='waits'", "in waits")
+        running.restart(server)  # it has no restarts of its own
+        assert isinstance(hanging.exception(PATIENCE), NodeLost)
+        assert (running.nodes[0].attempt, server.where()[2], caller.where_there()[2]) == (2, 2, 2)
+        running.restart("server")
+        assert caller.where_there()[2] == 3
+        server.say("after")
+        assert eventually(lambda: running.logs(server).endswith("after\n"))
+        lines = running.logs("server", stderr=True).splitlines()
+        assert [line for line in lines if "started again" in line] == [
+            f"mesh: server/0: started again after signal 9, attempt {attempt}" for attempt in (1, 2)
+        ]
+        assert "[server] before" in running.logs().splitlines()
+        with pytest.raises(KeyError):
+            running.restart("nobody")
+        with pytest.raises(NodeLost):
+            server.kill()
+        assert running.wait(PATIENCE).label == "server"  # a restart by hand does not count, and allows no failure
+        with pytest.raises(MeshError, match="server: cannot be started again"):
+            running.restart(server)
+
+
+def test_a_program_with_other_names_on_this_machine_is_not_left() -> None:
+    program = new_program()
+    program.add(nodes.Server, on="a")
+    with launch(program) as running, pytest.raises(UsageError, match="call the hosts local-0"):
+        running.detach()
+
+
+def test_nodes_begin_after_others_and_calls_that_allow_it_are_repeated(tmp_path: Path) -> None:
+    place, calls = str(tmp_path / "ready"), str(tmp_path / "calls")
+    program = new_program()
+    late = program.add(nodes.Late, place, on="a")
+    short = program.add(nodes.returns, 7, on="b")
+    readers = program.add(nodes.Reader, place, on="b", count=2, after=[late, short, "returns"])
+    server = program.add(nodes.Server, on="a", on_failure="restart", restarts=1, after=readers)
+    program.add(nodes.waits, on="b")
+    assert isinstance(server, Handle)
+    with launch(program) as running:
+        assert readers.read() == ["ready", "ready"]  # type: ignore[union-attr]
+        assert server.options(retries=1).die_first(calls) == 2
+        with pytest.raises(NodeLost):
+            server.options(retries=5).kill()
+        assert running.wait(PATIENCE).label == "server"
+
+
+def test_nodes_on_the_client_are_called_by_nodes_on_hosts() -> None:
+    program = new_program()
+    log = program.add(nodes.Log, on="client")
+    writers = program.add(nodes.Writer, log, on="a,b", per_host=1, on_failure="restart", restarts=1)
+    assert isinstance(log, Handle)
+    with launch(program) as running:
+        assert [node.host for node in running.nodes] == ["client", "a", "b"]
+        assert sorted(map(str, log.read())) == ["writer/0", "writer/1"]
+        assert writers[0].use() == (list(range(40)), "1 and 2")  # type: ignore[union-attr, index]
+        assert sorted(writers.write(1)) == [3, 4]  # type: ignore[union-attr]
+        with pytest.raises(NodeLost):
+            writers[1].kill()  # type: ignore[union-attr, index]
+        assert eventually(lambda: running.nodes[2].attempt == 2)
+        count = writers[1].write("again")  # type: ignore[union-attr, index]
+        assert log.read()[count - 1] == "again"  # type: ignore[index, operator]
+        with pytest.raises(UsageError, match="is on the client"):
+            running.detach()
+        assert running.stop().ok
+
+
+def test_the_program_goes_on_as_long_as_a_node_runs_on_the_client() -> None:
+    program = new_program()
+    log = program.add(nodes.Log, on="client")
+    writers = program.add(nodes.Writer, log, on="a", count=2)
+    program.add(nodes.returns, 7, on="a")
+    program.add(nodes.Conductor, writers, on="client")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+        found = running.result("conductor")
+    assert (result.exit_code, result.reason) == (0, "stop")
+    assert isinstance(found, tuple)
+    assert (max(found[0]), found[1:]) == (4, (os.getpid(), "client"))
+
+
+def test_a_failure_on_the_client_ends_the_program() -> None:
+    program = new_program()
+    program.add(nodes.waits, on="a")
+    program.add(nodes.raises, on="client")
+    with launch(program) as running:
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.reason, result.label) == (1, "failure", "raises")
 
 
 def test_commands_are_nodes_too() -> None:
@@ -359,10 +461,95 @@ def test_a_detached_program_goes_on_and_stops_by_itself() -> None:
     first, _, last = done.stdout.partition("\n")
     code, reason, run = first.split()
     assert (code, reason) == ("0", "detached"), done.stderr
-    assert last.endswith(": has no result (a detached program keeps none)\n")
+    assert last.endswith(": has no result here (the program was left to its hosts)\n")
     assert node_processes()
     assert api.attach(run, quiet=True).exit_code == 6
     assert not node_processes()
+
+
+LEFT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program import NotLaunched, Program
+from tests.integration import program_nodes as nodes
+
+program = Program("left", python=sys.executable)
+server = program.add(nodes.Server, on="local-0")
+program.add(nodes.stops_later, server, on="local-1")
+program.add(nodes.returns, 7, on="local-1")
+with program.launch("local") as running:
+    assert server.echo(1) == 1
+    assert running.result("returns") == (7, "local-1")
+    result = running.detach()
+    try:
+        server.echo(1)
+    except NotLaunched:
+        print(result.exit_code, result.reason, running.run)
+"""
+
+
+def test_a_program_is_left_to_its_hosts() -> None:
+    words = [sys.executable, "-c", LEFT, str(REPOSITORY)]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    code, reason, run = done.stdout.split()
+    assert (code, reason) == ("0", "detached"), done.stderr
+    with connect(run) as connected:
+        assert connected.handle("server").echo([1]) == [1]
+        assert connected.result("returns", PATIENCE) == (7, "local-1")
+    assert api.attach(run, quiet=True).exit_code == 6
+    assert not node_processes()
+    with connect(run) as connected:
+        assert connected.result("returns", PATIENCE) == (7, "local-1")  # its host keeps it beside the output
+        with pytest.raises(MeshError, match="server: the run has ended, and its host has no result"):
+            connected.result("server", PATIENCE)
+        with pytest.raises(NodeLost, match="server on local-0: cannot connect: the node does not listen"):
+            connected.handle("server").echo(1)
+
+
+CONNECTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mesh.program import NodeLost, connect
+from tests.integration import program_nodes as nodes
+
+with connect(sys.argv[2]) as connected:
+    servers = connected.handle("server")
+    print([found[1] for found in servers.where()], connected.handle("caller").where_there()[0])
+    print(list(connected.handle("server/1").stream.count(3)), connected.result("returns"))
+    try:
+        servers[0].fail()
+    except nodes.Strange as error:
+        print(error)
+    try:
+        connected.result("raises")
+    except nodes.Strange as error:
+        print(error)
+    connected.stop(4, "from another process")
+"""
+
+
+def test_another_process_takes_the_handles_of_a_running_program() -> None:
+    program = new_program()
+    servers = program.add(nodes.Server, on="a,b", per_host=1)
+    program.add(nodes.Caller, servers[1], label="caller", on="a")  # type: ignore[index]
+    program.add(nodes.returns, 7, on="b")
+    program.add(nodes.raises, on="b", on_failure="ignore")
+    program.add(nodes.waits, on="a")
+    with launch(program) as running:
+        words = [sys.executable, "-c", CONNECTED, str(REPOSITORY), running.run]
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+        assert done.stdout.splitlines() == [
+            "['a', 'b'] server/1",
+            "[0, 1, 2] (7, 'b')",
+            "1 and 2",
+            "3 and 4",
+        ], done.stderr
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.why) == (4, "from another process")
+    with pytest.raises(UsageError, match="no run 'nothing' was started"):
+        connect("nothing")
 
 
 def test_a_detached_program_on_this_machine_needs_names_that_attach_finds() -> None:
@@ -439,6 +626,65 @@ def test_a_program_of_a_file_on_four_hosts(pod: Home) -> None:
     assert done.returncode == 0, done.stderr
     expected = [(f"server/{index}", names[index // 2]) for index in range(6)]
     assert f"FOUND {expected}" in done.stdout
+
+
+CONNECTED_SCRIPT = """
+import sys
+
+from mesh.program import Program, connect, here, wait_for_stop
+
+
+class Log:
+    def write(self, value):
+        return value, here().host
+
+
+class Server:
+    def __init__(self, log):
+        self.log = log
+
+    def where(self):
+        return self.log.write(here().host)
+
+
+def returns():
+    return here().host
+
+
+def waits():
+    wait_for_stop()
+
+
+if __name__ == "__main__":
+    program = Program("script", cluster="pod", python=sys.argv[1])
+    servers = program.add(Server, program.add(Log, on="client"), per_host=1, on=sys.argv[2])
+    program.add(returns, on=servers[1])
+    program.add(waits, on=servers[1])  # otherwise the program ends with its last function
+    with program.launch() as running, connect(running.run) as connected:
+        print("FOUND", connected.handle("server").where(), connected.result("returns", 60))
+        running.restart("server/1")
+        print("AGAIN", servers[1].where(), "where" in running.logs() or "server/1" in running.logs(stderr=True))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_hosts_call_the_client_and_others_connect_to_them(pod: Home) -> None:
+    pod.files(train__py=CONNECTED_SCRIPT)
+    names = pod_names(pod)[:2]
+    done = subprocess.run(
+        [sys.executable, "train.py", sys.executable, ",".join(names)],
+        cwd=pod.project,
+        env={**pod.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [(name, "client") for name in names]
+    assert f"FOUND {expected} {names[1]}" in done.stdout
+    assert f"AGAIN {expected[1]} True" in done.stdout
 
 
 def pod_names(pod: Home) -> list[str]:

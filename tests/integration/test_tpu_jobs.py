@@ -100,6 +100,29 @@ def test_whole_lives_of_three_jobs_with_machines_of_each_kind(desk: Desk, tpus: 
     assert not tpus.requests
 
 
+def test_an_idle_worker_gives_its_machines_back_and_asks_for_others_once_there_is_a_task(
+    desk: Desk, tpus: Emulator
+) -> None:
+    tasks, place = desk.home.project / "tasks.yaml", desk.place / "tasks"
+    task = "accelerators:\n  v4-8:\n    tasks:\n      - {id: first, run: echo first on $(hostname)}\n"
+    tasks.write_text(task)
+    queue = "job: {queue: {config: tasks.yaml, idle: 1s, enabled: true}}"
+    worker = desk.submit(f"tpu: {{accelerator: v4-8, version: tpu-ubuntu2204-base, zone: {ZONES[0]}}}\n{queue}\n")
+    logs = place / "first"
+    assert eventually(lambda: [*logs.glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    desk.until(worker, "queued", within=WITHIN_S)
+    assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S), tpus.state
+    made = len(tpus.effects("create-node"))
+    beside = tasks.with_suffix(".new")
+    beside.write_text(f"{task}      - {{id: second, run: echo second}}\n")
+    beside.rename(tasks)
+    assert eventually(lambda: [*(place / "second").glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    assert len(tpus.effects("create-node")) == made + 1
+    desk.mesh("job", "stop", str(worker))
+    assert end_of(desk, worker)["state"] == "stopped"
+    assert not tpus.nodes
+
+
 FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
 
 
@@ -155,6 +178,19 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
     counts = (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"])
     assert counts == ("succeeded", last, len(WAYS), 0), shown
     assert desk.output(job).endswith(b"%d\n" % last)
+    assert is_replaced_after(tpus)
+
+
+def test_the_output_of_a_slice_that_is_still_there_is_fetched(desk: Desk, tpus: Emulator) -> None:
+    job = desk.submit(job_file(FIRST_SLEEPS, slices=2))
+    desk.until(job, "running", within=WITHIN_S)
+    first, second = sorted(tpus.nodes)
+    assert second.endswith("-1")
+    zone, _, name = second.partition("/")
+    tpus.control("preempt", zone=zone, name=name, how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
+    assert desk.output(job) == b"1\n2\n", first
     assert is_replaced_after(tpus)
 
 

@@ -168,7 +168,7 @@ class Detached:
 
 
 def test_the_result_of_a_node_that_goes_on_detached_is_not_waited_for() -> None:
-    running = Running({"learner": "h"}, Ledger({"learner": Rules(runs=True)}), decides=False)
+    running = Running({"learner": "h"}, Ledger({"learner": Rules(runs=True)}), decides=lambda label, stop: False)
     running.attach(Detached())
     errors: list[Exception] = []
 
@@ -184,4 +184,4 @@ def test_the_result_of_a_node_that_goes_on_detached_is_not_waited_for() -> None:
     waiting.join(PATIENCE)
     (error,) = errors
     assert isinstance(error, MeshError)
-    assert "detached" in str(error)
+    assert "left to its hosts" in str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import pickle
 import shutil
 import subprocess
 import sys
@@ -340,6 +341,89 @@ def make_scale(value: int) -> int:
     return value * 2
 
 
+def test_threads_have_stacks_and_neither_restart_nor_logs_nor_a_life_of_their_own() -> None:
+    program = Program("looked-at")
+    program.add(waits, count=2)
+    with program.launch("threads") as running:
+        found = running.stacks("waits/1").groups
+        assert {one.program for one in found} == {"waits/1"}
+        assert "waits" in [frame.function for one in found for frame in one.frames]
+        assert {one.rank for one in running.stacks().groups for one in one.processes} == {0, 1}
+        for call in (lambda: running.restart("waits/0"), running.logs, running.detach):
+            with pytest.raises(UsageError, match="thread"):
+                call()
+
+
+OPEN = threading.Event()
+ORDER: list[str] = []
+
+
+class First:
+    def __init__(self) -> None:
+        assert OPEN.wait(PATIENCE)
+        ORDER.append("first")
+
+
+class Second:
+    def __init__(self) -> None:
+        ORDER.append("second")
+
+
+def test_a_node_is_made_after_those_that_it_names() -> None:
+    OPEN.clear()
+    ORDER.clear()
+    program = Program("ordered")
+    first = program.add(First)
+    done = program.add(returns, 1)
+    program.add(Second, after=[first, done])
+    program.add(waits)
+    opening = threading.Timer(0.2, OPEN.set)
+    opening.start()
+    with program.launch("threads"):
+        assert ORDER == ["first", "second"]
+    opening.join()
+
+
+def test_a_node_that_never_is_ready_fails_those_that_wait_for_it() -> None:
+    program = Program("never")
+    program.add(Second, after=program.add(Actor, "too", "many", "arguments", on_failure="ignore"))
+    with pytest.raises(NodeLost, match="actor on local"):
+        program.launch("threads")
+
+
+def test_the_stop_ends_the_wait_for_other_nodes() -> None:
+    OPEN.clear()
+    program = Program("stopped")
+    program.add(Second, after=program.add(First))
+    program.add(stop, 3)
+    with program.launch("threads") as running:
+        OPEN.set()
+        assert running.wait(PATIENCE).exit_code == 3
+
+
+def test_a_call_that_may_be_repeated_is_cancelled_and_times_out_as_a_whole(actor: Handle[Actor]) -> None:
+    often = actor.options(retries=3)
+    assert often.double(2) == 4
+    with pytest.raises(Wrong):
+        often.fail("once")
+    future = often.futures.wait_at_the_gate()
+    assert actor.options(timeout=PATIENCE).whoami is not None
+    assert future.cancel()
+    with pytest.raises(CallTimeout):
+        actor.options(retries=3, timeout=0.1).wait_at_the_gate()
+    assert pickle.loads(pickle.dumps(often))._options.retries == 3
+
+
+def test_a_node_on_the_client_reads_arguments_by_the_plain_codec() -> None:
+    program = Program("client")
+    actor = program.add(Actor, on="client")
+    assert isinstance(actor, Handle)
+    with program.launch("threads") as running:
+        assert running.nodes[0].host == "client"
+        assert actor.double(2) == 4
+        assert actor.keep(Opaque("text", "text")) == "Opaque"
+
+
 def test_functions_have_results_and_the_program_ends_with_the_last() -> None:
     program = Program("functions")
     program.add(returns, 10, count=3)
@@ -361,6 +445,12 @@ def test_a_failure_stops_all_nodes_and_names_the_first() -> None:
         result = running.wait(PATIENCE)
         assert running.result("waits") == "failure"
     assert (result.exit_code, result.reason, result.label) == (1, "failure", "raises")
+    assert [node.exit_code for node in running.nodes] == [0, 1]
+    assert repr(running).splitlines() == [
+        "node    host   state   attempt",
+        "waits   local  ended   1",
+        "raises  local  failed  1",
+    ]
     with pytest.raises(Wrong):
         result.raise_for_failure()
     with pytest.raises(Wrong):
@@ -420,6 +510,9 @@ def test_every_caller_is_served_and_no_call_is_lost() -> None:
         (lambda program: program.add(3), "a class, a function or a Command"),
         (lambda program: program.add(Actor, label="a b"), "a node cannot be called"),
         (lambda program: program.add(Actor, per_host=2), "per_host needs on="),
+        (lambda program: program.add(Actor, after="nobody"), "after= names nobody"),
+        (lambda program: program.add(Actor, after=3), "after= is a handle"),
+        (lambda program: program.add(Actor, on="client,a"), "has the client and hosts"),
     ],
 )
 def test_wrong_nodes_are_refused(add: Callable[[Program], object], message: str) -> None:

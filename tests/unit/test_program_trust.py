@@ -19,10 +19,10 @@ from mesh.engine.credentials import make_credentials
 from mesh.program.runtime import frames, plain
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.connection import CallOptions, Connection
-from mesh.program.runtime.errors import LinkRefused, NodeLost
+from mesh.program.runtime.errors import CLIENT, LinkRefused, NodeLost
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.here import Context, Here
-from mesh.program.runtime.links import Link, SocketLink, TlsStream, tls_context
+from mesh.program.runtime.links import Link, SocketLink, TlsStream, memory_links, tls_context
 from mesh.program.runtime.listening import Listener
 from mesh.program.runtime.serving import Server
 from tests.conftest import PATIENCE
@@ -205,3 +205,20 @@ def test_a_caller_of_another_node_is_refused(address: tuple[str, int], key_file:
     with pytest.raises(NodeLost):
         connection.call(("echo", (1,), {}), OPTIONS).result(PATIENCE)
     connection.join(PATIENCE)
+
+
+@pytest.mark.parametrize("body", [pickle.dumps(((), {})), pickle.dumps(Hostile())], ids=["a call", "a command"])
+def test_a_node_on_the_client_reads_no_pickle_of_a_host(body: bytes, ran: list[str]) -> None:
+    caller = Caller(("p", "server"), lambda label: pytest.fail(label), {}, is_trusting=False)
+    here = Here("p", "server", 0, 1, CLIENT)
+    server = Server(Context(here, caller, lambda code, why: None), 1, 10, lambda error: None, plain.loads)
+    server.open({})
+    ours, theirs = memory_links()
+    server.attach(theirs)
+    ours.send(Frame(frames.HELLO, body=plain.dumps({**GREETING, "serves": True})[0]))
+    assert ours.receive().kind == frames.WELCOME  # it lends no link to a host
+    ours.send(Frame(frames.CALL, 1, struct.pack(">d", PATIENCE) + body))
+    assert ours.receive().kind == frames.ERROR
+    assert ran == []
+    ours.close()
+    server.close()

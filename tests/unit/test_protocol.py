@@ -49,6 +49,7 @@ FIRST: dict[str, dict[str, Any]] = {
         "plan": {"hosts": ["a"]},
     },
     "channel": {**OF_RUN, "have": 3, "cgroup": "/x", "age": 3.5},
+    "reach": {**OF_RUN, "rank": 3, "wants": "calls"},
     "follow": {**OF_RUN, "client": "c", "have": {"0.stdout": 3}, "only_reads": True, "only_end": False, "place": 3},
 }
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mesh.protocol.nodes import NodeAddress
 
 BOOK, KEY = "nodes.json", "key.pem"
+COPY_BYTES = 1 << 20
+RESULT = "kept"  # begins the name of a file with the result of a node, before its rank
 
 
 class NodeFiles:
@@ -53,6 +55,17 @@ class NodeFiles:
     def add_to_payload(self, name: str, data: bytes) -> None:
         """Append a piece to a payload. Raises OSError."""
         self._write("payload-" + name, data, os.O_APPEND)
+
+    def keep(self, name: str, directory: str) -> None:
+        """Copy a file to a directory that outlives the run, if both are there. A full disk loses it."""
+        path = os.path.join(directory, name)
+        try:
+            with open(self.place(name), "rb") as source, open(path + ".new", "wb") as file:
+                while piece := source.read(COPY_BYTES):
+                    file.write(piece)
+            os.replace(path + ".new", path)
+        except OSError:
+            pass
 
     def remove(self) -> None:
         """Remove the directory and all that is in it."""

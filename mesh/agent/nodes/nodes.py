@@ -8,8 +8,9 @@ import time
 
 from mesh.agent.base.errors import hint, why
 from mesh.agent.base.light import dumps, partial
+from mesh.agent.link.journal import journal_directory
 from mesh.agent.nodes.control import ControlChannel
-from mesh.agent.nodes.files import BOOK, KEY, NodeFiles
+from mesh.agent.nodes.files import BOOK, KEY, RESULT, NodeFiles
 from mesh.agent.nodes.sockets import ListeningSockets
 from mesh.agent.process.spawning import Setting
 from mesh.agent.run.facts import NodeStopped
@@ -56,6 +57,9 @@ class NodeOfRun:
         self.sockets: ListeningSockets | None = None
         self.control: ControlChannel | None = None
         self.attempt = 0
+        self.by_hand = 0  # starts that a client has asked for, which do not count as failures
+        self.is_asked = False  # a client waits for such a start
+        self.has_ended = False  # for good
         self.start: Start | None = None  # its command, setting and whether it reads stdin
         self.restart_at = 0.0  # monotonic; 0.0: it is not waiting for its next start
 
@@ -69,6 +73,7 @@ class Nodes:
         """Make the nodes of the first request; open nothing. spread: sends states to the agents of other hosts"""
         self._port, self._loop, self._spread = port, loop, spread
         self._files = NodeFiles(begin.run, begin.node)
+        self._kept = journal_directory(begin.remote_dir, begin.run, begin.node)
         self._nodes = {about.rank: NodeOfRun(about) for about in begin.nodes}
         self._book: Sequence[NodeAddress] = ()
         self._states: dict[str, NodeState] = {}  # of all nodes, by label
@@ -136,14 +141,16 @@ class Nodes:
         node = self._nodes.get(rank)
         if node is None or self._port.stops_ranks or self._port.is_over or self._is_stopped:
             return False
-        return status != 0 and node.start is not None and node.attempt < node.about.restarts
+        has_more = status != 0 and node.attempt - node.by_hand < node.about.restarts
+        return node.start is not None and (node.is_asked or has_more)
 
     def plan_restart(self, rank: Rank, code: int | None, signal: int | None, restart: Callable[[], None]) -> None:
         """Report that a rank will be started again, and call ``restart`` in time. Once for each end."""
         node = self._nodes[rank.rank]
         if node.restart_at:
             return
-        delay = min(RESTART_DELAY_MAX_S, RESTART_DELAY_S * 2**node.attempt)
+        failures = node.attempt - node.by_hand
+        delay = 0.0 if node.is_asked else min(RESTART_DELAY_MAX_S, RESTART_DELAY_S * 2**failures)
         node.restart_at = time.monotonic() + delay
         coming = messages.Restarting(
             rank=rank.rank,
@@ -159,11 +166,21 @@ class Nodes:
         marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
         self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
 
+    def ask_restart(self, rank: int) -> bool:
+        """Note that a node is to be started again once its process has ended; return False if it has ended for good."""
+        node = self._nodes.get(rank)
+        if node is None or node.has_ended or node.restart_at:
+            return False
+        node.is_asked = True
+        return True
+
     def start_again(self, rank: int) -> Rank:
         """Start the process of a rank anew, with its sockets and files. Raises OSError."""
         node = self._nodes[rank]
         assert node.start is not None
         node.attempt += 1
+        node.by_hand += node.is_asked
+        node.is_asked = False
         return self._start(node, *node.start)
 
     def report_restart(self, rank: Rank) -> None:
@@ -177,6 +194,7 @@ class Nodes:
         if node is None:
             return
         self._loop.cancel(("restart", rank))
+        node.has_ended = True
         self._close_sockets(node)
         self._change(node, "failed" if status else "ended", node.attempt)
         if node.about.ends_run and not status and not self._port.stops_ranks:
@@ -188,7 +206,7 @@ class Nodes:
         """Pass changes of nodes on other hosts on to the nodes here."""
         for state in states:
             self._states[state.label] = state
-            self._tell({"news": state.label, "state": state.state, "attempt": state.attempt})
+            self._tell(_news(state))
 
     def settle(self) -> None:
         """End a program without a client once only nodes that serve are left. Called after each turn of the loop."""
@@ -224,7 +242,10 @@ class Nodes:
         return self._files.place(name)
 
     def close(self) -> None:
-        """Close everything, and remove the files."""
+        """Close everything, and remove the files; the results of a detached run stay beside its journal."""
+        if self._port.is_detached:
+            for rank in self._nodes:
+                self._files.keep(f"{RESULT}-{rank}", self._kept)
         for node in self._nodes.values():
             self._drop_control(node)
         self.close_sockets()
@@ -257,6 +278,9 @@ class Nodes:
         finally:
             control.give()
         self._loop.watch(control.fileno(), select.POLLIN, partial(self._read, node))
+        for state in list(self._states.values()):  # what the node has missed, when it is started again
+            if state.state != "ready" and state.label != node.about.label:
+                control.send(_news(state))
         return rank
 
     def _restart(self, node: NodeOfRun, marker: str, restart: Callable[[], None]) -> None:
@@ -291,7 +315,7 @@ class Nodes:
         try:
             with open(path, "rb") as file:
                 data = file.read(RESULT_BYTES_MAX)
-            os.unlink(path)
+            os.replace(path, self._files.place(f"{RESULT}-{node.about.rank}"))  # for clients that come later
         except OSError as error:
             self._port.send(messages.Result(rank=node.about.rank, last=True))
             text = f"mesh: {node.about.label}: its result cannot be read: {why(error)}\n"
@@ -323,3 +347,8 @@ class Nodes:
         if node.sockets is not None:
             node.sockets.close()
             node.sockets = None
+
+
+def _news(state: NodeState) -> dict[str, object]:
+    """Return the message to a node about another one."""
+    return {"news": state.label, "state": state.state, "attempt": state.attempt}

@@ -66,6 +66,8 @@ def _to_nodes(port: Port, parts: Parts, request: Request, data: bytes) -> None:
         parts.nodes.take_payload(request, data)
     elif isinstance(request, requests.Changed):
         parts.nodes.take_changes(request.nodes)
+    elif isinstance(request, requests.RestartNode):
+        parts.ranks.restart(request.rank)
     elif isinstance(request, requests.Relay):
         parts.relays.take(request, data)
     elif isinstance(request, requests.RelayTaken):
@@ -103,6 +105,7 @@ HANDLERS: dict[type[Request], Callable[..., None]] = {
     requests.Program: _to_nodes,
     requests.Payload: _to_nodes,
     requests.Changed: _to_nodes,
+    requests.RestartNode: _to_nodes,
     requests.Relay: _to_nodes,
     requests.RelayTaken: _to_nodes,
     requests.RelayEnd: _to_nodes,

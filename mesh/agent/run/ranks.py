@@ -7,7 +7,7 @@ import select
 import time
 
 from mesh.agent.base.errors import hint, why
-from mesh.agent.base.light import partial
+from mesh.agent.base.light import partial, signal
 from mesh.agent.process.processes import pass_on
 from mesh.agent.run.facts import RankEnded, RanksStarting, RankStarted, SetupEnded
 from mesh.agent.run.rank import Rank, start_rank
@@ -115,6 +115,12 @@ class Ranks:
             self._port.send(answers.Started(rank=rank.rank, pid=rank.pid, time=time.time()))
             self._port.post(RankStarted())
 
+    def restart(self, number: int) -> None:
+        """Kill the process of a node, so that the node is started again. One that has ended for good stays so."""
+        for rank in list(self.ranks.values()):
+            if rank.rank == number and self.nodes is not None and self.nodes.ask_restart(number):
+                pass_on(rank.pid, signal.SIGKILL)
+
     # ---- what goes to a rank
 
     def give_stdin(self, number: int, data: bytes) -> None:
@@ -187,7 +193,7 @@ class Ranks:
         if is_last:
             self._sources.relay_rest()  # no client reads output behind the last message
         by_kernel = not self._port.stops_ranks and memory is not None and memory.explains(rank.pid, rank.status)
-        code, signal = _how(rank.status)
+        code, number = _how(rank.status)
         if self.nodes is not None:
             self.nodes.report_end(rank.rank, rank.status)
         self._port.send(
@@ -198,7 +204,7 @@ class Ranks:
                 last=is_last,
                 oom=by_kernel,
                 code=code,
-                signal=signal,
+                signal=number,
             )
         )
         self._client.flush()
@@ -243,8 +249,8 @@ class Ranks:
     def _report_early(self) -> None:
         """Report ends out of turn, so that a client sees them although output is blocked."""
         for rank in self._unreported:
-            code, signal = _how(rank.status)
-            self._port.send_now(answers.Ended(rank=rank.rank, time=rank.ended, code=code, signal=signal))
+            code, number = _how(rank.status)
+            self._port.send_now(answers.Ended(rank=rank.rank, time=rank.ended, code=code, signal=number))
         self._unreported = []
 
 

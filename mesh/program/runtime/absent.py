@@ -12,6 +12,11 @@ class Program:
         raise RuntimeError(WHERE)
 
 
+def connect(*args: object, **named: object) -> object:
+    """Raise RuntimeError, because nodes have the handles that they were given."""
+    raise RuntimeError("a node has the handles that it was given; only your machine connects to a program")
+
+
 def has(**named: object) -> object:
     """Raise RuntimeError, because only the launching machine places nodes."""
     raise RuntimeError(WHERE)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Callable, Dict, Mapping, Tuple
+from typing import Callable, Dict, Mapping, Set, Tuple
 
 from mesh.program.runtime.connection import Connection
 from mesh.program.runtime.errors import NodeLost, NotLaunched
 from mesh.program.runtime.links import Link
 
 JOIN_TIMEOUT_S = 5.0
+ADOPTED_AGAIN_S = 1.0  # for another link of a node whose first one has ended
 
 
 class Caller:
@@ -38,6 +39,8 @@ class Caller:
         self._news = threading.Condition()
         self._lost: Dict[str, str] = {}  # why a node takes no calls any more
         self._restarts: Dict[str, str] = {}  # why the last process of a node has ended, until it is ready again
+        self._adopted: Dict[str, Link] = {}  # links that nodes without an address have made to this one
+        self._had_adopted: Set[str] = set()
         self._patience = news_timeout
         self._is_closed = False
         self._pid = os.getpid()
@@ -88,7 +91,8 @@ class Caller:
         try:
             link = self._connect(label)
             return Connection(link, greeting, (label, host), self._is_trusting, lambda: self._explanation(label))
-        except NodeLost:
+        except NodeLost as error:
+            self._lost.setdefault(label, error.reason)
             raise
         except OSError as error:
             raise NodeLost(label, host, self._lost.get(label, f"cannot connect: {error}")) from error
@@ -100,6 +104,29 @@ class Caller:
                 lambda: label in self._lost or label in self._restarts or self._is_closed, self._patience
             )
             return self._lost.get(label) or self._restarts.pop(label, "")
+
+    def adopt(self, label: str, link: Link) -> None:
+        """Take the link that a node without an address has made to this one; calls to that node go over it."""
+        with self._news:
+            old, self._adopted[label] = self._adopted.get(label), link
+            self._news.notify_all()
+        if old is not None:
+            old.release()
+
+    def adopted(self, label: str, timeout: float) -> Link:
+        """Return the link that a node without an address has made, once it is there. Raises ConnectionError."""
+        with self._news:
+            seconds = ADOPTED_AGAIN_S if label in self._had_adopted else timeout
+            self._news.wait_for(lambda: label in self._adopted or self._is_closed, seconds)
+            link = self._adopted.pop(label, None)
+            self._had_adopted.add(label)
+        if link is None:
+            raise ConnectionError("it has no connection to this host")
+        return link
+
+    def has_lost(self, label: str) -> bool:
+        """Return True for a node that takes no calls any more."""
+        return label in self._lost or self._is_closed
 
     def note_restart(self, label: str, reason: str) -> None:
         """Note why a node's process has ended, before the node is started again. Its link ends by itself."""
@@ -129,6 +156,10 @@ class Caller:
             self._news.notify_all()
         with self._lock:
             connections = list(self._connections.values())
+        with self._news:
+            unused, self._adopted = list(self._adopted.values()), {}
+        for link in unused:
+            link.release()
         for connection in connections:
             connection.close("the program has ended")
         for connection in connections:

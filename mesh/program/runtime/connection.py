@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterator, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Outgoing
-from mesh.program.runtime.errors import Backlogged, CallTimeout, LinkRefused, NodeLost
+from mesh.program.runtime.errors import CLIENT, Backlogged, CallTimeout, LinkRefused, NodeLost
 from mesh.program.runtime.frames import Frame
 from mesh.program.runtime.futures import CLOCK, Future
 from mesh.program.runtime.links import Link
@@ -21,25 +21,34 @@ TIMEOUT = struct.Struct(">d")  # begins the body of a call: seconds in which it 
 
 
 class CallOptions:
-    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1"""
+    """How one call is made. timeout: seconds, None: none; buffer: items of a stream that may wait, at least 1
 
-    __slots__ = ("buffer", "timeout")
+    retries: how often the call may be sent again after the loss of its node
+    """
 
-    def __init__(self, timeout: "float | None" = None, buffer: int = 16) -> None:
-        self.timeout, self.buffer = timeout, max(1, buffer)
+    __slots__ = ("buffer", "retries", "timeout")
+
+    def __init__(self, timeout: "float | None" = None, buffer: int = 16, retries: int = 0) -> None:
+        self.timeout, self.buffer, self.retries = timeout, max(1, buffer), max(0, retries)
 
 
 class _Flight:
     """A call that is not answered."""
 
-    __slots__ = ("alarm", "future", "is_sent", "items", "ready")
+    __slots__ = ("alarm", "future", "is_ready", "items", "ready")
 
     def __init__(self, future: "Future[object]") -> None:
         self.future = future
-        self.ready = threading.Event()  # credits for it are taken, or it has ended
-        self.is_sent = False
+        self.is_ready = False  # credits for it are taken, or it has ended
+        self.ready: "threading.Event | None" = None  # set then; only for a call that must wait
         self.alarm = -1  # its number at the clock
         self.items: "queue.SimpleQueue[Tuple[bool, object]] | None" = None  # of a stream
+
+    def set_ready(self) -> None:
+        """Let the sender go on. Called with the lock of the connection, or after the end of the call."""
+        self.is_ready = True
+        if self.ready is not None:
+            self.ready.set()
 
 
 class Connection:
@@ -94,6 +103,10 @@ class Connection:
         """Have the node end the program at once, whatever it serves."""
         return self._begin((frames.STOP_CALL, (code, why), {}), options, frames.AT_ONCE)[0]
 
+    def ready(self, options: CallOptions) -> "Future[object]":
+        """Return a future that has a result once the node is ready for calls."""
+        return self._begin((frames.READY_CALL, (), {}), options, frames.AT_ONCE)[0]
+
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""
         future, _ = self._begin(call, options, frames.ONE_WAY)
@@ -110,7 +123,8 @@ class Connection:
         self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions, flags: int
     ) -> "Tuple[Future[object], int]":
         deadline = None if options.timeout is None else time.monotonic() + options.timeout
-        body, buffers = codec.dumps((call, options.buffer))
+        dumps = plain.dumps if self.host == CLIENT else codec.dumps  # the client reads no pickles
+        body, buffers = dumps((call, options.buffer))
         body = TIMEOUT.pack(math.inf if options.timeout is None else options.timeout) + body
         frame = Frame(frames.CALL, 0, body, buffers, flags | (0 if self._is_trusting else frames.PLAIN))
         with self._lock:
@@ -125,14 +139,16 @@ class Connection:
                 return future, number
             self._flights[number] = flight
             self._grant()
+            if not flight.is_ready:
+                flight.ready = threading.Event()
         if deadline is not None and not flags & frames.STREAM:
             flight.alarm = CLOCK.at(deadline, lambda: self._time_out(number, options.timeout))
-        flight.ready.wait()
+        if flight.ready is not None:
+            flight.ready.wait()
         if future.done():  # the link was lost, perhaps before the alarm was set
             CLOCK.forget(flight.alarm)
         if not future.done() or flags & frames.STREAM:
             try:
-                flight.is_sent = True
                 self._link.send(frame)
             except OSError as error:
                 self.lose(str(error))
@@ -141,7 +157,7 @@ class Connection:
     def _grant(self) -> None:
         """Wake the senders whose calls may be sent now; they send in threads of their own."""
         for number in self._outgoing.sendable():
-            self._flights[number].ready.set()
+            self._flights[number].set_ready()
 
     def _give_up(self, number: int) -> None:
         """Settle a call whose caller no longer waits, and ask the node to cancel it."""
@@ -150,7 +166,7 @@ class Connection:
             was_granted = self._outgoing.settle(number)
             if flight is None:
                 return
-            flight.ready.set()
+            flight.set_ready()
         CLOCK.forget(flight.alarm)
         if was_granted:
             self._send_or_lose(Frame(frames.CANCEL, number))
@@ -160,7 +176,7 @@ class Connection:
         if flight is None:
             return
         place = f"{self.label} on {self.host}" if self.host else self.label
-        if flight.ready.is_set():
+        if flight.is_ready:
             flight.future.fail(CallTimeout(f"{place}: no answer within {timeout:g} s"))
         else:
             flight.future.fail(Backlogged(f"{place}: too many calls wait there, not sent within {timeout:g} s"))
@@ -244,7 +260,7 @@ class Connection:
         for flight in flights:
             flight.future.fail(NodeLost(self.label, self.host, self._reason or reason))
             CLOCK.forget(flight.alarm)  # after the failure, which a call that sets its alarm just now looks at
-            flight.ready.set()
+            flight.set_ready()
             if flight.items is not None:
                 flight.items.put((False, None))
         self._link.close()

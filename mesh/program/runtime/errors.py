@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
+CLIENT = "client"  # in place of the host of a node that is a thread of the process that launches
+ENDED = "it has ended"  # the reason for the loss of a node that has ended well
+
 
 class RemoteError(Exception):
     """An exception that a node has raised, raised again at the caller.

@@ -18,6 +18,7 @@ MAPPED_BYTES = 1 << 20  # larger memory is mapped: it costs nothing before its b
 HELLO, WELCOME, CALL, RESULT, ERROR, CANCEL, ITEM, CREDIT = range(8)
 ONE_WAY, STREAM, PLAIN, AT_ONCE = 1, 2, 4, 8  # flags
 STOP_CALL = "__mesh_stop__"  # the method that ends the program
+READY_CALL = "__mesh_ready__"  # is answered once the node is ready for calls
 
 Memory = Union[bytes, bytearray, memoryview, mmap.mmap]
 

@@ -12,6 +12,7 @@ from mesh.program.runtime.connection import CallOptions, Stream
 from mesh.program.runtime.errors import GroupError, NotLaunched
 from mesh.program.runtime.futures import Future
 from mesh.program.runtime.here import current_caller
+from mesh.program.runtime.retrying import Retries
 
 T = TypeVar("T")
 DEFAULT = CallOptions()
@@ -78,9 +79,13 @@ class Handle(Generic[T]):
         """The handle as an instance of the node's class, for type checkers."""
         return self  # type: ignore[return-value]
 
-    def options(self, timeout: "float | None" = None, buffer: int = 16) -> "Handle[T]":
-        """Return a handle whose calls have other options. timeout: seconds; buffer: items of a stream that may wait"""
-        return Handle(self._program, self._label, CallOptions(timeout, buffer), self._caller)
+    def options(self, timeout: "float | None" = None, buffer: int = 16, retries: int = 0) -> "Handle[T]":
+        """Return a handle whose calls have other options. timeout: seconds; buffer: items of a stream that may wait
+
+        retries: how often a call may be sent again after the loss of its node. The method may then run more than once,
+        so it must be one whose repetition does no harm. Streams and calls without an answer are never repeated.
+        """
+        return Handle(self._program, self._label, CallOptions(timeout, buffer, retries), self._caller)
 
     def _found(self) -> Caller:
         found = self._caller or current_caller(self._program)
@@ -89,7 +94,10 @@ class Handle(Generic[T]):
         return found
 
     def _begin(self, call: Call) -> "Future[object]":
-        return self._found().to(self._label).call(call, self._options)
+        caller, label, options = self._found(), self._label, self._options
+        if options.retries:
+            return Retries(caller, label, options, lambda once: caller.to(label).call(call, once)).begin()
+        return caller.to(label).call(call, options)
 
     def _stream(self, call: Call) -> Stream:
         return self._found().to(self._label).stream(call, self._options)
@@ -112,7 +120,8 @@ class Handle(Generic[T]):
         return f"<handle of {self._label}>"
 
     def __reduce__(self) -> "Tuple[object, ...]":
-        return restore, (self._program, self._label, self._options.timeout, self._options.buffer)
+        options = self._options
+        return restore, (self._program, self._label, options.timeout, options.buffer, options.retries)
 
 
 class Group(Sequence["Handle[T]"], Generic[T]):
@@ -156,9 +165,9 @@ class Group(Sequence["Handle[T]"], Generic[T]):
         """The group as an instance of the nodes' class, for completion."""
         return self  # type: ignore[return-value]
 
-    def options(self, timeout: "float | None" = None, buffer: int = 16) -> "Group[T]":
-        """Return a group whose calls have other options."""
-        return Group([handle.options(timeout, buffer) for handle in self._handles])
+    def options(self, timeout: "float | None" = None, buffer: int = 16, retries: int = 0) -> "Group[T]":
+        """Return a group whose calls have other options, as those of a handle."""
+        return Group([handle.options(timeout, buffer, retries) for handle in self._handles])
 
     def _each(self, call: Call) -> "List[object]":
         method, (arguments,), named = call
@@ -259,9 +268,9 @@ def _gathered(handles: "Sequence[Handle[T]]", futures: "Sequence[Future[object]]
     return results
 
 
-def restore(program: str, label: str, timeout: "float | None", buffer: int) -> "Handle[object]":
+def restore(program: str, label: str, timeout: "float | None", buffer: int, retries: int = 0) -> "Handle[object]":
     """Return the handle that was sent; its calls come from the node that has received it."""
-    return Handle(program, label, CallOptions(timeout, buffer), current_caller(program))
+    return Handle(program, label, CallOptions(timeout, buffer, retries), current_caller(program))
 
 
 def handles_in(value: object, depth: int = 0) -> "Iterable[Handle[object]]":

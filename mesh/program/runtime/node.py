@@ -11,15 +11,17 @@ from types import FrameType
 from typing import Dict
 
 from mesh.program.runtime import codec, failures, frames, plain
-from mesh.program.runtime.book import Book, role_of
+from mesh.program.runtime.book import CONNECT_TIMEOUT_S, Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message, stop_message
-from mesh.program.runtime.errors import CannotTravel
+from mesh.program.runtime.errors import CLIENT, ENDED, CannotTravel
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
+from mesh.program.runtime.links import Link
 from mesh.program.runtime.listening import Listener
 from mesh.program.runtime.member import CommandFailed, Member
 from mesh.program.runtime.program_file import enter, load_main
+from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
@@ -27,7 +29,7 @@ REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
-GONE = {"ended": "it has ended", "failed": "it has failed", "lost": "its host is lost"}
+GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
 FAILURE_STATUS = 1
 RESULT_BYTES_LIMIT = 60 << 20  # of the value of a function or ``run``, which goes through the client's channel
 
@@ -49,7 +51,13 @@ class Process:
         book = Book(environ["MESH_ADDRESS_BOOK"], key_file, role)
         self._control = Control(int(environ["MESH_CONTROL_FD"]), self._take, self._lose_agent)
         place = str(about["program"]), label
-        caller = Caller(place, book.connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
+
+        def connect(wanted: str) -> Link:
+            if hosts.get(wanted) == CLIENT:
+                return caller.adopted(wanted, CONNECT_TIMEOUT_S)
+            return book.connect(wanted)
+
+        caller = Caller(place, connect, hosts, is_trusting=True, news_timeout=LINK_NEWS_TIMEOUT_S)
         count = int(str(about["count"]))
         attempt = int(environ.get("MESH_ATTEMPT", "0")) + 1
         here = Here(str(about["name"]), label, index, count, hosts[label], int(environ.get("RANK", "0")), attempt)
@@ -72,6 +80,7 @@ class Process:
             self._check_version()
             codec.provide_cloudpickle(str(self.about.get("cloudpickle", "")))
             member = Member(self._context, self._server, bool(self.about["calls_run"]))
+            wait_for_others(self._context, [str(one) for one in _list(self.about["after"])])
             member.construct(self._body, self._buffers)
             self._body, self._buffers = b"", []  # the object has what it needs of them
             self._control.send({"ready": True})
@@ -201,6 +210,10 @@ def _dict(value: object) -> "Dict[str, object]":
     if not isinstance(value, dict):
         raise ValueError("no description of a node")
     return value
+
+
+def _list(value: object) -> "list[object]":
+    return value if isinstance(value, list) else []
 
 
 def _status(error: SystemExit) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
+import queue
 import struct
 import threading
 import time
@@ -13,9 +14,9 @@ from typing import Callable, Coroutine, Dict, Iterator, List, Tuple
 
 from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Inbox
-from mesh.program.runtime.errors import CallTimeout, LinkRefused, NotServed
+from mesh.program.runtime.errors import CLIENT, CallTimeout, LinkRefused, NotServed
 from mesh.program.runtime.frames import Frame
-from mesh.program.runtime.here import CURRENT, Context
+from mesh.program.runtime.here import CURRENT, Context, Mark
 from mesh.program.runtime.links import Link
 
 NOT_SERVED = ("run",)
@@ -31,23 +32,26 @@ class Session:
     def __init__(self, server: "Server", link: Link) -> None:
         self._server, self.link = server, link
         self.credits: Dict[int, threading.Semaphore] = {}  # of streams, by call
-        self.cancels: Dict[int, threading.Event] = {}
+        self.cancels: Dict[int, Mark] = {}
         self.calls: Dict[int, Frame] = {}
         self.tasks: Dict[int, asyncio.Future[object]] = {}  # of coroutines
         self.thread = threading.Thread(target=self._read, name="mesh-serving", daemon=True)
 
     def _read(self) -> None:
+        is_lent = False
         try:
-            self._greet(self.link.receive())
-            while True:
+            is_lent = self._greet(self.link.receive())
+            while not is_lent:
                 self._take(self.link.receive())
         except (EOFError, OSError, ValueError, TypeError):
             pass  # the caller is gone, or no caller of ours
         finally:
-            self.link.release()
+            if not is_lent:
+                self.link.release()
             self._server.forget(self)
 
-    def _greet(self, frame: Frame) -> None:
+    def _greet(self, frame: Frame) -> bool:
+        """Answer the greeting; return True for a link over which this node is the one that calls."""
         if frame.kind != frames.HELLO or frame.size > GREETING_BYTES_LIMIT:
             raise LinkRefused("no greeting")
         greeting = plain.loads(frame.body)
@@ -59,13 +63,17 @@ class Session:
             text = f"this is {context.here.label}, and not {greeting.get('to')} of that program"
             self.link.send(Frame(frames.HELLO, body=plain.dumps(text)[0]))
             raise LinkRefused(text)
+        if greeting.get("serves") is True and context.here.host != CLIENT:  # the client calls no host over such a link
+            context.caller.adopt(str(greeting.get("from")), self.link)
+            return True
         self.link.send(Frame(frames.WELCOME, body=plain.dumps(self._server.backlog)[0]))
+        return False
 
     def _take(self, frame: Frame) -> None:
         number = frame.call
         if frame.kind == frames.CALL:
             self.calls[number] = frame
-            self.cancels[number] = threading.Event()
+            self.cancels[number] = Mark()
             if frame.flags & frames.AT_ONCE:
                 self._server.serve(self, number)
                 return
@@ -100,26 +108,34 @@ class Server:
     """Runs calls of all callers of one node."""
 
     def __init__(
-        self, context: Context, concurrency: int, backlog: int, on_failure: "Callable[[BaseException], None]"
+        self,
+        context: Context,
+        concurrency: int,
+        backlog: int,
+        on_failure: "Callable[[BaseException], None]",
+        loads: "Callable[..., object]" = codec.loads,
     ) -> None:
-        """on_failure: called with the exception of a call that has no caller waiting"""
+        """on_failure: called with the exception of a call that has no caller waiting; loads: of the codec of calls"""
+        self._loads = loads
         self.context, self.backlog = context, backlog
         self._on_failure = on_failure
         self._inbox = Inbox(concurrency)
         self._changed = threading.Condition()
+        self._arrivals: "queue.SimpleQueue[None]" = queue.SimpleQueue()  # one item for each call, and for each close
         self._sessions: List[Session] = []
         self._threads: List[threading.Thread] = []
         self._concurrency = concurrency
         self._served: object = None
         self._loop: "asyncio.AbstractEventLoop | None" = None
         self._is_open, self._is_closed = False, False
+        self._awaiting: "List[Tuple[Session, Frame]]" = []  # callers that wait until it is open
 
     def attach(self, link: Link) -> None:
         """Serve the caller at the other end of a link."""
         session = Session(self, link)
         with self._changed:
             if self._is_closed:
-                link.close()
+                link.release()
                 return
             self._sessions.append(session)
         session.thread.start()
@@ -128,18 +144,22 @@ class Server:
         """Begin the calls that wait. served: the object whose public methods are called"""
         with self._changed:
             self._served, self._is_open = served, True
+            awaiting, self._awaiting = self._awaiting, []
             for number in range(self._concurrency):
                 name = f"mesh-{self.context.here.label}-{number}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
+        for session, frame in awaiting:
+            self._reply(session, frame, None)
 
     def close(self, timeout: float = 2.0) -> None:
         """End all links and threads; a method that does not return is left in its daemon thread."""
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
             sessions = list(self._sessions)
-            self._changed.notify_all()
+        for _ in self._threads:
+            self._arrivals.put(None)
         for session in sessions:
             session.link.close()
         if self._loop is not None and not was_closed:
@@ -168,13 +188,13 @@ class Server:
         deadline = time.monotonic() + timeout
         with self._changed:
             self._inbox.arrive((session, number), deadline)
-            self._changed.notify()
+        self._arrivals.put(None)
 
     def cancel(self, session: Session, number: int) -> None:
         """Cancel a call: one that waits never begins, a generator is closed, others are marked."""
-        event = session.cancels.get(number)
-        if event is not None:
-            event.set()
+        mark = session.cancels.get(number)
+        if mark is not None:
+            mark.is_set = True
         if number in session.credits:
             session.credits[number].release()
         task = session.tasks.get(number)
@@ -196,13 +216,13 @@ class Server:
     def _work(self) -> None:
         CURRENT.context = self.context
         while True:
+            self._arrivals.get()
             with self._changed:
                 taken = self._inbox.take(time.monotonic())
-                while taken is None:
-                    if self._is_closed:
-                        return
-                    self._changed.wait()
-                    taken = self._inbox.take(time.monotonic())
+            if taken is None:  # the call was cancelled, or the end has come
+                if self._is_closed:
+                    return
+                continue
             session, number = _key(taken[0])
             try:
                 if taken[1]:
@@ -213,7 +233,6 @@ class Server:
                 CURRENT.cancelled = None
                 with self._changed:
                     self._inbox.end(taken[0])
-                    self._changed.notify()
 
     def serve(self, session: Session, number: int) -> None:
         """Run one call and send its answer."""
@@ -223,15 +242,19 @@ class Server:
         CURRENT.cancelled = session.cancels.get(number)
         try:
             body = memoryview(frame.body)[TIMEOUT.size :]
-            name, args, kwargs, buffer = _call(codec.loads(body, frame.buffers))
+            name, args, kwargs, buffer = _call(self._loads(body, frame.buffers))
+            if name == frames.READY_CALL:
+                self._reply_once_open(session, frame)
+                return
             method = self._method(name)
             if frame.flags & frames.STREAM:
                 self._stream(session, frame, iter(method(*args, **kwargs)), buffer)  # type: ignore[call-overload]
                 return
-            if inspect.iscoroutinefunction(method):
-                self._begin_task(session, frame, method(*args, **kwargs))
+            value = method(*args, **kwargs)
+            if inspect.iscoroutine(value):
+                self._begin_task(session, frame, value)
                 return
-            self._reply(session, frame, method(*args, **kwargs))
+            self._reply(session, frame, value)
         except BaseException as error:
             self._failed(session, frame, error)
 
@@ -251,6 +274,14 @@ class Server:
         near = difflib.get_close_matches(name, [one for one in names if callable(getattr(served, one, None))], 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         raise NotServed(f"{self.context.here.label} serves no method {name!r}{hint}")
+
+    def _reply_once_open(self, session: Session, frame: Frame) -> None:
+        """Answer a caller that waits until the node is ready."""
+        with self._changed:
+            if not self._is_open:
+                self._awaiting.append((session, frame))
+                return
+        self._reply(session, frame, None)
 
     def _reply(self, session: Session, frame: Frame, value: object) -> None:
         if frame.flags & frames.ONE_WAY:
@@ -272,7 +303,7 @@ class Server:
         try:
             while True:
                 window.acquire()
-                if cancelled.is_set():
+                if cancelled.is_set:
                     raise CancelledError
                 try:
                     value = next(items)
@@ -296,8 +327,8 @@ class Server:
         task = asyncio.ensure_future(work)
         session.tasks[frame.call] = task
         task.add_done_callback(lambda done: self._end_task(session, frame, done))
-        event = session.cancels.get(frame.call)
-        if event is not None and event.is_set():
+        mark = session.cancels.get(frame.call)
+        if mark is not None and mark.is_set:
             task.cancel()
 
     def _end_task(self, session: Session, frame: Frame, task: "asyncio.Future[object]") -> None:

@@ -1,0 +1,93 @@
+"""A connection of a client to a node here, or the result of a node, through a process and a channel of their own.
+
+So a client reaches the nodes of a run that it has not started, also of a detached one. The agent takes no part in it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from mesh.agent.base.directories import node_directory, places_of
+from mesh.agent.base.errors import why
+from mesh.agent.base.light import dumps, socket
+from mesh.agent.link.journal import journal_directory
+from mesh.agent.nodes.files import RESULT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mesh.protocol.first import Reach
+
+READ_BYTES = 1 << 17
+RESULT_POLL_S = 0.2  # between two looks for a result that is not there yet
+
+
+def reach(request: Reach) -> None:
+    """Serve one client until it leaves, or the node does, or it has the result."""
+    try:
+        if request.wants == "result":
+            _send_result(request)
+        else:
+            _connect(request)
+    except OSError:  # the client is gone
+        pass
+
+
+def _answer(reason: str) -> None:
+    """Send the outcome as one line; "": success."""
+    _write(dumps({"why": reason}).encode() + b"\n")
+
+
+def _write(data: bytes) -> None:
+    """Write all to the client. Raises OSError once it is gone."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _connect(request: Reach) -> None:
+    node = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        node.connect(os.path.join(node_directory(request.run, request.node), str(request.rank)))
+    except OSError as error:
+        _answer(f"the node does not listen on its host: {why(error)}")
+        return
+    _answer("")
+    import threading  # few clients come this way
+
+    # In a thread: each direction waits for its own reader alone.
+    threading.Thread(target=_pass_on, args=(node,), daemon=True).start()
+    while data := node.recv(READ_BYTES):
+        _write(data)
+
+
+def _pass_on(node: socket.socket) -> None:
+    """Send the node what comes from the client; end the connection once the client has left."""
+    try:
+        while data := os.read(0, READ_BYTES):
+            node.sendall(data)
+        node.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the node is gone
+        pass
+
+
+def _send_result(request: Reach) -> None:
+    name, directory = f"{RESULT}-{request.rank}", node_directory(request.run, request.node)
+    places = [journal_directory(place, request.run, request.node) for place in places_of(request.remote_dir)]
+    while True:
+        is_on = os.path.isdir(directory)  # before the look: the agent copies results before it removes its directory
+        for place in (directory, *places):
+            try:
+                file = open(os.path.join(place, name), "rb")
+            except OSError:
+                continue
+            with file:
+                _answer("")
+                while data := file.read(READ_BYTES):
+                    _write(data)
+            return
+        if not is_on:
+            _answer("the run has ended, and its host has no result of this node")
+            return
+        if select.select([0], [], [], RESULT_POLL_S)[0]:  # the client sends nothing: it has left
+            return
