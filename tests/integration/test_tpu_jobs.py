@@ -171,7 +171,9 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
     for attempt, how in enumerate(WAYS, 1):
         wanted = ("running", attempt)
         desk.until_row(job, lambda row, wanted=wanted: (row["state"], row["attempt"]) == wanted, WITHIN_S)  # type: ignore[misc]
-        tpus.control("preempt", **place_of(tpus, "READY", attempt), how=how)
+        (ready,) = [name for name, one in tpus.nodes.items() if one["state"] == "READY"]
+        zone, _, name = ready.partition("/")
+        tpus.control("preempt", zone=zone, name=name, how=how)
     shown = end_of(desk, job)
     counts = (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"])
     assert counts == ("succeeded", last, len(WAYS), 0), shown
