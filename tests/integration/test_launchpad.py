@@ -289,3 +289,13 @@ def test_items_over_processes_of_which_one_is_killed(home: Home) -> None:
     done = run_program(home, MAP)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "200 values, 3 workers"]
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_a_shared_file_is_refused_where_hosts_share_no_directory(pod: Home) -> None:
+    words = ["tlaunchrun", "basic", "--num_trainer", "2", "--set_share_file", "/tmp/meet", "pod", "true"]
+    done = pod.mesh(*words)
+    assert (done.status, done.out) == (2, b"")
+    assert "/tmp is not the same directory on" in done.err
+    assert "MASTER_ADDR" in done.err
