@@ -1,1 +1,1 @@
-"""Command lines of other programs (MaxText, madengine), translated into calls of api."""
+"""Command lines of other programs (MaxText, madengine, tlaunchrun), translated into calls of api."""

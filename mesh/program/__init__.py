@@ -97,7 +97,7 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(_PLACES[name], __name__)
     except ImportError as error:
-        if name not in ("Program", "connect", "has"):
+        if name not in ("ItemFailed", "Program", "connect", "executor", "has", "map"):
             raise
         module = import_module(".runtime.absent", __name__)
         del error

@@ -165,6 +165,105 @@ if __name__ == "__main__":
     print(len(found), "values,", len({process for _, process in found}), "workers")
 """
 
+SEMANTICS = """
+from mesh import launchpad as lp
+
+
+class Server:
+    def __init__(self, batch):
+        self.batch = batch
+
+    def echo(self, *args, **kwargs):
+        return args, kwargs
+
+    def __call__(self, value):
+        return ("called", value)
+
+    def fail(self):
+        raise KeyError("lost")
+
+    def _hidden(self):
+        return 1
+
+
+class Runs:
+    def __init__(self, number, made):
+        self.number, self.made = number, made
+
+    def who(self):
+        return self.number, self.made
+
+    def run(self):
+        lp.wait_for_stop()
+
+
+class Client:
+    def __init__(self, server, others, nested):
+        self.server, self.others, self.nested = server, others, nested
+
+    def run(self):
+        server = self.server
+        print("echo", server.echo(1, "a", None, [1, 2], key={"x": 2.5}), flush=True)
+        print("call", server(3), server.futures(4).result(), flush=True)
+        print("who", [other.who() for other in self.others], [one.who()[0] for one in self.nested["all"]], flush=True)
+        for name in ("fail", "nothing", "_hidden"):
+            try:
+                print(name, getattr(server, name)(), flush=True)
+            except Exception:
+                print(name, "raises", flush=True)
+        print("stop", lp.stop_event().is_set(), lp.wait_for_stop(0), flush=True)
+        lp.stop()
+
+
+def node(name):
+    lp.wait_for_stop()
+
+
+def main():
+    program = lp.Program("semantics")
+    server = program.add_node(lp.CourierNode(Server, 2), label="server")
+    with program.group("runs"):
+        others = [program.add_node(lp.CourierNode(Runs, n, str(n))) for n in range(2)]
+    client = lp.CourierNode(Client)
+    client.configure(server, others, nested={"all": others})
+    program.add_node(client, label="client")
+    program.add_node(lp.PyNode(node, "x"), label="node")
+    program.add_node(lp.MultiThreadingColocation([lp.PyNode(node, "y"), lp.PyNode(node, "z")]), label="both")
+    print("groups", {label: len(nodes) for label, nodes in program.groups.items()}, program.name)
+    unlabelled = lambda: program.add_node(lp.PyNode(node, "x"))
+    unnamed = lambda: program.group("").__enter__()
+    for wrong in (unlabelled, unnamed, lambda: lp.Address("1-2"), lambda: lp.Address().resolve()):
+        try:
+            wrong()
+        except Exception as error:
+            print("wrong", type(error).__name__)
+    print("local", lp.is_local_launch("local_mt"), lp.is_local_launch("test_mt"), lp.get_port_from_address("h:12"))
+    manager = lp.launch(program, launch_type="local_mt")
+    manager.wait()
+    print("ended")
+
+
+if __name__ == "__main__":
+    main()
+"""
+# Printed by the same program under dm-launchpad 0.5.2 and Python 3.10.13, with `import launchpad as lp`.
+OF_LAUNCHPAD = """\
+groups {'server': 1, 'runs': 2, 'client': 1, 'node': 1, 'both': 1} semantics
+wrong ValueError
+wrong ValueError
+wrong ValueError
+wrong RuntimeError
+local True False 12
+echo ((1, 'a', None, [1, 2]), {'key': {'x': 2.5}})
+call ('called', 3) ('called', 4)
+who [(0, '0'), (1, '1')] [0, 1]
+fail raises
+nothing raises
+_hidden raises
+stop False False
+ended
+"""
+
 
 def with_hosts(pod: Home, text: str) -> str:
     """Return a program with the names of the lab's hosts, and have them find this Python as python3."""
@@ -289,3 +388,18 @@ def test_items_over_processes_of_which_one_is_killed(home: Home) -> None:
     done = run_program(home, MAP)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "200 values, 3 workers"]
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_a_shared_file_is_refused_where_hosts_share_no_directory(pod: Home) -> None:
+    words = ["tlaunchrun", "basic", "--num_trainer", "2", "--set_share_file", "/tmp/meet", "pod", "true"]
+    done = pod.mesh(*words)
+    assert (done.status, done.out) == (2, b"")
+    assert "/tmp is not the same directory on" in done.err
+    assert "MASTER_ADDR" in done.err
+
+
+def test_the_same_program_prints_the_same_as_under_launchpad(home: Home) -> None:
+    done = run_program(home, SEMANTICS)
+    assert (done.returncode, done.stdout) == (0, OF_LAUNCHPAD), done.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import socket
+import subprocess
 import sys
 import threading
 import time
 import types
 import unittest
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy
 import pytest
@@ -22,7 +24,9 @@ from mesh.launchpad.runtime.batching import Batcher
 from mesh.launchpad.terminals import check_terminal, kill_tmux
 from mesh.launchpad.translating import Plan, translate
 from mesh.program import NotServed, RemoteError
+from mesh.remote.programs import program_library
 from tests.conftest import PATIENCE
+from tests.pythons import pythons
 
 
 @pytest.fixture(autouse=True)
@@ -253,7 +257,7 @@ def test_the_end_from_a_thread_of_a_node_without_a_run(launch: Launch) -> None:
     stopper = program.add_node(lp.CourierNode(Stopper), label="stopper")
     program.add_node(lp.PyNode(registers, stopper), label="registers")
     result = launch(program).wait(PATIENCE)
-    assert (result.exit_code, result.reason, result.label) == (0, "stop", "stopper")
+    assert (result.exit_code, result.reason) == (0, "stop")
 
 
 def test_a_program_ends_once_all_of_its_nodes_have_ended(launch: Launch) -> None:
@@ -531,3 +535,31 @@ def test_every_name_of_the_page_is_there() -> None:
     for name in lp_ssh.__all__:
         assert getattr(lp_ssh, name) is not None
     assert issubclass(lp_ssh.SSHNode, PyNode)
+
+
+def test_a_host_has_all_names(tmp_path: Path) -> None:
+    """A program's file imports them there as well; those of the client raise when they are used."""
+    (tmp_path / "library.zip").write_bytes(program_library())
+    script = (
+        "from mesh.program import ItemFailed, MailboxHandle, Program, executor, has, map\n"
+        "from mesh.launchpad import CourierNode, launch, lp_ssh, stop\n"
+        "from mesh.launchpad.lp_ssh import Program, SSHNode, TransmitNode\n"
+        "import mesh.launchpad.runtime.nodes, mesh.launchpad.runtime.reverb, mesh.launchpad.runtime.transmit\n"
+        "for one in (CourierNode, launch, Program, SSHNode, executor, map):\n"
+        "    try:\n"
+        "        one()\n"
+        "    except RuntimeError as error:\n"
+        "        assert 'launched from your machine' in str(error)\n"
+        "    else:\n"
+        "        raise SystemExit(one)\n"
+    )
+    for python in pythons().values():
+        done = subprocess.run(
+            [python, "-S", "-c", script],
+            cwd=tmp_path,
+            env={"PYTHONPATH": "library.zip"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (python, done.stderr)

@@ -20,3 +20,17 @@ def connect(*args: object, **named: object) -> object:
 def has(**named: object) -> object:
     """Raise RuntimeError, because only the launching machine places nodes."""
     raise RuntimeError(WHERE)
+
+
+class ItemFailed(Exception):
+    """Stand-in for the error of ``map``, which only the launching machine raises."""
+
+
+def executor(*args: object, **named: object) -> object:
+    """Raise RuntimeError, because only the launching machine starts workers."""
+    raise RuntimeError(WHERE)
+
+
+def map(*args: object, **named: object) -> object:  # noqa: A001  (the name of Python's own)
+    """Raise RuntimeError, because only the launching machine starts workers."""
+    raise RuntimeError(WHERE)
