@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from mesh.core.job import Candidate, CommandSpec, JobSpec, MachinesSpec, RestartOn, RestartSpec
+from mesh.core.tpu import Recreate, TpuSpec
 from mesh.jobs import events, orders
 from mesh.jobs.children import operation_of
 from mesh.jobs.decide import decide, written
@@ -16,6 +17,7 @@ from mesh.jobs.values import Job, Setup, Wanted
 HOSTS = ("h0", "h1")
 THERE = MachinesSpec(cluster="pod", candidates=tuple(Candidate(name=name, key=name) for name in HOSTS))
 MADE = MachinesSpec(cluster="pod", maker="cloud", pool="zone", units=2)
+EAGER = replace(MADE, tpu=TpuSpec(accelerator="v4-8", runtime="r", zones=("us-east1-d",), recreate=Recreate.EAGER))
 
 
 def job_spec(on: str = "preemption", *, made: bool = False, **changes: object) -> JobSpec:
@@ -23,6 +25,7 @@ def job_spec(on: str = "preemption", *, made: bool = False, **changes: object) -
     fields = {"failures": 1, "backoff": (10.0, 40.0), "again": (29,), "never": (2,)}
     rules = RestartSpec(on=RestartOn(on), **{key: changes.pop(key, value) for key, value in fields.items()})  # type: ignore[arg-type]
     machines = MADE if made else THERE
+    machines = changes.pop("machines", machines)  # type: ignore[assignment]
     spec = JobSpec(name="job", user="me", machines=machines, command=CommandSpec(words=("true",)), restart=rules)
     return replace(spec, **changes)
 
@@ -107,7 +110,9 @@ def _fetched(job: Job) -> AnyEvent:
 
 
 def _absent(job: Job) -> AnyEvent:
-    return events.MachinesAbsent(op=op(job, orders.Delete), generation=_generation(job), evidence="NOT_FOUND twice")
+    number = _generation(job)
+    deletes = [one.op for one in job.open if isinstance(one.order, orders.Delete) and one.order.generation == number]
+    return events.MachinesAbsent(op=max(deletes, default=0), generation=number, evidence="NOT_FOUND twice")
 
 
 EVENTS: dict[str, Callable[..., AnyEvent]] = {
@@ -126,6 +131,16 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "pending": lambda job: events.MachinesPending(generation=_generation(job), state="CREATING"),
     "waiting": lambda job: events.MachinesPending(generation=_generation(job), state="WAITING", is_waiting=True),
     "deleting": lambda job: events.MachinesPending(op=op(job, orders.Delete), generation=_generation(job), state="x"),
+    "old-deleting": lambda job: events.MachinesPending(
+        op=op(job, orders.Delete), generation=job.generations[0].number, state="x"
+    ),
+    "old-absent": lambda job: events.MachinesAbsent(generation=job.generations[0].number, evidence="not listed twice"),
+    "seen-deleting": lambda job: events.MachinesPending(
+        generation=_generation(job), state="DELETING", is_deleting=True
+    ),
+    "sick": lambda job: events.MachinesPending(generation=_generation(job), state="REPAIRING", is_sick=True),
+    "silent-lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="silent", by_silence=True),
+    "api-not-asked": lambda job: events.NotAsked(what="cloud", why="403", of_maker=True),
     "lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED"),
     "absent": _absent,
     "timer": lambda job: events.Timer(),

@@ -19,6 +19,7 @@ LAYERS = (
     ("__main__", "__init__"),
     ("tasks",),
     ("cli",),
+    ("launchpad",),
     ("compat", "program"),
     ("api",),
     ("app",),
@@ -35,8 +36,9 @@ LAYERS = (
 FORBIDDEN = {"engine": {"modules", "config", "workspace", "backends", "hosts", "rundir", "screen", "verdict"}}
 HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 SHIPPED = ("agent", "protocol")  # to hosts, where there is nothing else of mesh
-RUNTIME = "program/runtime/"  # is shipped as well, to hosts that may have these packages:
-OPTIONAL = ("numpy", "cloudpickle")
+RUNTIMES = ("program/runtime/", "launchpad/runtime/")  # are shipped as well, to hosts that may have these packages:
+OPTIONAL = ("numpy", "cloudpickle", "absl")
+LEAVES = ("launchpad/leaving.py",)  # ends the interpreter with the status of its program
 MODULE_NAME = re.compile(r"mesh(\.\w+)+")
 
 
@@ -62,9 +64,12 @@ def imports(tree: ast.AST, *, strings: bool) -> Iterator[str]:
 def violations(path: Path, source: str) -> Iterator[str]:
     """Yield a line for each import against the layers, and each call that prints or exits below the command line."""
     tree, room = ast.parse(source), room_of(path)
-    in_runtime = path.relative_to(ROOT).as_posix().startswith(RUNTIME)
+    place = path.relative_to(ROOT).as_posix()
+    in_runtime = place.startswith(RUNTIMES)
     in_agent = room in SHIPPED or in_runtime
-    own = ("mesh.program.runtime.",) if in_runtime else ("mesh.agent.", "mesh.protocol.")
+    own = ("mesh.agent.", "mesh.protocol.")
+    if in_runtime:
+        own = ("mesh.program.runtime.", *(("mesh.launchpad.runtime.",) if room == "launchpad" else ()))
     for name in imports(tree, strings=not in_agent):
         first, _, rest = name.partition(".")
         if in_agent:
@@ -79,7 +84,7 @@ def violations(path: Path, source: str) -> Iterator[str]:
             continue
         if HEIGHT[other] >= HEIGHT[room] or other in FORBIDDEN.get(room, ()):
             yield f"{path}: {room} imports {name}"
-    if room not in ("cli", "__main__") and not in_agent:
+    if room not in ("cli", "__main__") and not in_agent and place not in LEAVES:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.exit", "exit", "os._exit"):
                 yield f"{path}:{node.lineno}: {ast.unparse(node.func)}"

@@ -1,8 +1,9 @@
 """The steward of `mesh serve`, whose maker of machines looks at short intervals.
 
-    python -m tests.tpu_steward [hand OPERATION]
+    python -m tests.tpu_steward [hand OPERATION | audit]
 
-Evidence of absence takes two looks 20 s apart in mesh; here 2 s. All else is the program's own.
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. With MESH_TEST_AUDIT_S it audits at that interval,
+by two looks that follow each other. All else is the program's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mesh.app.machines import JobMaker, Pace
 from tests.desk import Desk
 from tests.lab import eventually
 
-PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4)
+PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4, probe_interval=0.3)
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -46,9 +47,18 @@ def main() -> None:
     """Be the steward, or a hand of it."""
     from mesh.api import serving
 
+    me = (sys.executable, "-m", "tests.tpu_steward")
+    if sys.argv[1:2] == ["audit"]:
+        from mesh.api.straying import find_strays
+        from mesh.jobs.coding import encode
+
+        sys.stdout.write(encode(find_strays(interval=0.0)))
+        return
     if sys.argv[1:2] != ["hand"]:
-        serving.hand_argv = lambda: (sys.executable, "-m", "tests.tpu_steward", "hand")
-        serving.serve()
+        serving.hand_argv = lambda: (*me, "hand")
+        interval = os.environ.get("MESH_TEST_AUDIT_S", "")
+        serving.AUDIT_INTERVAL_S = float(interval or 0.0)
+        serving.serve((*me, "audit") if interval else ())
         return
     from mesh.api.hand import use_users_path
     from mesh.api.hands import JobHands

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from mesh.api.asked import in_zone
+from mesh.api.costing import prices_for_lists, rate_of
 from mesh.api.held import find_hosts, held_job, hosts_held
 from mesh.api.jobstore import JobRow, JobStore
 from mesh.app.owner import user_name
@@ -87,6 +88,7 @@ def _submit(cluster: Cluster, spec: TpuSpec, notify: Notify) -> int:
     )
     rows, serving = JobStore().submit([wanted])
     notify(f"{cluster.name}: job {rows[0].id} asks for {spec.slices} x {spec.accelerator}, {spec.pricing.value}")
+    notify(f"{cluster.name}: price {rate_of(spec, prices_for_lists())}")
     if not serving.pid:
         raise MeshError(f"{cluster.name}: no steward looks after it, as MESH_SERVE is 0", hint="mesh serve")
     return rows[0].id

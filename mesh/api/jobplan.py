@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mesh.api.asked import tpu_lines
 from mesh.api.choosing import project_here
+from mesh.api.costing import limit_lines
 from mesh.api.submitting import Wanted, array_of, name_of, read_wanted, resolved
 from mesh.config.jobman import FAILURES_OF_LOOP
 from mesh.config.project import check_workspace
@@ -34,6 +35,7 @@ def plan_lines(wanted: Wanted) -> Iterator[str]:
         yield f"array      {len(indexes)} jobs, MESH_ARRAY_INDEX {wanted.array.partition('%')[0]}{at_once}"
     if machines.tpu is not None:
         yield from tpu_lines(machines.tpu)
+        yield from limit_lines(spec)
     if cluster is not None:
         count = f"{machines.count} of {len(machines.candidates)} hosts" if machines.hosts else f"{machines.count} hosts"
         yield f"machines   {machines.cluster} ({cluster.backend}): {count}"

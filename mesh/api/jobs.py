@@ -14,6 +14,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from mesh.api.costing import cost_of as cost_of
+from mesh.api.costing import prices_for_lists as prices_for_lists
 from mesh.api.jobplan import plan_lines as plan_lines
 from mesh.api.jobstore import JobRow as JobRow
 from mesh.api.jobstore import JobStore, chosen
@@ -30,6 +32,7 @@ from mesh.core.job import PRIORITY_LIMIT, JobSpec
 from mesh.core.outcome import EXIT_BUSY, EXIT_TIMEOUT
 from mesh.jobs.events import AnyEvent, FromPeople, HoldChanged, PriorityChanged, RestartAsked, Wished
 from mesh.jobs.reading import FINAL, Selection
+from mesh.jobs.strays import read_strays
 from mesh.jobs.values import Setup
 from mesh.jobs.values import Wanted as Wish
 
@@ -147,6 +150,17 @@ def job_texts(query: Query = USUAL) -> list[str]:
 def watch_jobs(query: Query = USUAL) -> Iterator[list[JobRow]]:
     """Yield jobs, and then those that have changed, whenever some have."""
     return JobStore().watch(query.selection)
+
+
+def stray_lines() -> list[str]:
+    """Return a line about machines that no job has, if the steward's last audit has found some."""
+    store = JobStore()
+    last = read_strays(store.place.directory)
+    if not last.found:
+        return []
+    names = ", ".join(dict.fromkeys(one.name for one in last.found))
+    when = time.strftime("%H:%M", time.localtime(last.time))
+    return [f"without an owner at {when}, and perhaps at a cost: {names}; see `mesh job audit`"]
 
 
 def show(job: int | str) -> JobRow:

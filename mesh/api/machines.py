@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from mesh.api.costing import prices_here
 from mesh.api.jobstore import JobStore, chosen
 from mesh.config.places import config_directory
-from mesh.config.prices import FILE as PRICES
-from mesh.config.prices import Prices, read_prices
 from mesh.config.quotas import FILE as QUOTAS
 from mesh.config.quotas import read_quotas
 from mesh.config.tpu import TpuName
@@ -65,6 +64,7 @@ class Audit(Struct, frozen=True, kw_only=True):
     found: tuple[Found, ...]
     asked: tuple[str, ...]  # zones whose answer is complete
     silent: tuple[str, ...] = ()  # zones without a complete answer, each with the reason
+    silent_places: tuple[Place, ...] = ()  # the same zones
     currency: str = ""
 
 
@@ -136,25 +136,21 @@ def cost(words: Sequence[int | str] = (), *, by: str = "job") -> Bill:
 def _uses(store: JobStore) -> list[tuple[Job, list[Use]]]:
     """Return the jobs with machines that are made, each with its use of them."""
     jobs = [job for job in store.jobs() if job.spec.machines.tpu is not None]
-    return [(job, uses_of(job, store.events(job.id))) for job in jobs]
-
-
-def prices_here() -> Prices:
-    """Return the user's prices. Raises UsageError."""
-    return read_prices(config_directory(os.environ) / PRICES)
+    return [(job, uses_of(job)) for job in jobs]
 
 
 # ---- from the API
 
 
-def audit_machines(*, every: bool = False, look: Look | None = None) -> Audit:
+def audit_machines(*, every: bool = False, look: Look | None = None, of_jobs: bool = False) -> Audit:
     """Ask every zone that a job has named, gcloud's and those of cluster.yaml, and return all machines of mesh.
 
-    every: also machines that are nobody's. Raises UsageError and MeshError.
+    every: also machines that are nobody's; of_jobs: only zones that a job has named
+    Raises UsageError and MeshError.
     """
     store = JobStore()
     before, prices = store.jobs(), prices_here()
-    seen = _look(_places(before), look or _ask)
+    seen = _look(places_of(before) if of_jobs else _places(before), look or _ask)
     jobs = store.jobs()  # after the look: whatever was made meanwhile has a row by now
     complete = {place: one.machines for place, one in seen.items() if one.complete}
     ready = {(row.job, row.generation) for row in owned_by(before) if row.phase is Phase.READY}
@@ -164,6 +160,7 @@ def audit_machines(*, every: bool = False, look: Look | None = None) -> Audit:
         found=tuple(one for one in kept if every or one.whose is not Whose.NOBODYS),
         asked=tuple(f"{zone} of {project}" for project, zone in complete),
         silent=_silent(seen),
+        silent_places=tuple(place for place, one in seen.items() if not one.complete),
         currency=prices.currency,
     )
 

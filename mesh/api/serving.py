@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ USER_PATH = "MESH_PYTHONPATH"  # the PYTHONPATH of the user, where this process 
 UNIT = "mesh-serve.service"
 LOOK_S = 3.0  # between two looks at a run: a message each way over a connection that stays
 URGENT_LOOK_S = 1.0
+AUDIT_INTERVAL_S = 600.0  # between two audits of the steward
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -113,12 +114,16 @@ def last_line(place: StorePlace) -> str:
 # ---- mesh serve
 
 
-def serve() -> None:
+def serve(audit: Sequence[str] = ()) -> None:
     """Be the steward until a signal or ``mesh serve stop`` ends it.
+
+    audit: the argv that finds machines without an owner; (): no audit
 
     Raises MeshError: another steward looks after the store (status 75), or the store cannot be used.
     """
+    from mesh.config.prices import PricesFile, prices_path
     from mesh.jobs.locking import take_lock
+    from mesh.jobs.rounds import RoundOptions
     from mesh.jobs.steward import Steward, StewardOptions
     from mesh.jobs.store import open_store
 
@@ -137,6 +142,11 @@ def serve() -> None:
                 hand=hand_argv(),
                 path=path,
                 limits=_limits(),
+                rounds=RoundOptions(
+                    price_of=PricesFile(prices_path(os.environ)).of,
+                    audit=tuple(audit),
+                    interval=AUDIT_INTERVAL_S,
+                ),
                 look_s=LOOK_S,
                 urgent_look_s=URGENT_LOOK_S,
             )

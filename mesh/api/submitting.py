@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mesh.api.asked import about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, project_here
+from mesh.api.costing import limit_notices
 from mesh.app.owner import user_name
 from mesh.config import jobman
 from mesh.config.hosts import NoHost, numbers
@@ -85,7 +86,7 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     spec, _ = resolved(found, wanted)
     spec = replace(spec, name=name_of(found))
     indexes, limit = array_of(wanted.array)
-    notices = (*found.notices, *about_made_machines(spec, project_here()), *about_tasks(spec))
+    notices = (*found.notices, *about_made_machines(spec, project_here()), *limit_notices(spec), *about_tasks(spec))
     if spec.workspace.keep is Keep.GIT:
         workspace, variables, more = _git_snapshot(spec.workspace)
     elif spec.workspace.keep is Keep.SNAPSHOT or found.files:

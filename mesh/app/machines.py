@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mesh.app.silences import PROBE_INTERVAL_S, Silences
 from mesh.config.tpu import TpuName
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError
@@ -45,6 +47,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     fewer_again: float = FEWER_AGAIN_S
     list_interval: float = LIST_INTERVAL_S
     queue_interval: float = QUEUE_INTERVAL_S
+    probe_interval: float = PROBE_INTERVAL_S
 
 
 # ---- functions for jobs, `mesh up` and reports
@@ -128,6 +131,7 @@ class Evidence:
             How.FEWER: pace.fewer_again,
         }
         self._first: dict[str, tuple[str, float]] = {}  # by name: what was seen, and since when
+        self._wanted: dict[str, float] = {}  # by name: when a second look proves it
 
     def is_proved(self, name: str, found: Standing, asked: float) -> bool:
         """Return True if an earlier answer has shown the same. asked: when this one was asked for, monotonic"""
@@ -139,8 +143,13 @@ class Evidence:
         before = self._first.get(name)
         if before is None or before[0] != what:
             self._first[name] = what, asked
+            self._wanted[name] = asked + self._pauses[found.how]
             return False
         return asked - before[1] >= self._pauses[found.how]
+
+    def wanted_at(self, names: Sequence[str]) -> float:
+        """Return when the next second look can prove something about some names, monotonic; infinity if none does."""
+        return min((self._wanted[name] for name in names if name in self._first), default=math.inf)
 
 
 # ---- jobs
@@ -161,6 +170,7 @@ class JobMaker:
         self._pace, self._environ = pace or Pace(), environ
         self._evidence = Evidence(self._pace)
         self._lists: dict[gcloud.Zone, Seen] = {}
+        self._silence = Silences(self._pace.probe_interval)
         self._waiting: set[str] = set()  # names of generations that wait in Google's queue
 
     def make(self, request: Request) -> Made | Refused:
@@ -220,7 +230,8 @@ class JobMaker:
         last = self._lists.get(zone)
         waits = self._waiting.issuperset(names)
         pause = self._pace.queue_interval if waits else self._pace.list_interval
-        if last is None or time.monotonic() >= last.time + pause:
+        now = time.monotonic()
+        if last is None or now >= last.time + pause or last.time < self._evidence.wanted_at(names) <= now:
             last = self._lists[zone] = google.list_machines(zone, self._environ)
         return last
 
@@ -245,12 +256,18 @@ class JobMaker:
             case How.PENDING:
                 return _pending(number, found)
         try:
-            return self._ready(request, intent, found)
+            ready, cluster = self._ready(request, intent, found)
         except MeshError:  # it is asked again
             return None
+        if generation.phase is not Phase.READY:
+            return ready
+        if found.sickness:
+            return _pending(number, found)
+        evidence = self._silence.evidence(job, order.name, cluster)
+        return MachinesLost(generation=number, evidence=evidence, by_silence=True) if evidence else ready
 
-    def _ready(self, request: Request, intent: Intent, found: Standing) -> MachinesReady:
-        """Write the hosts of a generation into the job's directory, and report them."""
+    def _ready(self, request: Request, intent: Intent, found: Standing) -> tuple[MachinesReady, Cluster]:
+        """Write the hosts of a generation into the job's directory, and return them with the report."""
         assert isinstance(request.order, LookAtMachines)
         number = request.order.generation
         cluster = cluster_of_nodes(intent, found.nodes, f"job:{request.job.id}", self._environ)
@@ -259,7 +276,8 @@ class JobMaker:
         keys = tuple(
             f"{node.id}/{worker}" for node in found.nodes for worker in range(len(node.workers))
         )  # node ids are unique for all time
-        return MachinesReady(generation=number, hosts=tuple(host.name for host in cluster.hosts), keys=keys)
+        hosts = tuple(host.name for host in cluster.hosts)
+        return MachinesReady(generation=number, hosts=hosts, keys=keys), cluster
 
 
 def node_ids(keys: Sequence[str]) -> tuple[str, ...]:
@@ -306,7 +324,14 @@ def _write(directory: Path, generation: int, cluster: Cluster) -> None:
 
 
 def _pending(generation: int, found: Standing) -> MachinesPending:
-    return MachinesPending(generation=generation, state=found.text, is_waiting=found.is_waiting)
+    text = found.sickness or found.text
+    return MachinesPending(
+        generation=generation,
+        state=text,
+        is_waiting=found.is_waiting,
+        is_deleting=found.is_deleting,
+        is_sick=bool(found.sickness),
+    )
 
 
 def _generation(job: Job, number: int) -> Generation:

@@ -140,7 +140,7 @@ def list_(given: Given) -> None:
         if given[j.JSON_JOBS]:
             _show_json(rows)
         else:
-            show(job_table(rows, names, columns(), paint_of(sys.stdout)))
+            show([*job_table(rows, names, columns(), paint_of(sys.stdout)), *jobs.stray_lines()])
 
 
 def _watch(given: Given, changes: Iterable[Sequence[JobRow]], names: Sequence[str]) -> None:

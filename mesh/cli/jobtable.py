@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import json
 
 from mesh.api.jobs import JobRow
-from mesh.cli.reports import age
+from mesh.cli.reports import age, amount
 from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
 from mesh.core.look import Paint
@@ -16,9 +16,9 @@ from mesh.core.width import Table
 
 HOSTS_SHOWN = 2  # names of hosts in a row
 SILENCE_SHOWN_S = 60.0  # hosts that do not answer for so long are named in a row
-HEAD = ("id", "name", "state", "for", "attempt", "machines", "why")
+HEAD = ("id", "name", "state", "for", "attempt", "machines", "cost", "why")
 MORE = ("user", "queue", "priority", "exit", "submitted", "cluster", "array", "run")  # columns on request
-DROPPED = ("machines", "attempt", "for")  # in a narrow terminal, the first one first
+DROPPED = ("machines", "attempt", "cost", "for")  # in a narrow terminal, the first one first
 PLAIN = Paint(False)
 
 
@@ -39,12 +39,40 @@ def job_table(
         yield "there is no job: mesh job submit FILE"
         return
     now = time.time()
-    cells = [[_cell(row, name, now, paint) for name in names] for row in rows]
+    costs = Costs(rows, now) if "cost" in names else None
+    cells = [
+        [costs.cell(row) if costs and name == "cost" else _cell(row, name, now, paint) for name in names]
+        for row in rows
+    ]
     dropped = [name for name in DROPPED if name in names and name != names[-1]]
     yield from Table(list(names), width=width, dropped=dropped).lines(cells)
     if hosts := sum(len(row.machines) for row in rows):
         waiting = sum(row.state == "queued" for row in rows)
         yield f"{hosts} host{'s' * (hosts != 1)} in use, {waiting} job{'s' * (waiting != 1)} waiting"
+
+
+class Costs:
+    """Estimates of what jobs have cost. The prices are read only if a job has or had machines that were made for it."""
+
+    def __init__(self, rows: Sequence[JobRow], now: float) -> None:
+        from mesh.api import jobs
+
+        self._now = now
+        self._prices = jobs.prices_for_lists() if any(row.is_made for row in rows) else None
+
+    def cell(self, row: JobRow) -> str:
+        """Return the cost of a job, with its limit behind it; "-" on hosts that are there."""
+        from mesh.api import jobs
+
+        found = jobs.cost_of(row, self._prices, self._now) if self._prices is not None else None
+        if found is None:
+            return "-"
+        return f"{amount(*found)}{f' of {row.cost_limit:g}' if row.cost_limit else ''}"
+
+    def told(self, row: JobRow) -> str:
+        """Return the cost with its currency, for `mesh job show`; "" on hosts that are there."""
+        cell = self.cell(row)
+        return "" if cell == "-" or self._prices is None else f"{cell} {self._prices.currency}".rstrip()
 
 
 def _cell(row: JobRow, name: str, now: float, paint: Paint) -> str:
@@ -85,6 +113,8 @@ def why(row: JobRow, now: float) -> str:
     """Return the reason of a job's state, or its progress."""
     if row.silent_since and now - row.silent_since > SILENCE_SHOWN_S:
         return f"hosts have not answered for {age(now - row.silent_since)}"
+    if row.api_silent_since and now - row.api_silent_since > SILENCE_SHOWN_S:
+        return f"the TPU API has not answered for {age(now - row.api_silent_since)}"
     return row.progress if row.state == "running" and row.progress else row.reason
 
 
@@ -117,6 +147,8 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "array": "" if row.array is None else f"member {row.index} of the array that begins with job {row.array}",
         "cluster": row.cluster,
         "machines": ", ".join(row.machines),
+        "cost": Costs([row], time.time()).told(row),
+        "left": f"{', '.join(row.strays)}: without an owner, see `mesh job audit`" if row.strays else "",
         "attempt": f"{row.attempt}, {row.failures} failed, {row.preemptions} preempted",
         "task": row.task,
         "progress": row.progress,
@@ -124,7 +156,8 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "started": moment(row.started) if row.started else "",
         "ended": moment(row.ended) if row.ended else "",
         "exit": "" if row.exit_code is None else f"{row.exit_code} ({row.cause})",
-        "silent": f"since {moment(row.silent_since)}" if row.silent_since else "",
+        "silent": f"hosts, since {moment(row.silent_since)}" if row.silent_since else "",
+        "api": f"silent since {moment(row.api_silent_since)}" if row.api_silent_since else "",
         "directory": row.directory,
     }
     for name, text in facts.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mesh.cli import joboptions as j
 from mesh.cli.command import Takes, command
 from mesh.cli.options import Given
-from mesh.cli.reports import age
+from mesh.cli.reports import UNKNOWN_PRICE, age, amount
 from mesh.cli.speech import columns, say, show
 from mesh.core.errors import MeshError
 from mesh.core.width import Table
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 GROUP = "Jobs"
 EXIT_FOUND = 1  # `audit` has found orphans, unknown or missing machines
-UNKNOWN_PRICE = "?"
 
 
 @command(
@@ -31,10 +30,11 @@ UNKNOWN_PRICE = "?"
 )
 def machines(given: Given) -> None:
     """List the machines that were made for jobs, as the store has them."""
+    from mesh.api.jobs import stray_lines
     from mesh.api.machines import list_machines
 
     found = list_machines(every=given[j.ALL_MACHINES])
-    show(_json(found) if given[j.JSON_MACHINES] else _machine_lines(found))
+    show(_json(found) if given[j.JSON_MACHINES] else [*_machine_lines(found), *stray_lines()])
 
 
 @command(
@@ -137,17 +137,6 @@ def _json(found: Iterable[object]) -> Iterator[str]:
     from msgspec import json
 
     return (json.encode(one).decode() for one in found)
-
-
-def amount(known: float, unknown: float) -> str:
-    """Return a sum of money whose parts may be unknown.
-
-    >>> amount(1.5, 0), amount(0, 2.0), amount(1.5, 2.0)
-    ('1.50', '?', '1.50 + ?')
-    """
-    if not unknown:
-        return f"{known:.2f}"
-    return f"{known:.2f} + {UNKNOWN_PRICE}" if known else UNKNOWN_PRICE
 
 
 def _machine_lines(found: Sequence[HeldMachines]) -> Iterator[str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mesh.core.look import Paint
     from mesh.keeper.packets import About
 
+UNKNOWN_PRICE = "?"
 SHORT = {"ok": "ok", "warning": "warn", "failed": "FAILED", "unknown": "-"}
 COMMAND_WIDTH = 60  # characters of a command
 HEALTHY_ROWS = 8  # healthy hosts that a long table shows
@@ -20,6 +21,17 @@ RUN_COLUMNS = ("run", "cluster", "owner", "age", "hosts", "ranks", "state", "dev
 RUN_DROPPED = ("devices", "owner", "ranks", "hosts", "cluster", "age")  # in a narrow terminal, the first one first
 MODULES = "modules"  # the finding about what modules have left on hosts; no column of its own
 CELL_WIDTH = 16  # characters of a cell; longer texts stand below the table
+
+
+def amount(known: float, unknown: float) -> str:
+    """Return a sum of money whose parts may be unknown.
+
+    >>> amount(1.5, 0), amount(0, 2.0), amount(1.5, 2.0)
+    ('1.50', '?', '1.50 + ?')
+    """
+    if not unknown:
+        return f"{known:.2f}"
+    return f"{known:.2f} + {UNKNOWN_PRICE}" if known else UNKNOWN_PRICE
 
 
 def report_as_dict(report: HostReport) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def serve(given: Given) -> None:
 
     action, as_json = given[o.ACTION], given[j.JSON_JOBS]
     if not action:
-        serving.serve()
+        from mesh.api import straying
+
+        serving.serve(straying.argv())
     elif action == "status":
         _status(as_json=as_json)
     elif action == "stop":

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from mesh.api.asked import in_zone
+from mesh.api.costing import prices_for_lists, rate_of
 from mesh.api.jobs import Submitted, submit_specs
 from mesh.api.submitting import completed, snapshot_of
 from mesh.app.bucket import SCHEME, check_bucket, place_of
@@ -133,6 +134,7 @@ def about(flags: MultihostJob, spec: JobSpec, submitted: Submitted) -> Iterator[
         "COMMAND": flags.command,
     }
     yield from (f"{name:<11} {text}" for name, text in values.items())
+    yield f"price       {rate_of(tpu, prices_for_lists())}"
     bucket = spec.logs.removeprefix(SCHEME)
     yield f"logs        {spec.logs}/, when all hosts have ended"
     yield f"            https://console.cloud.google.com/storage/browser/{bucket}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,14 +46,13 @@ from mesh.core.run import DEFAULT_GRACE, RANKS_PER_HOST_MAX, SHELL, Launch
 
 KEYS = (
     *("job", "machines", "tpu", "workspace", "setup", "command", "run", "restart", "results", "progress", "notify"),
-    *("logs", "checkpoint"),
+    *("logs", "checkpoint", "cost"),
     *SECTIONS,
     *jobman.FILE_KEYS,
 )
 # Keys of the format that this version refuses, each with the reason.
 NOT_YET = {
     "kubernetes": "not yet: name a cluster by `machines:`, or a TPU by `tpu:`",
-    "cost": "not yet: no limit is kept; `mesh job cost` estimates what a job has cost",
 }
 JOB_KEYS = ("name", "user", "priority", "queue", "depends_on", "after", "env", "pass", *jobman.JOB_KEYS)
 MACHINES_KEYS = ("cluster", "hosts")
@@ -113,6 +113,7 @@ def read_job_file(
         restart=jobman.read_loop(job, lambda: _restart(keys), has_restart="restart" in keys),
         results=_results(keys),
         progress=_progress(keys) or (jobman.PROGRESS if theirs.is_jobman else ""),
+        cost_limit=_cost_limit(keys, machines),
         logs=_logs(keys),
         notify=read_job_notify(keys.node("notify"), problems) if "notify" in keys else (),
         checkpoint_dir=keys.text("checkpoint", "a directory on the hosts"),
@@ -361,6 +362,23 @@ def _results(keys: Section) -> tuple[str, ...]:
     if any("\0" in path for path in found):
         keys.add("results", "holds a zero byte")
     return found
+
+
+def _cost_limit(keys: Section, machines: MachinesSpec) -> float:
+    """Return the limit of what the machines of a job may cost; 0 without one."""
+    if "cost" not in keys:
+        return 0.0
+    section = Section(keys.node("cost"), "cost", ("limit",), keys.problems, "a mapping with limit:")
+    if machines.tpu is None:
+        keys.add("cost", "is for machines that are made by tpu:; others have no price")
+    expected = "an amount above 0, in the currency of prices.yaml"
+    if "limit" not in section:
+        keys.unexpected("cost", f"limit: {expected}")
+        return 0.0
+    limit = yamlfile.number(section.node("limit"), section.where("limit"), keys.problems, expected) or 0.0
+    if not 0.0 < limit < math.inf:
+        section.unexpected("limit", expected)
+    return limit
 
 
 def _logs(keys: Section) -> str:

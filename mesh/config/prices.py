@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from mesh.config import yamlfile
+from mesh.config.places import config_directory
 from mesh.config.section import Section
+from mesh.core.errors import UsageError
 from mesh.core.tpu import Pricing
 
 FILE = "prices.yaml"
@@ -42,6 +45,11 @@ class Prices(Struct, frozen=True, kw_only=True):
         return self.chip_hour.get(f"{kind}/{zone.rpartition('-')[0]}/{pricing}")
 
 
+def prices_path(environ: Mapping[str, str]) -> Path:
+    """Return the path of the user's prices."""
+    return config_directory(environ) / FILE
+
+
 def read_prices(path: Path) -> Prices:
     """Return the prices of a file; none if it is not there. Raises UsageError with all problems."""
     if not path.exists():
@@ -62,3 +70,27 @@ def read_prices(path: Path) -> Prices:
     currency, date = keys.text("currency", "a currency, as USD"), keys.text("date", "the date of the prices")
     problems.check()
     return Prices(currency=currency, date=date, chip_hour=found)
+
+
+class PricesFile:
+    """The prices of a file, which is read again after each change. While it has mistakes there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._prices = Prices()
+        self._stamp: tuple[int, int] | None = None
+
+    def of(self, kind: str, zone: str, pricing: str) -> float | None:
+        """Return the price of an hour of one chip now; None if it is unknown."""
+        try:
+            found = self._path.stat()
+            stamp = found.st_mtime_ns, found.st_size
+        except OSError:
+            stamp = 0, 0
+        if stamp != self._stamp:
+            self._stamp, self._prices = stamp, Prices()
+            try:
+                self._prices = read_prices(self._path)
+            except (UsageError, OSError) as error:
+                logging.getLogger(__name__).warning("%s; without prices no cost limit holds", error)
+        return self._prices.of(kind, zone, pricing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from mesh.config import yamlfile
@@ -14,45 +14,13 @@ EXPECTED = "KIND/ZONE/PRICING, as v6e/us-east1-d/spot"
 _POOL = re.compile(r"([a-z][a-z0-9]*)/([a-z]+-[a-z]+[0-9]+-[a-z])/([a-z-]+)")
 
 
-def quota_pool(kind: str, zone: str, pricing: str) -> str:
-    """Return the name of a quota.
+def read_quotas(path: Path) -> Mapping[str, float]:
+    """Return the chips that may be used of each quota. A quota that is not listed is unlimited; all are without a file.
 
-    >>> quota_pool("v6e", "us-east1-d", "spot")
-    'v6e/us-east1-d/spot'
+    Raises UsageError with all problems.
     """
-    return f"{kind}/{zone}/{pricing}"
-
-
-class Limits(Mapping[str, float]):
-    """Chips that may be used of each quota. A quota that is not listed is unlimited, and has no entry here.
-
-    A quota of several zones, as v6e/us-east1-d+us-east5-b/spot, has the sum of theirs.
-
-    >>> limits = Limits({"v6e/a/spot": 8.0, "v6e/b/spot": 16.0})
-    >>> limits["v6e/a+b/spot"], limits.get("v6e/a+c/spot")
-    (24.0, None)
-    """
-
-    def __init__(self, chips: Mapping[str, float]) -> None:
-        self._chips = dict(chips)
-
-    def __getitem__(self, pool: str) -> float:
-        if pool in self._chips:
-            return self._chips[pool]
-        kind, zones, pricing = (*pool.split("/"), "", "", "")[:3]
-        return sum(self._chips[quota_pool(kind, zone, pricing)] for zone in zones.split("+"))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._chips)
-
-    def __len__(self) -> int:
-        return len(self._chips)
-
-
-def read_quotas(path: Path) -> Limits:
-    """Return the limits of a file; none if it is not there. Raises UsageError with all problems."""
     if not path.exists():
-        return Limits({})
+        return {}
     node, problems = yamlfile.load(path)
     found: dict[str, float] = {}
     keys = yamlfile.mapping(node, "", problems, f"quotas: {EXPECTED}: CHIPS") if node is not None else {}
@@ -65,4 +33,4 @@ def read_quotas(path: Path) -> Limits:
             problems.unexpected(value, name, "a number of chips")
         found[name] = chips or 0.0
     problems.check()
-    return Limits(found)
+    return found

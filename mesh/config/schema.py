@@ -13,7 +13,7 @@ from mesh.config import clusters, modules, notify, project, readers, tpu, tpuspe
 from mesh.config.hosts import USER
 from mesh.config.settings import DURATION
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
-from mesh.core.tpu import Pricing, Provision
+from mesh.core.tpu import Pricing, Provision, Recreate
 
 Schema: TypeAlias = dict[str, object]
 
@@ -193,7 +193,9 @@ def made_schema() -> Schema:
         **dict.fromkeys(("labels", "metadata"), pairs),
         **dict.fromkeys(("reservation", "network", "subnetwork", "service_account", "description"), SCALAR),
         **dict.fromkeys(("user", "identity_file", "num_workers"), SCALAR),
-        **dict.fromkeys(("valid_for", "make_for", "keep"), time),
+        **dict.fromkeys(("valid_for", "make_for", "keep", "unreachable_for", "repair_for"), time),
+        "recreate": about("when others are asked for after a loss (wait)", {"enum": [one.value for one in Recreate]}),
+        "probe": about("HOST[:PORT] of an SSH server elsewhere, for unreachable_for", SCALAR),
         "ips": {"type": "array"},
     }
     empty = {key: any_of(shape, NOTHING) for key, shape in shapes.items()}

@@ -11,14 +11,14 @@ from typing import TypeVar
 from yaml.error import Mark
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from mesh.config.hosts import NoHost, split
 from mesh.config.interpolation import as_node
-from mesh.config.quotas import quota_pool
 from mesh.config.section import Section
 from mesh.config.tpu import INTERNAL_IP, SHAPES
 from mesh.config.tpuflags import Value, read_flags
 from mesh.config.yamlfile import Problems, scalar
 from mesh.core.job import MachinesSpec
-from mesh.core.tpu import MAKE_FOR_S, Pricing, Provision, TpuSpec
+from mesh.core.tpu import MAKE_FOR_S, REPAIR_FOR_S, Pricing, Provision, Recreate, TpuSpec
 
 KEY = MAKER = "tpu"
 OF_JOBMAN = (
@@ -28,7 +28,7 @@ OF_JOBMAN = (
 OURS = (
     *("runtime", "provision", "zones", "slices", "reservation", "labels", "network", "subnetwork", "external_ips"),
     *("service_account", "scopes", "data_disks", "autocheckpoint", "description", "valid_for", "make_for", "keep"),
-    *("user", "identity_file", "internal_ip", "iap"),
+    *("user", "identity_file", "internal_ip", "iap", "recreate", "unreachable_for", "probe", "repair_for"),
 )
 WRITTEN = ("num_workers", "ips")  # by JOBMAN, into the copy of a job's file; machines are asked of the API
 KEYS = (*OF_JOBMAN, *OURS, *WRITTEN)
@@ -46,12 +46,8 @@ V = TypeVar("V")
 
 
 def machines_of(tpu: TpuSpec) -> MachinesSpec:
-    """Return the machines of a job that are made, with the quota that they use.
-
-    The quota of a request with several zones counts for all of them together.
-    """
-    pool = quota_pool(tpu.kind, "+".join(tpu.zones), tpu.pricing.value)
-    return MachinesSpec(maker=MAKER, pool=pool, units=tpu.chips, tpu=tpu)
+    """Return the machines of a job that are made. The quota is that of the first zone; the queue tries all of them."""
+    return MachinesSpec(maker=MAKER, pool=tpu.pool(tpu.zones[0] if tpu.zones else ""), units=tpu.chips, tpu=tpu)
 
 
 def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...] = ()) -> TpuSpec:
@@ -96,6 +92,10 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         iap=keys.flag("iap"),
         valid_for=_valid_for(keys, provision),
         make_for=keys.seconds("make_for", MAKE_FOR_S) or MAKE_FOR_S,
+        recreate=keys.word("recreate", Recreate, Recreate.WAIT),
+        unreachable_for=_unreachable_for(keys),
+        probe=_probe(keys),
+        repair_for=keys.seconds("repair_for", REPAIR_FOR_S) or REPAIR_FOR_S,
     )
 
 
@@ -293,4 +293,27 @@ def _valid_for(keys: Section, provision: Provision) -> float:
     found = keys.seconds("valid_for", 0.0)
     if found and provision is Provision.TPU_VM:
         keys.add("valid_for", "is for allocation_mode: queued-resources, as a tpu-vm does not wait")
+    return found
+
+
+def _unreachable_for(keys: Section) -> float:
+    found = keys.seconds("unreachable_for", 0.0)
+    if found and "iap" in keys and keys.flag("iap"):
+        keys.add("unreachable_for", "is not for iap: true, as this machine cannot try the ports of hosts there")
+    return found
+
+
+def _probe(keys: Section) -> str:
+    expected = "an SSH server elsewhere, as gateway.lab:22"
+    found = keys.text("probe", expected)
+    if not found:
+        return ""
+    try:
+        user, host, _ = split(found)
+    except NoHost:
+        user, host = "", ""
+    if not host or user:
+        keys.unexpected("probe", expected)
+    if "unreachable_for" not in keys:
+        keys.add("probe", "is only for unreachable_for:")
     return found

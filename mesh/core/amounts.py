@@ -34,6 +34,15 @@ def _number(size: int, power: int) -> str:
     return f"{size / 1000**power:.1f}" if power else str(size)
 
 
+def span(seconds: float) -> str:
+    """Return a time span in its largest unit, for people.
+
+    >>> span(3.9), span(1260), span(200_000)
+    ('3 s', '21 min', '2 days')
+    """
+    return ago(seconds).removesuffix(" ago")
+
+
 def ago(seconds: float) -> str:
     """Return how long ago something was, for people.
 

@@ -152,6 +152,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     restart: RestartSpec = RestartSpec()
     results: tuple[str, ...] = ()  # paths and patterns pulled into the job's directory at the end
     progress: str = ""  # a regular expression of output lines whose groups are shown; "": none
+    cost_limit: float = 0.0  # in the currency of prices.yaml, for machines that are made; 0: none
     logs: str = ""  # gs://BUCKET/DIRECTORY that the output is copied to after each attempt; "": nowhere
     log_names: LogNames = LogNames.RUNS
     notify: tuple[NotifySpec, ...] = ()

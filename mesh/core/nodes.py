@@ -38,6 +38,13 @@ class ProgramStopped(RankEvent, frozen=True, kw_only=True, tag="program-stopped"
     why: str = ""
 
 
+class PairRelayed(RankEvent, frozen=True, kw_only=True, tag="pair-relayed"):
+    """The node reaches those of another host only through the client: the direct connection has failed."""
+
+    to: str  # the label of the first such node that it has called
+    why: str
+
+
 class NodeResult(RankEvent, frozen=True, kw_only=True):
     """A piece of the node's result, which mesh never evaluates."""
 

@@ -8,13 +8,15 @@ from msgspec import Struct
 
 
 class Moment(Enum):
-    """The end that a notification is for. HELD and PREEMPTED are states of jobs, which no run has."""
+    """The end that a notification is for. Those behind FAILED are for jobs, and no run has them."""
 
     END = "end"  # any end
     DONE = "done"  # with status 0
     FAILED = "failed"  # any other status
     HELD = "held"
     PREEMPTED = "preempted"
+    COST = "cost"  # most of its cost limit is spent
+    LEFT = "left"  # a machine that was made for it has no owner any more
 
 
 class Short(Enum):

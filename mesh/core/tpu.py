@@ -19,6 +19,7 @@ FAMILIES: Mapping[str, tuple[str, int, int]] = {
     "v5e": ("v5e", 1, 8),
     "v6e": ("v6e", 1, 8),
 }
+REPAIR_FOR_S = 1800.0  # for machines that the API has repaired, or calls unhealthy
 MAKE_FOR_S = 3600.0  # from the request's grant until every machine must be ready; then it is given back
 
 
@@ -37,6 +38,13 @@ class Pricing(Enum):
     PREEMPTIBLE = "preemptible"
     RESERVED = "reserved"
     BEST_EFFORT = "best-effort"
+
+
+class Recreate(Enum):
+    """The time at which other machines are asked for after a loss."""
+
+    WAIT = "wait"  # once the lost ones are gone
+    EAGER = "eager"  # at once
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
@@ -74,6 +82,15 @@ def kind_of(accelerator: str) -> str:
     return accelerator_of(accelerator).kind
 
 
+def quota_pool(kind: str, zone: str, pricing: str) -> str:
+    """Return the name of a quota.
+
+    >>> quota_pool("v6e", "us-east1-d", "spot")
+    'v6e/us-east1-d/spot'
+    """
+    return f"{kind}/{zone}/{pricing}"
+
+
 class TpuSpec(Struct, frozen=True, kw_only=True):
     """A TPU that is to be made: one generation of machines is one request for it."""
 
@@ -104,6 +121,10 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     iap: bool = False  # connections go through Google's Identity-Aware Proxy
     valid_for: float = 0.0  # seconds that the request may wait in Google's queue; 0: for ever
     make_for: float = MAKE_FOR_S
+    recreate: Recreate = Recreate.WAIT
+    unreachable_for: float = 0.0  # seconds of silence of hosts that are READY, after which they are lost; 0: never
+    probe: str = ""  # HOST[:PORT] of an SSH server elsewhere, without whose answer silence does not count
+    repair_for: float = REPAIR_FOR_S
 
     @property
     def chips(self) -> int:
@@ -114,3 +135,7 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The kind of the chips, as "v5e"."""
         return kind_of(self.accelerator)
+
+    def pool(self, zone: str) -> str:
+        """Return the quota that machines of this request use in a zone."""
+        return quota_pool(self.kind, zone, self.pricing.value)

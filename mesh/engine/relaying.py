@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from mesh.core.cluster import Placement
 from mesh.core.errors import MeshError
 from mesh.protocol.messages import Message
-from mesh.protocol.nodes import RELAY_WINDOW_BYTES, Relayed, RelayEnded, RelayTaken
+from mesh.protocol.nodes import PAIR_STREAM_BITS, RELAY_WINDOW_BYTES, Connecting, Relayed, RelayEnded, RelayTaken
 from mesh.remote.session import Session
 
 READ_BYTES = 32 << 10
+PAIRS_LIMIT = 4096  # connections between nodes of two hosts, at a time
 
 
 class _Stream:
@@ -42,6 +43,7 @@ class Relay:
         self._sessions, self._start = sessions, start
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
+        self._pairs: dict[int, tuple[Session, int]] = {}  # the other end of a connection between two hosts
         self._last = 0  # number of the last stream
         self._is_closed = False
 
@@ -74,6 +76,52 @@ class Relay:
 
     def take(self, message: Message, data: bytes) -> None:
         """Take a message of an agent about a stream, in the thread of its host. One about no stream is dropped."""
+        if isinstance(message, Connecting):
+            self._connect_pair(message)
+        elif not self._pass_on(message, data):
+            self._take_own(message, data)
+
+    def _connect_pair(self, message: Connecting) -> None:
+        """Connect a node that has asked for that with a node of another host. Their windows limit the bytes here."""
+        asking = self._sessions.get((message.stream >> PAIR_STREAM_BITS) - 1)
+        other = self._sessions.get(self._nodes.get(message.label, -1))
+        if asking is None:
+            return
+        with self._lock:
+            why = "" if other is not None else f"the client is not connected to the host of {message.label}"
+            why = f"{PAIRS_LIMIT} connections go through the client already" if len(self._pairs) > PAIRS_LIMIT else why
+            why = "the run is over" if self._is_closed else why
+            if not why and other is not None:
+                self._last += 1
+                number = self._last
+                self._pairs[message.stream], self._pairs[number] = (other, number), (asking, message.stream)
+        if why or other is None:
+            asking.relay_end(message.stream, why)
+        else:
+            other.relay(number, b"", message.label)
+
+    def _pass_on(self, message: Message, data: bytes) -> bool:
+        """Pass a message on to the other host of a pair; return False if it is about no pair."""
+        match message:
+            case Relayed(stream=number) | RelayTaken(stream=number) | RelayEnded(stream=number):
+                session, other = self._pairs.get(number, (None, 0))
+            case _:
+                return False
+        if session is None:
+            return False
+        if isinstance(message, Relayed):
+            session.relay(other, data)
+        elif isinstance(message, RelayTaken):
+            session.relay_taken(other, message.bytes)
+        elif isinstance(message, RelayEnded):
+            with self._lock:
+                for one in (number, other):
+                    self._pairs.pop(one, None)
+            session.relay_end(other, message.why)
+        return True
+
+    def _take_own(self, message: Message, data: bytes) -> None:
+        """Take a message about a connection of the client."""
         match message:
             case Relayed(stream=number) | RelayTaken(stream=number) | RelayEnded(stream=number):
                 stream = self._streams.get(number)
@@ -94,9 +142,11 @@ class Relay:
         """End all connections, and make none any more."""
         with self._lock:
             self._is_closed = True
-            streams = list(self._streams.values())
+            streams, pairs, self._pairs = list(self._streams.values()), self._pairs, {}
         for stream in streams:
             self._end(stream)
+        for session, number in pairs.values():
+            session.relay_end(number, "the client leaves")
 
     def _send(self, stream: _Stream) -> None:
         """Send bytes of the caller to the node, as many as it takes."""

@@ -6,14 +6,16 @@ from collections import defaultdict
 
 from mesh.jobs.agenda import Agenda
 from mesh.jobs.decide import is_urgent, looks, wake_at
+from mesh.jobs.doubts import sign_at
 from mesh.jobs.orders import AnyLook, LookAtMachines, LookAtRun
 from mesh.jobs.queue import NO_LIMITS, Ask, Hold, Pools, Turns, ask_of, hold_of, next_jobs
 from mesh.jobs.values import Job
 
 LOOK_S = 15.0  # between two looks at a run or at machines that are as they should be
 URGENT_LOOK_S = 2.0  # where a look may let the job go on
+SIGN_LIMIT_S = 300.0  # after the first sign of a loss, in which looks at machines are urgent
 AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
-_Key = tuple[int, type[AnyLook]]
+_Key = tuple[int, type[AnyLook], int]  # job, kind, and generation of machines
 
 
 class Books:
@@ -30,9 +32,11 @@ class Books:
         self._turns: Agenda[int] = Agenda()  # times of their own before which jobs do not start
         self._looks: dict[_Key, AnyLook] = {}
         self._look_times: dict[type[AnyLook], Agenda[_Key]] = {LookAtRun: Agenda(), LookAtMachines: Agenda()}
+        self._keys: defaultdict[int, list[_Key]] = defaultdict(list)  # of looks, by job
         self._looked: dict[_Key, float] = {}  # when jobs were last looked at
         self._dependents: dict[int, set[int]] = defaultdict(set)
         self._workers: set[int] = set()
+        self._limited: set[int] = set()  # jobs with a cost limit
 
     def put(self, job: Job, *, is_ours: bool = True) -> None:
         """Take a job as it is now; one that has ended is forgotten. is_ours: this steward looks after it"""
@@ -54,12 +58,15 @@ class Books:
             self._holds[job.id] = hold
         if job.work is not None:
             self._workers.add(job.id)
+        if job.spec.cost_limit:
+            self._limited.add(job.id)
         if not is_ours:
             return
         self._wakes.put(job.id, wake_at(job))
         for look in looks(job):
-            key = job.id, type(look)
+            key = job.id, type(look), look.generation if isinstance(look, LookAtMachines) else 0
             self._looks[key] = look
+            self._keys[job.id].append(key)
             self._look_times[type(look)].put(key, self._look_at(key))
         for other in job.depends_on:
             self._dependents[other].add(job.id)
@@ -73,15 +80,20 @@ class Books:
         self._wakes.drop(number)
         self._turns.drop(number)
         self._workers.discard(number)
-        for kind, times in self._look_times.items():
-            self._looks.pop((number, kind), None)
-            times.drop((number, kind))
+        self._limited.discard(number)
+        for key in self._keys.pop(number, ()):
+            self._looks.pop(key, None)
+            self._look_times[key[1]].drop(key)
         for other in before.depends_on if before else ():
             self._dependents[other].discard(number)
 
     def workers(self) -> list[Job]:
         """Return the jobs that take tasks of a file, by id."""
         return [self.jobs[number] for number in sorted(self._workers)]
+
+    def limited(self) -> list[Job]:
+        """Return the jobs with a cost limit, by id."""
+        return [self.jobs[number] for number in sorted(self._limited)]
 
     def dependents(self, number: int) -> list[int]:
         """Return the jobs that wait for the end of another one."""
@@ -103,7 +115,7 @@ class Books:
         times = self._look_times[kind]
         wanted = times.take_due(now)
         for key in wanted:
-            self._looked[key] = now - self._pause(key[0]) + AGAIN_S if is_busy else now
+            self._looked[key] = now - self._pause(key, now) + AGAIN_S if is_busy else now
             times.put(key, self._look_at(key))
         return [] if is_busy else [(self.jobs[key[0]], self._looks[key]) for key in wanted]
 
@@ -135,7 +147,11 @@ class Books:
 
     def _look_at(self, key: _Key) -> float:
         """Return when a job is to be looked at next."""
-        return self._looked.get(key, 0.0) + self._pause(key[0])
+        looked = self._looked.get(key, 0.0)
+        return looked + self._pause(key, looked)
 
-    def _pause(self, number: int) -> float:
-        return self._urgent_look_s if is_urgent(self.jobs[number]) else self._look_s
+    def _pause(self, key: _Key, now: float) -> float:
+        job = self.jobs[key[0]]
+        # The API is asked more often after the first sign of a loss: evidence takes two of its answers.
+        has_sign = key[1] is LookAtMachines and now < sign_at(job) + SIGN_LIMIT_S
+        return self._urgent_look_s if has_sign or is_urgent(job) else self._look_s

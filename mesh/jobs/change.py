@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from mesh.core.outcome import EXIT_LOST, Cause
 from mesh.jobs.events import NotAsked
 from mesh.jobs.generations import ended
+from mesh.jobs.leaving import is_left, leave, postponed
 from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
 from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
@@ -33,7 +34,7 @@ def move(job: Job, state: State, time: float, reason: str, hint: str = "", **cha
 
 def queue(job: Job, time: float, reason: str) -> Job:
     """Put a job into the queue, or hold it if a person wants that. It has no machines."""
-    job = replace(job, outcome=None, is_restarting=False, retry_at=0.0, tries=0, prepared=0)
+    job = replace(heard(job, of_maker=False), outcome=None, is_restarting=False, retry_at=0.0, tries=0, prepared=0)
     if job.is_on_hold:
         return move(job, State.HELD, time, HELD_BY_PERSON, f"mesh job release {job.id}")
     return move(job, State.QUEUED, time, reason)
@@ -120,12 +121,25 @@ def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
 
 def silenced(job: Job, event: NotAsked) -> Job:
     """Note that an order, or a look, had no answer."""
-    job = replace(job, silence=f"{event.what}: {event.why}", silent_since=job.silent_since or event.time)
+    text = f"{event.what}: {event.why}"
+    if event.of_maker:
+        job = replace(job, api_silence=text, api_silent_since=job.api_silent_since or event.time)
+    else:
+        job = replace(job, silence=text, silent_since=job.silent_since or event.time)
     one = next((one for one in job.open if one.op == event.op), None) if event.op else None
     if one is None:
         return job
+    if isinstance(one.order, Delete) and is_left(job, one.order.generation):
+        return postponed(job, one.order.generation, event.time)
     delay = min(FIRST_RETRY_S * 2.0 ** min(job.tries, 30), LAST_RETRY_S)
     return replace(unanswered(job, one), retry_at=event.time + delay, tries=job.tries + 1)
+
+
+def heard(job: Job, *, of_maker: bool) -> Job:
+    """Note that the maker of machines has answered, or else that the hosts have."""
+    if of_maker:
+        return replace(job, api_silence="", api_silent_since=0.0)
+    return replace(job, silence="", silent_since=0.0)
 
 
 def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
@@ -134,7 +148,9 @@ def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
     if generation is None:
         return job
     job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
-    job = replace(job, open=())  # nothing can be done there any more
+    # Nothing can be done there any more.
+    others = [one for one in job.open if isinstance(one.order, Delete) and one.order.generation != generation.number]
+    job = replace(heard(job, of_maker=False), open=tuple(others))
     current = job.current
     if current is None:
         return job
@@ -176,23 +192,25 @@ def settle(job: Job, time: float) -> Job:
         job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
         return _held_up(move(job, State.PREPARING, time, job.reason), time)
     if generation is not None and generation.phase is not Phase.RELEASING:
-        is_kept = generation.maker and job.state is State.HELD and time < job.since + HELD_MACHINES_S
-        if is_kept:
+        may_go_on = job.state is State.HELD and not job.is_over_limit and time < job.since + HELD_MACHINES_S
+        if generation.maker and may_go_on:
             return job
         never_asked = generation.phase is Phase.PLANNED
         phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING
         job = with_generation(job, generation.number, phase=phase)
         job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
+    job = leave(job, time)
     if job.generation is not None or job.state is State.HELD:
         return job
     if job.state is State.RECOVERING or job.is_restarting:
         again = job.state is State.ENDING
         return queue(replace(job, cause="", status=0) if again else job, time, job.reason)
     outcome = job.outcome
-    if outcome is None:
+    if outcome is None or job.left:
         return job
     is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
-    job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted, silent_since=0.0, silence="")
+    job = heard(heard(job, of_maker=True), of_maker=False)
+    job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted)
     return move(job, outcome, time, f"{job.reason}{_missing(job)}", job.hint)
 
 

@@ -1,22 +1,21 @@
-"""Use of machines that were made for jobs, by the events of the jobs, and its estimated cost. Pure."""
+"""Use of machines that were made for jobs, and its estimated cost. Pure."""
 
 from __future__ import annotations
 
-import re
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from mesh.core.tpu import accelerator_of
-from mesh.jobs.events import AnyEvent, MachinesAbsent, MachinesLost, MachinesPending, MachinesReady
-from mesh.jobs.values import Generation, Job, Phase
+from mesh.jobs.values import HOUR_S, Generation, Job, PricedUse
 
-DAY_S = 86400.0
-HOUR_S = 3600.0
-# States of nodes, as they stand in the text of a pending generation: from CREATING on Google counts the time.
-BILLED = re.compile(r"\b(is CREATING|is STARTING|is RESTARTING|is REPAIRING|is REIMAGING|READY)\b")
 PriceOf = Callable[[str, str, str], float | None]  # of kind, zone and pricing: of an hour of one chip; None: unknown
+
+
+def no_price(kind: str, zone: str, pricing: str) -> float | None:
+    """Return that a price is unknown, as every price is without a list of them."""
+    return None
 
 
 class Use(Struct, frozen=True, kw_only=True):
@@ -54,44 +53,37 @@ def zone_of_generation(job: Job, generation: Generation) -> str:
     return generation.zone or ("+".join(tpu.zones) if tpu is not None else "")
 
 
-def uses_of(job: Job, events: Iterable[AnyEvent]) -> list[Use]:
+def uses_of(job: Job) -> list[Use]:
     """Return the use of machines of one job, oldest first."""
     tpu = job.spec.machines.tpu
     if tpu is None:
         return []
-    begun: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    last = 0.0
-    for event in events:
-        last = max(last, event.time)
-        match event:
-            case MachinesPending(generation=number, state=state) if BILLED.search(state):
-                begun.setdefault(number, event.time)
-            case MachinesReady(generation=number):
-                begun.setdefault(number, event.time)
-            case MachinesLost(generation=number) if tpu.slices == 1:  # of several slices, the others go on
-                ended.setdefault(number, event.time)
-            case MachinesAbsent(generation=number):
-                ended.setdefault(number, event.time)
-    found = []
-    for one in job.generations:
-        if one.number in begun:
-            is_over = one.phase is Phase.RELEASED
-            found.append(
-                Use(
-                    job=job.id,
-                    job_name=job.spec.name,
-                    user=job.spec.user,
-                    name=one.name,
-                    accelerator=tpu.accelerator,
-                    zone=zone_of_generation(job, one),
-                    pricing=tpu.pricing.value,
-                    chips=accelerator_of(tpu.accelerator).chips * tpu.slices,
-                    begin=begun[one.number],
-                    end=ended.get(one.number, last if is_over else 0.0),
-                )
-            )
-    return found
+    return [
+        Use(
+            job=job.id,
+            job_name=job.spec.name,
+            user=job.spec.user,
+            name=one.name,
+            accelerator=tpu.accelerator,
+            zone=zone_of_generation(job, one),
+            pricing=tpu.pricing.value,
+            chips=tpu.chips,
+            begin=one.billed,
+            end=one.unbilled,
+        )
+        for one in job.generations
+        if one.billed
+    ]
+
+
+def spent(uses: Iterable[PricedUse], now: float, price_of: PriceOf) -> tuple[float, float]:
+    """Return what machines with a price have cost, and the hours of chips without one."""
+    amount = unknown = 0.0
+    for use in uses:
+        hours, price = use.hours(now), price_of(use.kind, use.zone, use.pricing)
+        amount += hours * (price or 0.0)
+        unknown += hours if price is None else 0.0
+    return amount, unknown
 
 
 def costs_by(key: str, uses: Sequence[Use], now: float, price_of: PriceOf) -> list[Cost]:

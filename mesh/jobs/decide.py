@@ -12,7 +12,7 @@ import time as clock
 
 from msgspec.structs import replace
 
-from mesh.jobs import working
+from mesh.jobs import leaving, working
 from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
@@ -43,6 +43,8 @@ def written(before: Job | None, event: AnyEvent, orders: tuple[OpenOrder, ...]) 
 
 def next_order(job: Job, time: float) -> AnyOrder | None:
     """Return an order that the state asks for and that is not open yet; None without one."""
+    if (delete := leaving.delete_order(job, time)) is not None:
+        return delete
     if job.retry_at and time < job.retry_at:
         return None
     generation, attempt = job.generation, job.current
@@ -64,10 +66,15 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
     if ended is not None:
         if job.is_open(Fetch):
             return None
-        is_last = job.state is State.ENDING and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
+        is_over = job.state is State.ENDING or job.is_over_limit
+        is_last = is_over and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
         return Fetch(run=ended.run, hosts=ended.hosts, results=is_last and bool(job.spec.results))
-    if generation is not None and generation.phase is Phase.RELEASING and not job.is_open(Delete):
-        return Delete(generation=generation.number, name=generation.name)
+    if generation is not None and generation.phase is Phase.RELEASING:
+        return (
+            None
+            if leaving.is_being_deleted(job, generation.number)
+            else Delete(generation=generation.number, name=generation.name)
+        )
     return None
 
 
@@ -79,6 +86,8 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
     if job.spec.modules and job.prepared != generation.number and not _may_skip_setup(job, generation):
         return Prepare(attempt=number, hosts=generation.hosts)
+    if job.left:
+        return None  # ranks on machines that may still run have priority over new ones
     if job.work is not None:
         if (fetch := working.fetch_first(job, time)) is not None or not working.may_start(job, time):
             return fetch
@@ -113,6 +122,7 @@ def looks(job: Job) -> tuple[AnyLook, ...]:
     # While the order to make them is under way, machines that are not there yet would look as if they were gone.
     if generation is not None and generation.maker and generation.phase in phases and not job.is_open(Make):
         found.append(LookAtMachines(generation=generation.number, name=generation.name))
+    found += [LookAtMachines(generation=one.number, name=one.name) for one in job.left]
     return tuple(found)
 
 
@@ -130,7 +140,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min([*moments, *working.wake_times(job)], default=math.inf)
+    return min([*moments, *working.wake_times(job), *leaving.wake_times(job)], default=math.inf)
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:
@@ -139,8 +149,8 @@ def is_news(job: Job, event: AnyEvent) -> bool:
     Answers that change nothing are not written: a job that runs for a week has no row for each look.
     """
     if isinstance(event, NotAsked):
-        is_new = not job.silent_since or job.silence != f"{event.what}: {event.why}"
-        return is_new or any(one.op == event.op for one in job.open)  # an order is repeated after a pause
+        since = job.api_silent_since if event.of_maker else job.silent_since
+        return not since or any(one.op == event.op for one in job.open)  # an order is repeated after a pause
     if isinstance(event, RunSeen) and not job.silent_since:
         attempt = job.current
         is_live = attempt is not None and attempt.run == event.run and attempt.stage is Stage.LIVE

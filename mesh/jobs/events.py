@@ -90,6 +90,7 @@ class Granted(Event, frozen=True, kw_only=True, tag="granted"):
 
     hosts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    pool: str = ""  # the quota, which belongs to a zone; "": that of the first zone
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
@@ -97,6 +98,19 @@ class Intended(Event, frozen=True, kw_only=True, tag="intended"):
 
     op: int
     order: AnyOrder
+
+
+class CostSeen(Event, frozen=True, kw_only=True, tag="cost-seen"):
+    """The machines of the job have cost most of its limit, or all of it."""
+
+    amount: float
+    is_reached: bool = False
+
+
+class StraysSeen(Event, frozen=True, kw_only=True, tag="strays-seen"):
+    """An audit has found machines that were made for the job and that it does not have."""
+
+    names: tuple[str, ...] = ()  # (): they are gone by now
 
 
 class Timer(Event, frozen=True, kw_only=True, tag="timer"):
@@ -133,6 +147,7 @@ class NotAsked(Answer, frozen=True, kw_only=True, tag="not-asked"):
 
     what: str
     why: str
+    of_maker: bool = False  # the maker of machines, which is an API, was asked; False: the hosts were
 
 
 class Refusal(Enum):
@@ -176,6 +191,8 @@ class MachinesPending(Answer, frozen=True, kw_only=True, tag="machines-pending")
     generation: int
     state: str  # for people
     is_waiting: bool = False  # in the maker's own queue
+    is_deleting: bool = False  # the API shows all of them as being deleted
+    is_sick: bool = False  # the API has them repaired, or calls them unhealthy
 
 
 class MachinesAbsent(Answer, frozen=True, kw_only=True, tag="machines-absent"):
@@ -190,6 +207,7 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
 
     generation: int
     evidence: str
+    by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
 
 
 class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):
@@ -234,8 +252,9 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
 
 
 FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
-FromSteward = DependencyEnded | Granted | Intended | Timer | TakenOver | TaskGiven | TasksSeen
+FromSteward = DependencyEnded | Granted | Intended | CostSeen | StraysSeen | Timer | TakenOver
+FromFiles = TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
-AnyEvent = FromPeople | FromSteward | FromHands | FromMakers
+AnyEvent = FromPeople | FromSteward | FromFiles | FromHands | FromMakers

@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from mesh.core.job import RestartOn
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import events, orders, working
+from mesh.jobs import doubts, events, leaving, orders, spending, wishes, working
 from mesh.jobs.change import (
-    EXIT_STOPPED,
     HELD_BY_PERSON,
     avoiding,
     closed,
     end,
     has_others,
+    heard,
     hold,
     intended,
     kept_generations,
     keys_of,
     lose_machines,
     move,
-    queue,
     recover,
     settle,
     short_list,
@@ -32,16 +32,13 @@ from mesh.jobs.change import (
     with_generation,
     with_run,
 )
-from mesh.jobs.events import Answer, AnyEvent, Refusal, RunEnded
-from mesh.jobs.generations import ended, generation_name, next_zone, overdue_at
+from mesh.jobs.events import Answer, AnyEvent, FromMakers, Refusal, RunEnded
+from mesh.jobs.generations import ended, generation_name, overdue_at, place_of
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
-from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State, Wanted
+from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State
 
-UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
-UNREACHABLE_RETRY_S = 10.0
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
-DELETE_AGAIN_S = 30.0  # until an order to delete is repeated; meanwhile looks find out if they are gone
 
 
 def fold(job: Job | None, event: AnyEvent) -> Job:
@@ -49,11 +46,11 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.Submitted):
         return submitted(event)
     assert job is not None
-    job = replace(job, seq=job.seq + 1)
+    before, job = job, replace(job, seq=job.seq + 1)
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
-    return working.settle_work(settle(job, event.time), event.time)
+    return spending.metered(before, working.settle_work(settle(job, event.time), event.time), event)
 
 
 def fold_all(history: Iterable[AnyEvent]) -> Job:
@@ -87,18 +84,18 @@ def _asked(job: Job, event: AnyEvent) -> Job:
     """Fold an event that answers no order."""
     match event:
         case events.Wished():
-            return _wished(job, event)
+            return wishes.wished(job, event)
         case events.RestartAsked(time=time, by=by, setup=setup):
-            return _restart(replace(job, setup=setup), time, by)
+            return wishes.restart(replace(job, setup=setup), time, by)
         case events.HoldChanged(time=time, is_on_hold=is_on_hold):
             job = replace(job, is_on_hold=is_on_hold)
             if is_on_hold and job.state is State.QUEUED:
                 return move(job, State.HELD, time, HELD_BY_PERSON, f"mesh job release {job.id}")
-            return _resume(job, time) if not is_on_hold and job.state is State.HELD else job
+            return wishes.resume(job, time) if not is_on_hold and job.state is State.HELD else job
         case events.PriorityChanged(priority=priority):
             return replace(job, priority=priority)
         case events.DependencyEnded():
-            return _dependency(job, event)
+            return wishes.dependency(job, event)
         case events.Granted():
             return _granted(job, event)
         case events.Intended(op=op, order=order):
@@ -109,70 +106,13 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
-    return working.asked(job, event)
-
-
-def _wished(job: Job, event: events.Wished) -> Job:
-    time = event.time
-    if event.wanted is Wanted.RUN:
-        if job.is_deleted:
-            return job
-        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False), time)
-    deletes = event.wanted is Wanted.DELETE
-    if job.state.is_final:
-        return replace(job, is_deleted=True, wanted=Wanted.DELETE) if deletes else job
-    wanted = Wanted.DELETE if deletes or job.wanted is Wanted.DELETE else Wanted.STOP
-    job = replace(job, wanted=wanted, is_restarting=False)
-    if job.state is State.ENDING:
-        return job
-    job = replace(job, cause=Cause.SIGNAL.value)
-    return end(job, State.STOPPED, time, f"stopped{f' by {event.by}' if event.by else ''}", EXIT_STOPPED)
-
-
-def _resume(job: Job, time: float) -> Job:
-    """Let a job go on that is held, has ended, or is ending."""
-    if job.state is State.ENDING:
-        return replace(job, is_restarting=True)
-    if job.state is State.HELD:
-        generation = job.generation
-        if generation is not None and generation.phase is Phase.READY:
-            return move(job, State.PREPARING, time, "goes on with the machines that it has")
-        if generation is not None:  # condemned, or not made yet
-            return recover(job, time, working.WAITS_FOR_TURN, 0.0)
-        after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time
-        return queue(replace(job, not_before=after), time, "waits for its time" if after else working.WAITS_FOR_TURN)
-    if job.state.is_final:
-        job = replace(job, exit_code=None, cause="", ended=0.0, failures=0, streak=0, status=0, not_before=0.0)
-        return queue(job, time, working.WAITS_FOR_TURN)
-    return job
-
-
-def _restart(job: Job, time: float, by: str) -> Job:
-    if job.is_deleted or job.state in (State.ENDING, State.RECOVERING):
-        return job
-    if job.state is State.QUEUED:
-        return replace(job, not_before=0.0)
-    if job.state is State.HELD or job.state.is_final:
-        return _resume(replace(job, wanted=Wanted.RUN, is_on_hold=False, prepared=0), time)
-    reason = f"restarted{f' by {by}' if by else ''}"
-    return replace(recover(job, time, reason, 0.0, keeps_machines=True), is_restarting=True)
-
-
-def _dependency(job: Job, event: events.DependencyEnded) -> Job:
-    if event.job not in job.depends_on:
-        return job
-    job = replace(job, depends_on=tuple(one for one in job.depends_on if one != event.job))
-    if job.state is not State.QUEUED:
-        return job
-    if not event.succeeded:
-        return hold(job, event.time, f"job {event.job} did not succeed", f"mesh job release {job.id}")
-    return replace(job, reason=working.waiting_reason(job))
+    return spending.asked(job, event)
 
 
 def _granted(job: Job, event: events.Granted) -> Job:
     if job.state is not State.QUEUED:
         return job
-    machines = job.spec.machines
+    machines, (zone, pool) = job.spec.machines, place_of(job, event.pool)
     number = job.generations[-1].number + 1 if job.generations else 1
     generation = Generation(
         number=number,
@@ -181,10 +121,10 @@ def _granted(job: Job, event: events.Granted) -> Job:
         hosts=event.hosts,
         keys=event.keys,
         maker=machines.maker,
-        pool=machines.pool,
+        pool=pool,
         units=machines.units,
         granted=event.time,
-        zone=next_zone(job),
+        zone=zone,
     )
     job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
     if machines.maker:
@@ -199,9 +139,12 @@ def _answered(job: Job, event: Answer) -> Job:
     answered = next((one.order for one in job.open if one.op == event.op), None)
     if answered is None and (event.op or isinstance(event, events.Refused)) and not isinstance(event, RunEnded):
         return job  # of an order that was taken back meanwhile
+    job = heard(job, of_maker=isinstance(event, FromMakers) or isinstance(answered, orders.Make))
     if isinstance(answered, orders.Delete) and isinstance(event, events.MachinesPending):  # until they are gone
-        return replace(job, retry_at=event.time + DELETE_AGAIN_S, tries=0, silence="", silent_since=0.0)
-    job = replace(closed(job, event.op), tries=0, silence="", silent_since=0.0)
+        if leaving.is_left(job, answered.generation):
+            return leaving.postponed(job, answered.generation, event.time)
+        return replace(job, retry_at=event.time + leaving.DELETE_AGAIN_S, tries=0)
+    job = replace(closed(job, event.op), tries=0)
     match event:  # a look may come before the answer to the start
         case events.RunStarted(run=run) | events.RunEnded(run=run) | events.RunSeen(run=run, is_detached=True):
             job = replace(job, open=tuple(one for one in job.open if not starts(one.order, run)))
@@ -236,6 +179,7 @@ def _seen(job: Job, time: float, run: str, progress: str) -> Job:
         return job
     started = attempt.started or time
     job = with_attempt(job, run, stage=Stage.LIVE, started=started)
+    job = with_generation(job, attempt.generation, has_lost=False, accused=())
     job = replace(job, started=job.started or started, progress=progress or job.progress)
     if job.state is State.PREPARING:
         label = attempt.part.name if attempt.part else f"attempt {attempt.number}"
@@ -279,8 +223,9 @@ def _ended(job: Job, event: RunEnded) -> Job:
         return replace(worker, failures=failures)  # those of tasks are counted by task
     if verdict.outcome is not None:
         return end(job, verdict.outcome, event.time, verdict.reason, event.exit_code)
-    stays = event.cause != Cause.LOST.value
-    return recover(job, event.time, verdict.reason, verdict.delay, keeps_machines=stays)
+    if event.cause == Cause.LOST.value:
+        job = doubts.accused(job, event.hosts)  # made machines stay: only the API's answers prove them gone
+    return recover(job, event.time, verdict.reason, verdict.delay, keeps_machines=True)
 
 
 def _unknown(job: Job, time: float, run: str) -> Job:
@@ -321,8 +266,8 @@ def _refused(job: Job, event: events.Refused, order: orders.Order | None) -> Job
             job = replace(job, preemptions=job.preemptions + 1, streak=job.streak + 1)
             delay = backoff(job, job.streak - 1) if job.streak > 1 else 0.0
             return replace(recover(job, time, event.why, delay), avoided=keys_of(job, event.hosts))
-        case Refusal.UNREACHABLE if job.state is State.PREPARING and time < first + UNREACHABLE_LIMIT_S:
-            again = time + UNREACHABLE_RETRY_S
+        case Refusal.UNREACHABLE if job.state is State.PREPARING and doubts.is_waited_for(job, event.hosts, time):
+            again = time + doubts.retry_pause(job, time)
             return replace(job, reason=event.why, hint=event.hint, retry_at=again, unreachable_since=first)
         case Refusal.BUSY:
             is_news = not set(keys_of(job, event.hosts)) <= set(job.avoided)
@@ -350,28 +295,44 @@ def _machines(job: Job, event: Answer) -> Job:
     match event:
         case events.MachinesReady(time=time, generation=number, hosts=hosts, keys=keys):
             if generation is None or generation.number != number or generation.phase is not Phase.ASKED:
-                return job
+                return doubts.cleared(job, number)
             job = with_generation(job, number, phase=Phase.READY, hosts=hosts, keys=keys)
             job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, orders.Make)))
-            return move(job, State.PREPARING, time, f"starts on {short_list(hosts)}") if _asks(job) else job
+            how = f"once {job.left[0].name} is gone" if job.left else f"on {short_list(hosts)}"
+            return move(job, State.PREPARING, time, f"starts {how}") if _asks(job) else job
         case events.Made(time=time, generation=number):
             return with_generation(job, number, asked=time)
         case events.MachinesPending(time=time, generation=number, state=state, is_waiting=is_waiting):
+            if generation is not None and generation.number == number and generation.phase is Phase.READY:
+                return _doubted(job, event)
             if not _asks(job) or generation is None or generation.number != number:
-                return job
+                return leaving.noted(job, event)
             since = 0.0 if is_waiting else generation.making_since or time
             job = replace(with_generation(job, number, making_since=since), reason=state)
             # Not by the time alone: they may have become ready while the API, or this machine, was away.
             return _lost(job, time, "its machines were not ready in time") if time >= overdue_at(job) else job
-        case events.MachinesLost(time=time, generation=number, evidence=evidence):
+        case events.MachinesLost(time=time, generation=number, evidence=evidence, by_silence=by_silence):
             if generation is None or generation.number != number or generation.phase is Phase.RELEASING:
                 return job
+            if by_silence and not doubts.is_silent(job):
+                return job  # the hosts have answered meanwhile
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
-                return job
+                return leaving.gone(job, number)
             return _gone(job, time, evidence, Phase.RELEASED)
     return job
+
+
+def _doubted(job: Job, event: events.MachinesPending) -> Job:
+    """Note that machines which were ready are not, by the API, and give them back after a repair that takes long."""
+    job = doubts.noted(job, event)
+    if not doubts.is_sick_for_long(job, event.time):
+        return job
+    evidence = doubts.sickness(job, event)
+    if job.spec.restart.on is RestartOn.NEVER:
+        return hold(job, event.time, evidence)
+    return _lost(job, event.time, evidence)
 
 
 def _asks(job: Job) -> bool:
@@ -385,7 +346,7 @@ def _lost(job: Job, time: float, evidence: str) -> Job:
 
 def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:
     """Note that machines are gone: as ordered, by a preemption, or as they never came."""
-    attempt = job.current
+    attempt, before = job.current, job.generation
     job = lose_machines(job, time, phase)
     if job.state is State.REQUESTING:
         job = replace(job, streak=job.streak + 1)
@@ -393,7 +354,7 @@ def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:
     if job.state not in (State.PREPARING, State.RUNNING):
         return job
     if attempt is None or attempt.stage is not Stage.LIVE:
-        job = replace(job, preemptions=job.preemptions + 1)
+        job = replace(job, preemptions=job.preemptions + doubts.is_first_loss(before))
         return recover(job, time, f"its machines are gone ({evidence})", 0.0)
     lost = RunEnded(time=time, run=attempt.run, exit_code=EXIT_LOST, cause=Cause.LOST.value, reason=evidence)
     alive = with_attempt(job, attempt.run, stage=Stage.LIVE)

@@ -32,8 +32,8 @@ def generation_name(spec: JobSpec, store: str, job: int, number: int) -> str:
     return f"{prefix}-{store}-{job}-g{number}"
 
 
-def next_zone(job: Job) -> str:
-    """Return the zone of the next generation; "" where machines have none.
+def next_zones(job: Job) -> tuple[str, ...]:
+    """Return the zones for the next generation, that to be tried first at the front; () where machines have none.
 
     Zones are tried in the order of the file. One without capacity, or that took machines away twice within an hour,
     goes to the end.
@@ -52,7 +52,26 @@ def next_zone(job: Job) -> str:
         if moves:
             zones.remove(one.zone)
             zones.append(one.zone)
-    return zones[0] if zones else ""
+    return tuple(zones)
+
+
+def pools_of(job: Job) -> tuple[str, ...]:
+    """Return the quotas of which a job's next generation may use one, that to be tried first at the front.
+
+    () for machines that are not made.
+    """
+    machines = job.spec.machines
+    if machines.tpu is not None and machines.tpu.zones:
+        return tuple(machines.tpu.pool(zone) for zone in next_zones(job))
+    return (machines.pool or machines.maker,) if machines.maker else ()
+
+
+def place_of(job: Job, pool: str) -> tuple[str, str]:
+    """Return the zone and the quota of the next generation. pool: that the queue has granted, which may name none"""
+    zones = next_zones(job)
+    if not pool or not zones:  # hosts that are there, and the grants of an earlier version
+        return (zones[0] if zones else ""), job.spec.machines.pool
+    return zones[pools_of(job).index(pool)], pool
 
 
 def overdue_at(job: Job) -> float:

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.core.errors import MeshError
 from mesh.jobs.events import (
+    AnyAnswer,
     Fetched,
     MachinesAbsent,
     MachinesLost,
     MachinesPending,
     MachinesReady,
     Made,
+    NotAsked,
     Prepared,
     Refused,
     RunEnded,
@@ -29,7 +32,7 @@ from mesh.jobs.events import (
     RunStarted,
     RunUnknown,
 )
-from mesh.jobs.orders import AnyLook, AnyOrder
+from mesh.jobs.orders import AnyLook, AnyOrder, Delete, LookAtMachines, Make
 from mesh.jobs.values import Job
 
 RunFacts = RunSeen | RunEnded | RunUnknown
@@ -47,6 +50,16 @@ class Request(Struct, frozen=True, kw_only=True):
     order: AnyOrder | AnyLook
     job: Job  # as it was when the order was intended
     directory: Path  # the job's
+
+
+def event_of(request: Request, answer: AnyAnswer | None, time: float) -> AnyAnswer:
+    """Return the event of an answer to a request. answer: None if a look had none"""
+    machines = request.job.spec.machines
+    if answer is None:
+        answer = NotAsked(what=machines.maker or machines.cluster, why="no answer")
+    if isinstance(answer, NotAsked):
+        answer = replace(answer, of_maker=isinstance(request.order, Make | Delete | LookAtMachines))
+    return replace(answer, time=time, op=request.op)
 
 
 class Hands(Protocol):

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from mesh.core.job import Format, NotifySpec
 from mesh.core.notify import Moment
 from mesh.core.sending import Sending, post
+from mesh.jobs.events import AnyEvent, CostSeen, StraysSeen
 from mesh.jobs.values import Job, State
 
 NOTICE_TIMEOUT_S = 10.0
@@ -37,7 +38,7 @@ class News(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     user: str
     time: float
-    cost: float | None = None  # machines that are there cost nothing here
+    cost: float | None = None  # of its machines, with news about the cost
 
     @property
     def text(self) -> str:
@@ -57,23 +58,39 @@ class Notice(Struct, frozen=True, kw_only=True):
     news: News
 
 
-def notices(before: Job, job: Job, time: float) -> list[Notice]:
+def notices(before: Job, job: Job, event: AnyEvent) -> list[Notice]:
     """Return the notifications that a change of a job calls for. A preemption is one in whatever state it leaves it."""
     moments = MOMENTS.get(job.state, ()) if before.state is not job.state else ()
     if job.preemptions > before.preemptions:
         moments = (*moments, Moment.PREEMPTED)
+    cost = event.amount if isinstance(event, CostSeen) else None
+    if job.is_warned and not before.is_warned:
+        moments = (*moments, Moment.COST)
+    if set(job.strays) - set(before.strays):
+        moments = (*moments, Moment.LEFT)
     news = News(
         job=job.id,
         name=job.spec.name,
         state=job.state.value,
         before=before.state.value,
-        reason=job.reason,
+        reason=_reason(job, event),
         attempt=job.attempt,
         exit_code=job.exit_code,
         user=job.spec.user,
-        time=time,
+        time=event.time,
+        cost=cost,
     )
     return [Notice(to=to, news=news) for to in job.spec.notify if any(moment in moments for moment in to.on)]
+
+
+def _reason(job: Job, event: AnyEvent) -> str:
+    """Return what a notification is about: what is new beside the state, or the reason of the state."""
+    match event:
+        case CostSeen(amount=amount, is_reached=False):
+            return f"{amount:.2f} of its cost limit {job.spec.cost_limit * job.allowances:g} is spent"
+        case StraysSeen(names=names) if names:
+            return f"{', '.join(names)} has no owner and may cost: mesh job audit"
+    return job.reason
 
 
 def send(notice: Notice, environ: Mapping[str, str], limit: float = NOTICE_TIMEOUT_S) -> str:

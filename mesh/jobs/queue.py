@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from mesh.core.job import MachinesSpec
+from mesh.jobs.generations import pools_of
 from mesh.jobs.values import Job, Stage, State
 
 USAGE_HALF_LIFE_S = 7 * 86400.0
@@ -30,7 +31,9 @@ class Demand(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()  # of the machines behind the candidates, in cluster order
     names: tuple[str, ...] = ()  # of the candidates
     count: int = 0  # of hosts
-    pool: str = ""  # of a maker; "": hosts that are there
+    pools: tuple[
+        str, ...
+    ] = ()  # of a maker: quotas of which it needs one, the preferred one first; (): hosts are there
     units: int = 0
 
 
@@ -78,6 +81,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     job: int
     hosts: tuple[str, ...] = ()  # names, in cluster order
     keys: tuple[str, ...] = ()
+    pool: str = ""  # of a maker
 
 
 class Turns(Struct, frozen=True, kw_only=True):
@@ -97,13 +101,13 @@ class _Head(Struct, kw_only=True):
     is_starved: bool = False
 
 
-def demand_of(machines: MachinesSpec) -> Demand:
-    """Return what a job asks the queue for."""
+def demand_of(machines: MachinesSpec, pools: tuple[str, ...] = ()) -> Demand:
+    """Return what a job asks the queue for. pools: of a maker, in the order in which they are tried"""
     keys = tuple(one.key for one in machines.candidates)
-    parts = [machines.pool, str(machines.units)] if machines.maker else [str(machines.count), *keys]
+    parts = [str(machines.units), *pools] if machines.maker else [str(machines.count), *keys]
     kind = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     if machines.maker:
-        return Demand(kind=kind, cluster=machines.cluster, pool=machines.pool or machines.maker, units=machines.units)
+        return Demand(kind=kind, cluster=machines.cluster, pools=pools, units=machines.units)
     names = tuple(one.name for one in machines.candidates)
     return Demand(kind=kind, cluster=machines.cluster, keys=keys, names=names, count=machines.count)
 
@@ -120,7 +124,7 @@ def ask_of(job: Job) -> Ask | None:
         submitted=job.submitted,
         ready_at=job.not_before,
         limit=job.spec.time_limit + RELEASE_S,
-        demand=demand_of(job.spec.machines),
+        demand=demand_of(job.spec.machines, pools_of(job)),
         last=job.last_hosts,
         avoided=job.avoided,
         array=array.first if array else 0,
@@ -174,9 +178,7 @@ def next_jobs(now: float, asks: Iterable[Ask], holds: Iterable[Hold], pools: Poo
         if not is_full and sort not in blocked:
             picked = machines.pick(ask)
             if picked is not None:
-                machines.take(ask, picked)
-                names = dict(zip(ask.demand.keys, ask.demand.names, strict=True))
-                grants.append(Grant(job=job, hosts=tuple(names[key] for key in picked), keys=picked))
+                grants.append(machines.take(ask, picked))
                 continue
             machines.block(ask)
             blocked.add(sort)
@@ -206,13 +208,15 @@ class _Machines:
             self._units[pool].append((until, units))
 
     def pick(self, ask: Ask) -> tuple[str, ...] | None:
-        """Return the keys of the machines that a job gets now, in cluster order; None if it has to wait."""
+        """Return the keys of the machines that a job gets now, in cluster order, or its quota; None if it waits."""
         demand, end = ask.demand, self._now + ask.limit
         heads = [head for head in self._heads if head.is_starved or not end <= head.start or math.isinf(head.start)]
-        if demand.pool:
-            fits = demand.units <= self._free_units(demand.pool)
-            may = all(head.pool != demand.pool or demand.units <= head.slack for head in heads)
-            return () if fits and may else None
+        for pool in demand.pools:
+            fits = demand.units <= self._free_units(pool)
+            if fits and all(head.pool != pool or demand.units <= head.slack for head in heads):
+                return (pool,)
+        if demand.pools:
+            return None
         last, avoided = set(ask.last), {key: place for place, key in enumerate(ask.avoided, 1)}
         free = [key for key in demand.keys if key not in self._until]
         if len(free) < demand.count or not demand.count:
@@ -230,26 +234,28 @@ class _Machines:
                     return tuple(one for one in demand.keys if one in picked)
         return None
 
-    def take(self, ask: Ask, picked: Sequence[str]) -> None:
-        """Give a job its machines."""
-        end = self._now + ask.limit
+    def take(self, ask: Ask, picked: tuple[str, ...]) -> Grant:
+        """Give a job its machines, or its part of a quota."""
+        end, demand = self._now + ask.limit, ask.demand
+        keys, pool = ((), picked[0]) if demand.pools else (picked, "")
         for head in self._heads:
             if not end <= head.start or math.isinf(head.start):
-                head.slack -= ask.demand.units if ask.demand.pool and ask.demand.pool == head.pool else 0
-                head.slack -= sum(key in head.keys for key in picked)
-        self._occupy(picked, ask.demand.pool, ask.demand.units, end)
+                head.slack -= demand.units if pool and pool == head.pool else 0
+                head.slack -= sum(key in head.keys for key in keys)
+        self._occupy(keys, pool, demand.units, end)
         self.members[ask.array] += 1
+        names = dict(zip(demand.keys, demand.names, strict=True))
+        return Grant(job=ask.job, hosts=tuple(names[key] for key in keys), keys=keys, pool=pool)
 
     def block(self, ask: Ask) -> None:
-        """Note a job that does not fit: the first one of a pool becomes its head."""
+        """Note a job that does not fit: the first one of a pool becomes its head. It may head several quotas."""
         demand = ask.demand
         starved = self._now - max(ask.submitted, ask.ready_at) >= STARVATION_LIMIT_S
-        if demand.pool:
-            if all(head.pool != demand.pool for head in self._heads):
-                start, slack = self._units_start(demand)
-                self._heads.append(
-                    _Head(pool=demand.pool, start=start, slack=0 if starved else slack, is_starved=starved)
-                )
+        for pool in demand.pools:
+            if all(head.pool != pool for head in self._heads):
+                start, slack = self._units_start(pool, demand.units)
+                self._heads.append(_Head(pool=pool, start=start, slack=0 if starved else slack, is_starved=starved))
+        if demand.pools:
             return
         keys = frozenset(demand.keys)
         if any(not head.keys.isdisjoint(keys) for head in self._heads) or not 0 < demand.count <= len(keys):
@@ -263,8 +269,9 @@ class _Machines:
         """Return why a job waits. before: jobs that wait before it"""
         place = "first in the queue" if not before else f"{before} before it in the queue"
         demand = ask.demand
-        if demand.pool:
-            return f"{demand.pool}: {self._free_units(demand.pool):g} free of {demand.units} that it needs; {place}"
+        if demand.pools:
+            free = ", ".join(f"{pool}: {self._free_units(pool):g}" for pool in demand.pools)
+            return f"{free} free of {demand.units} that it needs; {place}"
         if not 0 < demand.count <= len(demand.keys):
             return f"{demand.cluster}: has {len(demand.keys)} hosts, and the job needs {demand.count}"
         busy = sum(key in self._until for key in demand.keys)
@@ -273,13 +280,13 @@ class _Machines:
     def _free_units(self, pool: str) -> float:
         return self._limits.get(pool, math.inf) - sum(units for _, units in self._units[pool])
 
-    def _units_start(self, demand: Demand) -> tuple[float, float]:
-        """Return when units become free for a demand, and how many more there are then."""
-        free = self._free_units(demand.pool)
-        ends = sorted(self._units[demand.pool])
+    def _units_start(self, pool: str, wanted: int) -> tuple[float, float]:
+        """Return when so many units of a pool become free, and how many more there are then."""
+        free = self._free_units(pool)
+        ends = sorted(self._units[pool])
         for until, units in ends:
             free += units
-            if free >= demand.units:
+            if free >= wanted:
                 later = sum(more for end, more in ends if end == until) - units if math.isfinite(until) else 0
-                return until, (free - demand.units + max(0.0, later)) if math.isfinite(until) else 0
+                return until, (free - wanted + max(0.0, later)) if math.isfinite(until) else 0
         return math.inf, 0

@@ -27,16 +27,8 @@ from mesh.jobs.books import LOOK_S, URGENT_LOOK_S, Books
 from mesh.jobs.children import Children, operation_of
 from mesh.jobs.coding import encode
 from mesh.jobs.database import StoreFailed
-from mesh.jobs.events import (
-    AnyAnswer,
-    AnyEvent,
-    DependencyEnded,
-    Granted,
-    NotAsked,
-    TakenOver,
-    Timer,
-)
-from mesh.jobs.interfaces import Request
+from mesh.jobs.events import AnyAnswer, AnyEvent, CostSeen, DependencyEnded, Granted, TakenOver, Timer
+from mesh.jobs.interfaces import Request, event_of
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
 from mesh.jobs.mirror import Mirror
@@ -44,6 +36,7 @@ from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Prepa
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
 from mesh.jobs.requests import About, AnyRequest, Reply
+from mesh.jobs.rounds import RoundOptions, Rounds
 from mesh.jobs.serving import Server, send_rows
 from mesh.jobs.sockets import listen
 from mesh.jobs.store import Decided, Store
@@ -64,6 +57,7 @@ class StewardOptions(Struct, frozen=True, kw_only=True):
     path: str  # of the socket
     limits: Mapping[str, float] = {}  # of makers' pools
     shares: Mapping[str, float] = {}  # of users
+    rounds: RoundOptions = RoundOptions()
     look_s: float = LOOK_S
     urgent_look_s: float = URGENT_LOOK_S
     lease_s: float = LEASE_S  # after which another steward takes over; renewed three times as often
@@ -86,6 +80,7 @@ class Steward:
         self._mirror = Mirror(store)
         self._mailing = Mailing(store, environ, self._wake)
         self._tasks = TaskWatch(store, self._record, self._took, self._note)
+        self._rounds = Rounds(store, options.rounds, self._selector, self._record)
         self._server: Server | None = None
         self._lease: Lease | None = None
         self._renew_at = 0.0
@@ -110,6 +105,7 @@ class Steward:
                 self._turn()
         finally:
             self._children.end()
+            self._rounds.end()
             if self._server is not None:
                 self._server.close()
             self._selector.close()
@@ -177,6 +173,7 @@ class Steward:
             for number in self._books.due(now):
                 self._record(number, Timer(time=now))
             self._tasks.give(filter(self._is_ours, self._books.workers()), now, self._lease)
+            self._rounds.go(filter(self._is_ours, self._books.limited()), now)
             self._start_jobs(now)
             self._look(now)
             self._mailing.send()
@@ -246,7 +243,7 @@ class Steward:
     def _grant(self, grant: Grant, now: float) -> None:
         if not self._is_ours(self._books.jobs[grant.job]):
             return  # its own steward grants it
-        self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys))
+        self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys, pool=grant.pool))
 
     def _look(self, now: float) -> None:
         """Ask how runs and machines are, all that are due at once."""
@@ -266,7 +263,7 @@ class Steward:
             raise
         except MeshError as error:
             self._note(str(error))
-            if isinstance(error, StoreFailed) and not isinstance(event, Timer | Granted | TakenOver):
+            if isinstance(error, StoreFailed) and not isinstance(event, Timer | Granted | CostSeen | TakenOver):
                 self._unwritten.append((number, event))
                 self._unwritten_at = time.monotonic() + UNWRITTEN_RETRY_S
             return None
@@ -328,10 +325,7 @@ class Steward:
 
     def _take(self, request: Request, answer: AnyAnswer | None) -> None:
         """Record the answer to an order or a look. None: the hosts of a look did not answer"""
-        if answer is None:
-            machines = request.job.spec.machines
-            answer = NotAsked(what=machines.maker or machines.cluster, why="no answer")
-        self._record(request.job.id, replace(answer, time=time.time(), op=request.op))
+        self._record(request.job.id, event_of(request, answer, time.time()))
 
     def _note(self, text: str) -> None:
         """Keep an error of the steward's own, for `mesh serve status`."""

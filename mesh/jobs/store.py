@@ -245,7 +245,7 @@ class Store:
         self._write_holds(connection, before, job)
         self._add_usage(connection, before, job, fact.time)
         note_turn(connection, before, job)
-        for notice in notices(before, job, fact.time):
+        for notice in notices(before, job, fact):
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}
             connection.execute(insert(tables.notices).values(values))

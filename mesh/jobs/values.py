@@ -10,6 +10,8 @@ from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder, Order
 from mesh.jobs.turns import Part, Work
 
+HOUR_S = 3600.0
+
 
 class State(Enum):
     """The state of a job; only the last three are final."""
@@ -69,12 +71,21 @@ class Generation(Struct, frozen=True, kw_only=True):
     pool: str = ""  # of a maker
     units: int = 0  # of a maker
     granted: float = 0.0  # seconds since the epoch
+    billed: float = 0.0  # its first machine was seen: from then on it costs; 0: none was
+    unbilled: float = 0.0  # its machines were gone; 0: they are there
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
     is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
     making_since: float = 0.0  # it no longer waits in the maker's own queue
     end: str = ""  # "lost": taken away; "capacity": never there; "": its job has given it back, or has it
     ended: float = 0.0  # with `end`
+    accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
+    has_lost: bool = False  # an attempt has ended here by loss, which counts once
+    doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
+    sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
+    deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
+    is_left: bool = False  # condemned, and the job does not wait until it is gone
+    delete_at: float = 0.0  # with is_left: an order to delete it is due then
 
 
 class Stage(Enum):
@@ -149,18 +160,29 @@ class Job(Struct, frozen=True, kw_only=True):
     open: tuple[OpenOrder, ...] = ()
     ops: int = 0  # orders intended so far
     seq: int = 0  # events folded
-    silent_since: float = 0.0  # hosts or API have not answered since then; 0: they answer
+    silent_since: float = 0.0  # hosts have not answered since then; 0: they answer
     silence: str = ""  # which, and why
+    api_silent_since: float = 0.0  # the API of the maker of machines has not answered since then; 0: it answers
+    api_silence: str = ""  # why
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
+    is_warned: bool = False  # most of what `cost.limit` allows is spent
+    is_over_limit: bool = False  # all of it is: the job is held, and its machines are given back
+    allowances: int = 1  # how often it may spend the limit: a person who lets it go on adds one
+    strays: tuple[str, ...] = ()  # names of machines that were made for it, and that the last audit found ownerless
     work: Work | None = None  # of a worker
 
     @property
     def generation(self) -> Generation | None:
         """The machines that the job has now; None without any."""
         last = self.generations[-1] if self.generations else None
-        return last if last and last.phase is not Phase.RELEASED else None
+        return last if last and last.phase is not Phase.RELEASED and not last.is_left else None
+
+    @property
+    def left(self) -> tuple[Generation, ...]:
+        """Condemned machines that are not proved gone, and for which the job does not wait."""
+        return tuple(one for one in self.generations if one.is_left and one.phase is Phase.RELEASING)
 
     @property
     def current(self) -> Attempt | None:
@@ -186,6 +208,21 @@ class Job(Struct, frozen=True, kw_only=True):
     def is_open(self, *kinds: type[Order]) -> bool:
         """Return True if an order of one of these kinds has no answer yet."""
         return any(isinstance(one.order, kinds) for one in self.open)
+
+
+class PricedUse(Struct, frozen=True, kw_only=True):
+    """The use of machines of one price by a job: of all that are gone, or of some that are there."""
+
+    kind: str  # of the chips
+    zone: str
+    pricing: str
+    chip_hours: float = 0.0  # of those that are gone
+    chips: int = 0  # of those that are there
+    since: float = 0.0  # seconds since the epoch, with chips
+
+    def hours(self, now: float) -> float:
+        """Return the hours of chips up to a time."""
+        return self.chip_hours + self.chips * max(0.0, now - self.since) / HOUR_S
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -218,8 +255,13 @@ class Row(Struct, frozen=True, kw_only=True):
     array: int | None  # the id of the array's first member
     index: int | None
     progress: str
-    silent_since: float | None
+    silent_since: float | None  # of its hosts
+    api_silent_since: float | None = None  # of the API that makes its machines
     task: str = ""  # that a worker runs now
+    uses: tuple[PricedUse, ...] = ()  # of machines that were made for it
+    cost_limit: float = 0.0  # 0: none
+    is_made: bool = False  # its machines are made for it
+    strays: tuple[str, ...] = ()
 
 
 def row_of(job: Job) -> Row:
@@ -252,5 +294,28 @@ def row_of(job: Job) -> Row:
         index=array.index if array else None,
         progress=job.progress,
         silent_since=job.silent_since or None,
+        api_silent_since=job.api_silent_since or None,
         task=job.work.turn.task.id if job.work and job.work.turn else "",
+        uses=priced_uses(job),
+        cost_limit=job.spec.cost_limit * job.allowances,
+        is_made=job.spec.machines.tpu is not None,
+        strays=job.strays,
     )
+
+
+def priced_uses(job: Job) -> tuple[PricedUse, ...]:
+    """Return the use of machines that were made for a job: a value for those gone from each zone, then the rest."""
+    tpu = job.spec.machines.tpu
+    if tpu is None:
+        return ()
+    gone: dict[str, float] = {}
+    there: list[PricedUse] = []
+    for one in job.generations:
+        zone = one.zone or "+".join(tpu.zones)
+        if one.billed and one.unbilled:
+            gone[zone] = gone.get(zone, 0.0) + tpu.chips * max(0.0, one.unbilled - one.billed) / HOUR_S
+        elif one.billed:
+            use = PricedUse(kind=tpu.kind, zone=zone, pricing=tpu.pricing.value, chips=tpu.chips, since=one.billed)
+            there.append(use)
+    pricing = tpu.pricing.value
+    return (*(PricedUse(kind=tpu.kind, zone=zone, pricing=pricing, chip_hours=gone[zone]) for zone in gone), *there)

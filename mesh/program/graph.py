@@ -148,7 +148,8 @@ class Graph:
 def has(*, gpus: int = 0, memory: str | int = 0, label: str = "") -> Has:
     """Return a wish for hosts that have so many GPUs, so much memory ("32GB", or bytes), and a name with this part.
 
-    No host fits a wish for memory yet, because mesh does not ask hosts how much they have.
+    The memory is that of the machine or, in a container, what the container may have. Raises UsageError for a text
+    that is no size.
     """
     return Has(gpus=gpus, memory=_bytes(memory), label=label)
 
@@ -159,7 +160,10 @@ def _bytes(text: str | int) -> int:
     match = re.fullmatch(r"([0-9.]+)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
     if not match:
         raise UsageError(f"memory: expected a size like 32GB, found {text!r}")
-    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+    try:
+        return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+    except ValueError as error:
+        raise UsageError(f"memory: expected a size like 32GB, found {text!r}") from error
 
 
 def _name_of(what: object) -> str:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from msgspec.structs import replace
 
+from mesh.app.screen import Showing
 from mesh.config.settings import Options
 from mesh.core.errors import UsageError
 from mesh.program.graph import Graph
@@ -22,8 +23,13 @@ from mesh.program.threads import Threads
 START_ALLOWANCE_S = 600.0  # for connections, sync and prerun, which have limits of their own
 
 
-def launch(program: Graph, where: str, *, calls_run: bool, ready_timeout: float) -> Running:
-    """Start all nodes of a program. Raises UsageError, and MeshError if a node fails or is not ready in time."""
+def launch(
+    program: Graph, where: str, *, calls_run: bool, ready_timeout: float, showing: Showing | None = None
+) -> Running:
+    """Start all nodes of a program. Raises UsageError, and MeshError if a node fails or is not ready in time.
+
+    showing: how the output of processes is shown; None: all of it, line by line
+    """
     if not program.nodes:
         raise UsageError(f"{program.name}: the program has no nodes", hint="program.add(...) adds one")
     if where not in ("threads", "local", "cluster"):
@@ -40,9 +46,9 @@ def launch(program: Graph, where: str, *, calls_run: bool, ready_timeout: float)
     cluster = replace(setting.cluster, hosts=tuple(host for host in setting.cluster.hosts if host.name in used))
     spec = replace(setting.spec, ready_timeout=ready_timeout)
     running = _running(program, places, calls_run, decides=decides_for(program, places, calls_run))
-    processes = Processes(
-        program, payloads(program, places), running, replace(setting, cluster=cluster, spec=spec), showing_of(options)
-    )
+    showing = showing or showing_of(options)
+    setting = replace(setting, cluster=cluster, spec=spec)
+    processes = Processes(program, payloads(program, places), running, setting, showing)
     running.attach(processes)
     processes.start()
     return waited(running, ready_timeout + START_ALLOWANCE_S)

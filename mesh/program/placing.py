@@ -91,17 +91,27 @@ def _fitting(wish: Wish, hosts: Sequence[str], facts: Mapping[str, Facts], found
     fitting = [host for host, lack in lacks.items() if not lack]
     if not fitting:
         lines = "".join(f"\n  {host}: {lack}" for host, lack in lacks.items())
-        raise UsageError(f"{wish.label}: no host has what it asks for:{lines}")
+        hint = _largest(wish.has, named, facts)
+        raise UsageError(f"{wish.label}: no host has what it asks for:{lines}", hint=hint)
     return fitting
+
+
+def _largest(has: Has, hosts: Sequence[str], facts: Mapping[str, Facts]) -> str:
+    """Return a hint with the largest host, where a wish for memory is not fulfilled."""
+    known = {host: facts[host].memory for host in hosts if host in facts and facts[host].memory >= 0}
+    if not known or max(known.values()) >= has.memory:
+        return ""
+    host = max(known, key=known.__getitem__)
+    return f"the largest is {host} with {known[host] / 1e9:.1f} GB"
 
 
 def _lack(has: Has, host: str, facts: Facts) -> str:
     """Return what a host lacks, "" if it fits."""
     if has.label and has.label not in host:
         return f"its name does not have {has.label!r}"
-    if has.gpus > facts.gpus:
+    if has.gpus > max(0, facts.gpus):
         return f"it has {max(0, facts.gpus)} GPUs, and {has.gpus} are asked for"
-    if has.memory > facts.memory:
+    if has.memory > max(0, facts.memory):
         known = f"{facts.memory / 1e9:.1f} GB" if facts.memory >= 0 else "an unknown amount"
         return f"it has {known} of memory, and {has.memory / 1e9:.1f} GB are asked for"
     return ""

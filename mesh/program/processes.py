@@ -259,7 +259,8 @@ class Processes:
                 self._running.note_stop(Stop(reason="stop", code=code, why=why, label=self._labels[rank]))
                 self._here.stop("stop")
             case Exited(rank=rank, code=code, signal=number):
-                self._exited(self._labels[rank], code, number)
+                how = _ending(code, number)
+                self._exited(self._labels[rank], code, number, f"{how}: out of memory" if event.oom else how)
             case Lost(node=node, reason=reason):
                 for rank in self._placement.ranks(node):
                     self._lose(self._labels[rank], f"its host is lost: {reason}")
@@ -273,8 +274,7 @@ class Processes:
     def _lose(self, label: str, reason: str) -> None:
         self._inform(lambda caller: caller.lose(label, reason))
 
-    def _exited(self, label: str, code: int, number: int) -> None:
-        how = _ending(code, number)
+    def _exited(self, label: str, code: int, number: int, how: str) -> None:
         self._lose(label, how)
         if (code or number) and self._running.first_stop is None:
             self._running.note(label, State.FAILED, how, code or 128 + number)

@@ -98,17 +98,20 @@ def _local(program: Graph) -> tuple[Cluster, str]:
 
 
 def facts_of(program: Graph, cluster: Cluster) -> Mapping[str, Facts]:
-    """Return the GPUs of each host; {} if no node wishes for GPUs, because then no host is asked.
+    """Return the GPUs and the memory of each host; {} if no node wishes for any, because then no host is asked.
 
     Raises MeshError if a host gives no answer.
     """
     wishes = [node.wish for node in program.nodes]
-    if not any(wish.gpus or (wish.has and wish.has.gpus) for wish in wishes):
+    if not any(wish.gpus or (wish.has and (wish.has.gpus or wish.has.memory)) for wish in wishes):
         return {}
     inquiry = ask(cluster, Question(message=AskGpus()), quiet=True)
     if troubles := told_failures(cluster, inquiry):
         raise MeshError("\n".join(troubles), hint=next(iter(inquiry.failures.values())).hint)
-    return {cluster.hosts[node].name: Facts(gpus=answer.gpus) for node, answer in inquiry.replies(Gpus).items()}
+    return {
+        cluster.hosts[node].name: Facts(gpus=answer.gpus, memory=answer.memory or -1)
+        for node, answer in inquiry.replies(Gpus).items()
+    }
 
 
 def showing_of(options: Options) -> Showing:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 SOCKETS_MAX = 16
 NODES_MAX = 1024  # of one host
 ATTEMPT = integer(0, 1 << 20)
-STREAM_NUMBER = integer(1, 1 << 30)  # of a relayed connection; the client counts
+PAIR_STREAM_BITS = 30  # of the number of a connection that an agent asks for; above them is its host, from 1
+STREAM_NUMBER = integer(1, 1 << 54)  # of a relayed connection; the client counts its own from 1
 NODE_STATES = ("ready", "restarting", "ended", "failed", "lost")
 WHY_CHARACTERS = 1000  # of the reason that a node gives for the end of its program
 RELAY_WINDOW_BYTES = 1 << 18  # of one relayed connection that may be on their way in one direction
@@ -126,6 +127,22 @@ class Result(AgentMessage, name="result", data_bytes=PIECE_BYTES):
     last: bool = field(TRUTH)
 
 
+class PairRelayed(AgentMessage, name="pair-relayed"):
+    """Reports that a node reaches those of another host only through the client. Once for each other host."""
+
+    rank: int = field(RANK)
+    to: str = field(NAME)  # the label of the first such node that it has called
+    why: str = field(SHOWN)  # the direct connection has failed
+    time: float = field(TIME)
+
+
+class Connecting(AgentMessage, name="connecting"):
+    """Asks the client to connect a node of this host with one of another host, which it cannot reach."""
+
+    stream: int = field(STREAM_NUMBER)
+    label: str = field(NAME)  # of the node on the other host
+
+
 class Relayed(AgentMessage, name="relayed", data_bytes=PIECE_BYTES):
     """Carries bytes of a node to the client, through a relayed connection."""
 
@@ -146,4 +163,7 @@ class RelayEnded(AgentMessage, name="relay-ended"):
     why: str = field(SHOWN, default="")
 
 
-OF_NODES = (RankReady, Restarting, Restarted, ProgramStopped, Result, Relayed, RelayTaken, RelayEnded)
+OF_NODES = (
+    *(RankReady, Restarting, Restarted, ProgramStopped, Result),
+    *(PairRelayed, Connecting, Relayed, RelayTaken, RelayEnded),
+)

@@ -251,9 +251,10 @@ class Worker(Record):
 
 
 class Gpus(Record):
-    """The GPUs of the host."""
+    """The GPUs and the memory of the host."""
 
     gpus: int = field(COUNT)
+    memory: int = field(COUNT, default=0)  # bytes that processes there can have; 0: unknown
 
 
 class Ports(Record):

@@ -243,6 +243,7 @@ class RelayEnd(Order, name="relay-end"):
     """Ends a relayed connection."""
 
     stream: int = field(STREAM_NUMBER)
+    why: str = field(TEXT, default="")
 
 
 class Setup(Order, name="setup"):

@@ -31,7 +31,7 @@ class Asked:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: Counter[type[Message]] = Counter()  # requests without an answer
-        self._ports = 0  # that the host is to keep
+        self._ports, self._host = 0, 0  # how many ports the host is to keep; its index
         self._nodes: Mapping[int, int] = {}
         self._entries = 0  # of prerun
         self._attempt, self._synced = -1, -1  # of the workspace: sent last, and there
@@ -51,8 +51,8 @@ class Asked:
 
     # ---- requests
 
-    def begin(self, ports: int, nodes: Sequence[Node] = ()) -> None:
-        self._ports = ports
+    def begin(self, ports: int, nodes: Sequence[Node] = (), host: int = 0) -> None:
+        self._ports, self._host = ports, host
         # How many TCP ports each node has on the host, by its rank.
         self._nodes = {node.rank: max(0, node.sockets - (not node.remote)) for node in nodes}
         self.note(Begin)
@@ -200,6 +200,10 @@ class Asked:
                 self._check_end(message)
             case nodes.RankReady() | nodes.Restarting() | nodes.Restarted() | nodes.ProgramStopped() | nodes.Result():
                 self._check_rank(message, message.rank)
+            case nodes.PairRelayed(rank=rank):
+                self._check_rank(message, rank)
+            case nodes.Connecting(stream=stream):
+                self._check_pair(message, stream)
             case nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
                 if message.stream not in self._relayed:
                     raise FrameError(f"{message.NAME}: stream: unexpected {message.stream}")
@@ -243,6 +247,13 @@ class Asked:
     def _check_step(self, message: Message, step: int) -> None:
         if not self._waiting[Apply] or step != self._steps.step:
             raise FrameError(f"{message.NAME}: step: unexpected {step}")
+
+    def _check_pair(self, message: Message, stream: int) -> None:
+        """Note a connection that the agent asks for. Its numbers are its own, so that no two agents use the same."""
+        is_own = bool(self._nodes) and stream >> nodes.PAIR_STREAM_BITS == self._host + 1
+        if not is_own or stream in self._relayed:
+            raise FrameError(f"{message.NAME}: stream: unexpected {stream}")
+        self._relayed.add(stream)
 
     def _check_rank(self, message: Message, rank: int) -> None:
         if rank not in self._ranks:

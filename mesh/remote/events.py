@@ -40,6 +40,7 @@ OF_NODES: Mapping[type[Message], type[HostEvent]] = {
     messages.Restarting: nodes.Restarting,
     messages.Restarted: nodes.Restarted,
     messages.ProgramStopped: nodes.ProgramStopped,
+    messages.PairRelayed: nodes.PairRelayed,
 }
 
 

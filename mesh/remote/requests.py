@@ -57,7 +57,7 @@ class Requests:
         self._begun = time.monotonic()
         self._is_locking, self._is_preparing = begin.lock, prepare is not None
         self._marker = begin.marker
-        self._asked.begin(len(begin.ports), begin.nodes)
+        self._asked.begin(len(begin.ports), begin.nodes, begin.node)
         if begin.lock:
             self._asked.note(Lock)
         data = opening() + encode(begin)
@@ -191,9 +191,9 @@ class Requests:
         """Let the node at the end of a relayed connection send so many more bytes."""
         self._sender.order(requests.RelayTaken(stream=stream, bytes=count))
 
-    def relay_end(self, stream: int) -> None:
-        """End a relayed connection."""
-        self._sender.order(requests.RelayEnd(stream=stream))
+    def relay_end(self, stream: int, why: str = "") -> None:
+        """End a relayed connection. why: it could not be made"""
+        self._sender.order(requests.RelayEnd(stream=stream, why=why))
 
     def detach(self) -> None:
         """Have the host keep the run without us; it answers with Detached."""

@@ -307,7 +307,7 @@ class Session(Requests):
             case answers.Piece():
                 yield from self._callbacks.receive(data)
                 self.acknowledge(self.place)  # it is here, whatever the main thread is doing
-            case nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
+            case nodes.Connecting() | nodes.Relayed() | nodes.RelayTaken() | nodes.RelayEnded():
                 self._callbacks.relay(message, data)
             case answers.Taken(rank=rank, bytes=count):
                 self._callbacks.taken(rank, count)

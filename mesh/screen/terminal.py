@@ -35,6 +35,7 @@ from mesh.core.events import (
     Synced,
 )
 from mesh.core.look import Paint, has_colours
+from mesh.core.nodes import PairRelayed
 from mesh.core.ranks import counted, few
 from mesh.core.stacks import Gathered
 from mesh.core.typed import Typed
@@ -185,6 +186,9 @@ class TerminalSink:
                 self._say(f"rank {rank}: {told_bytes(size)} of its {stream.value} left out: no room for them there")
             case HostNotice(node=node, text=text):
                 self._say(f"{self._name(node)}: {text}")
+            case PairRelayed(node=node, rank=rank, to=other, why=why):
+                calls = f"calls from {self._placement.role(rank)} to {other} go through this machine"
+                self._say(f"{self._name(node)}: {calls} (a direct connection: {why}); see `mesh check`")
             case Notice(text=text):
                 self._say(text)
             case Finished():

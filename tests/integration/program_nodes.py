@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -80,6 +83,49 @@ class Caller:
 
     def where_there(self) -> object:
         return self.other.where()
+
+
+class Forker:
+    """Forks processes that call another node, and goes on itself."""
+
+    def __init__(self, other: Handle[Server]) -> None:
+        self.other = other
+
+    def errors_of_child(self) -> list[str]:
+        """Return the errors of a forked process: of a call, of the stop, and of a call that is in flight."""
+        assert self.other.echo(1) == 1
+        pending = self.other.futures.hang()
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+
+        def work() -> None:
+            for act in (lambda: self.other.echo(2), stop, lambda: pending.result(60)):  # type: ignore[attr-defined]
+                try:
+                    act()
+                except Exception as error:
+                    answers.put(f"{type(error).__name__}: {error}")
+
+        child = context.Process(target=work)
+        child.start()
+        found = [answers.get() for _ in range(3)]
+        child.join()
+        assert not pending.done()  # type: ignore[attr-defined]
+        pending.cancel()  # type: ignore[attr-defined]
+        return found
+
+    def terminated(self) -> int | None:
+        """Return the exit code of a forked process that is asked to end."""
+        child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+        child.start()
+        child.terminate()
+        child.join()
+        return child.exitcode
+
+    def other_program(self) -> int:
+        return subprocess.run([sys.executable, "-c", "pass"], check=False).returncode
+
+    def call(self, value: object) -> object:
+        return self.other.echo(value)
 
 
 class Learner:
@@ -170,6 +216,39 @@ class Reader:
 
     def read(self) -> str:
         return self.text
+
+
+class Twin:
+    """Calls its twin, which calls back: with one call at a time, both wait."""
+
+    def call(self, other: Handle[Twin], own: Handle[Twin]) -> object:
+        return other.options(timeout=1.0).answer(own)
+
+    def answer(self, own: Handle[Twin]) -> object:
+        return own.options(timeout=0.5).name()
+
+    def name(self) -> str:
+        return here().label
+
+
+class Greedy(Server):
+    """Takes more memory than its control group has."""
+
+    def eat(self, group: str) -> int:
+        with open(f"{group}/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+        return len(bytearray(400 << 20))
+
+
+class Leaver:
+    """Ends its process in its constructor."""
+
+    def __init__(self, status: int) -> None:
+        raise SystemExit(status)
+
+
+def has_size(size: int) -> bytes:
+    return os.urandom(size)
 
 
 def waits() -> str:

@@ -18,7 +18,7 @@ from mesh import api
 from mesh.config.clusters import load_clusters
 from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
-from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError, connect
+from mesh.program import CallTimeout, Command, Handle, NodeLost, Program, RemoteError, connect, has
 from mesh.program.running import Running
 from tests.conftest import PATIENCE, REPOSITORY, Home
 from tests.integration import program_nodes as nodes
@@ -348,6 +348,25 @@ def test_a_node_that_is_stopped_costs_its_callers_their_timeouts_only() -> None:
         assert server.echo(3) == 3
 
 
+@pytest.mark.parametrize("where", ["a", "b"], ids=["unix", "TLS"])
+def test_a_process_that_a_node_forks_makes_no_calls_and_harms_none(where: str) -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on="a", concurrency=4)
+    forker = program.add(nodes.Forker, server, on=where)
+    assert isinstance(forker, Handle)
+    with launch(program) as running:
+        errors = forker.errors_of_child()
+        assert isinstance(errors, list)
+        assert len(errors) == 3
+        for error in errors:
+            assert "NotLaunched: forker: process" in error
+            assert "was forked from process" in error
+        assert forker.terminated() == -signal.SIGTERM
+        assert forker.other_program() == 0
+        assert forker.call(b"x" * 100_000) == b"x" * 100_000
+        assert running.stop().ok
+
+
 NOTEBOOK = """
 import sys
 from mesh.program import Program, here
@@ -545,6 +564,16 @@ def test_too_few_gpus_are_refused_with_sums() -> None:
     program.add(nodes.Server, on="a", count=2, gpus=4)
     with pytest.raises(UsageError, match=r"a: its nodes ask for 8 GPUs, and it has \d"):
         launch(program)
+
+
+def test_a_wish_for_more_memory_than_any_host_has_names_the_largest() -> None:
+    program = new_program()
+    server = program.add(nodes.Server, on=has(memory=1 << 20))
+    program.add(nodes.Server, on=has(memory="900TB"), label="huge")
+    with pytest.raises(UsageError, match="huge: no host has what it asks for") as caught:
+        launch(program)
+    assert caught.value.hint.startswith("the largest is local with ")
+    assert isinstance(server, Handle)
 
 
 SCRIPT = """

@@ -20,6 +20,7 @@ from tests.tpuemulator.client import PROJECT, ZONES, Emulator, emulator
 
 ZONE = ZONES[0]
 SPEC = TpuSpec(accelerator="v4-16", runtime="tpu-ubuntu2204-base", zones=ZONES, project=PROJECT)
+REPAIRING = 6  # google.cloud.tpu_v2.Node.State
 FIELDS = {"accelerator_type": "v4-8", "runtime_version": "x"}
 
 
@@ -103,6 +104,41 @@ def test_a_name_that_is_of_others_is_for_a_person(tpus: Emulator, intent: Intent
     assert f"{ZONE}/{intent.name}" in tpus.nodes
     assert intent.name not in [one.name for one in list_owned(PROJECT, ZONE, "abc123").machines]
     assert intent.name in [one.name for one in list_owned(PROJECT, ZONE).machines]
+
+
+def test_a_node_that_cannot_be_deleted_keeps_no_other_one(tpus: Emulator, intent: Intent) -> None:
+    if intent.spec.provision is Provision.TPU_VM:
+        pytest.skip("it has one node")
+    intent = replace(intent, spec=replace(intent.spec, slices=3))
+    make_machines(intent)
+    assert eventually(lambda: how(intent) is How.READY)
+    tpus.control("lose_request", zone=ZONE, name=intent.name)
+    tpus.set(hold=["DELETING"])
+    tpus.faults({"verb": "DeleteNode", "status": "PERMISSION_DENIED", "times": 2})
+    with pytest.raises(NotAsked, match=f"2 of 3 are not deleted yet: {intent.name}-0: .*; {intent.name}-1: ") as failed:
+        delete_machines(intent)
+    assert "roles/tpu" in failed.value.hint
+    assert tpus.nodes[f"{ZONE}/{intent.name}-2"]["state"] == "DELETING"
+    tpus.calm()
+    delete_machines(intent)
+    assert eventually(lambda: how(intent) is How.ABSENT)
+
+
+def test_machines_that_are_sick_are_neither_lost_nor_well(tpus: Emulator, intent: Intent) -> None:
+    make_machines(intent)
+    assert eventually(lambda: how(intent) is How.READY)
+    tpus.control("health", **{intent.name: "UNHEALTHY_MAINTENANCE"})
+    found = look_at_machines(intent)
+    assert found is not None
+    assert (found.how, found.sickness) == (How.READY, f"{intent.name} is READY and UNHEALTHY_MAINTENANCE")
+    tpus.control("health")
+    tpus.control("future", **{intent.name: REPAIRING})
+    found = look_at_machines(intent)
+    assert found is not None
+    assert (found.how, found.sickness) == (How.PENDING, f"{intent.name} is REPAIRING")
+    tpus.control("future")
+    assert eventually(lambda: how(intent) is How.READY)
+    delete_machines(intent)
 
 
 REFUSALS = {

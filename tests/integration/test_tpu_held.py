@@ -15,8 +15,9 @@ from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.machines import Intent, labels_of
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
-from tests.integration.test_tpu_jobs import desk, running, tpus, user  # noqa: F401 - fixtures
+from tests.integration.test_tpu_jobs import desk, job_file, running, tpus, user  # noqa: F401 - fixtures
 from tests.lab import eventually
+from tests.tpu_steward import steward
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
 
 pytestmark = pytest.mark.root
@@ -144,6 +145,22 @@ def test_only_what_nobody_owns_is_deleted(desk: Desk, tpus: Emulator) -> None:  
     assert set(found_by_audit(desk, "--all").values()) == {"other store", "nobody's"}
     for name in ("of-a-friend", f"mesh-{store}-7-g1"):
         remove(tpus, name)
+
+
+def test_the_steward_names_a_machine_that_nobody_owns(user: Home, tpus: Emulator) -> None:  # noqa: F811
+    user.environ |= {"MESH_SERVE": "0", "MESH_TEST_AUDIT_S": "1"}
+    with desk_of(user) as found, steward(found):
+        job = found.submit(job_file("true", version="wrong"))
+        found.until(job, "held", within=UP_S)
+        (gone,) = [json.loads(line) for line in found.mesh("job", "machines", "--all", "--json").out.splitlines()]
+        store = gone["name"].split("-")[-3]
+        plant(tpus, gone["name"], labels_of(store, str(job), 1, "root"))
+        assert eventually(lambda: f"at a cost: {gone['name']};" in found.mesh("job", "list").out.decode(), UP_S)
+        assert gone["name"] in found.mesh("job", "machines").out.decode()
+        assert eventually(lambda: found.show(job)["strays"] == [gone["name"]], UP_S), found.show(job)
+        assert f"{ZONES[0]}/{gone['name']}" in tpus.nodes  # nothing is deleted
+        remove(tpus, gone["name"])
+        assert eventually(lambda: "without an owner" not in found.mesh("job", "list").out.decode(), UP_S)
 
 
 def plant(tpus: Emulator, name: str, labels: dict[str, str]) -> None:  # noqa: F811

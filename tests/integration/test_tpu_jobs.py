@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -143,6 +148,26 @@ def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
     assert is_replaced_after(tpus)
 
 
+def test_eager_machines_are_asked_for_at_once_and_no_rank_starts_beside_the_lost_ones(
+    desk: Desk, tpus: Emulator
+) -> None:
+    tpus.set(times={"DELETING": 3.0})
+    job = desk.submit(job_file(f"date +%s.%N; {FIRST_SLEEPS}", recreate="eager", zones=f"[{ZONES[0]}]"))
+    desk.until(job, "running", within=WITHIN_S)
+    tpus.control("preempt", **place_of(tpus, "READY"), how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
+    times = {
+        (one["what"], one["name"].rpartition("-")[2]): one["time"]
+        for one in tpus.journal()
+        if f"-{job}-g" in one["name"]
+    }
+    assert times["create-request", "g2"] < times["gone-request", "g1"]
+    begun, attempt = desk.output(job).split()[-2:]
+    assert attempt == b"2"
+    assert float(begun) > times["gone-request", "g1"]
+
+
 def test_preempted_in_prerun(desk: Desk, tpus: Emulator) -> None:
     desk.home.files(mesh__yaml="prerun:\n  - '[ $MESH_PREEMPTIONS != 0 ] || sleep 300'\n")
     job = desk.submit(job_file("echo $MESH_ATTEMPT"))
@@ -219,7 +244,9 @@ def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator,
     assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}
     assert len(tpus.journal()) == before
     assert (desk.show(first)["state"], desk.show(second)["state"]) == ("running", "requesting")
-    assert desk.show(second)["silent_since"]
+    shown = desk.show(second)
+    assert shown["api_silent_since"]
+    assert not shown["silent_since"]
     tpus.calm()
     assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
     assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
@@ -275,16 +302,73 @@ def test_an_attempt_that_fails_is_followed_by_another_one_on_the_same_machines(d
     assert newest.endswith("-g1")
 
 
-def test_machines_that_are_ready_and_cannot_be_reached_are_not_deleted(desk: Desk, tpus: Emulator) -> None:
-    job = desk.submit(job_file("sleep 300"))
+@contextlib.contextmanager
+def ssh_greeting(port: int) -> Iterator[None]:
+    """Have something greet as an SSH server at a port of this machine."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"SSH-2.0-probe\r\n")
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answers(desk: Desk, tpus: Emulator) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = desk.submit(job_file(FIRST_SLEEPS, unreachable_for="1s", probe=f"'127.0.0.1:{port}'"))
     desk.until(job, "running", within=WITHIN_S)
     node = place_of(tpus, "READY")
     tpus.control("preempt", **node, how="dead")
-    tpus.faults()
     assert eventually(lambda: desk.show(job)["silent_since"], WITHIN_S), desk.show(job)
+    tpus.faults()
     assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 8, WITHIN_S)
     assert desk.show(job)["state"] == "running"
     assert not {verb for verb in tpus.state["counts"] if verb.startswith(("Create", "Delete"))}
-    tpus.control("preempt", **node, how="PREEMPTED")  # so that the job can end
-    assert desk.mesh("job", "stop", str(job)).status == 0
-    assert end_of(desk, job)["state"] == "stopped"
+    with ssh_greeting(port):
+        shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
+    assert "silent for" in desk.mesh("job", "show", str(job), "--events").out.decode()
+    assert is_replaced_after(tpus)
+
+
+def test_a_cost_limit_outlives_the_steward_and_gives_the_machines_back(user: Home, tpus: Emulator) -> None:
+    """A price of 3600 for the hour of a chip is one a second: 4 chips spend the limit in some 4 seconds."""
+    prices = user.path / ".config/mesh/prices.yaml"
+    prices.parent.mkdir(parents=True, exist_ok=True)
+    user.environ["MESH_SERVE"] = "0"
+    text = job_file("echo kept >out; sleep 300", "results: [out]", "cost: {limit: 16}", pricing="spot")
+    with desk_of(user) as desk:
+        with steward(desk) as process:
+            (user.project / "train.yaml").write_text(text)
+            planned = desk.mesh("job", "submit", "train.yaml", "--dry-run").out.decode()
+            assert "price      unknown for v4/us-central2/spot, v4/us-east1/spot" in planned
+            assert "machines of v4/us-central2/spot, v4/us-east1/spot count nothing" in planned
+            job = desk.submit(text)
+            desk.until(job, "running", within=WITHIN_S)
+            process.kill()
+        prices.write_text("currency: USD\nchip_hour: {v4/us-central2/spot: 3600}\n")
+        with steward(desk):
+            shown = desk.until(job, "held", within=WITHIN_S)
+            assert "cost limit reached" in str(shown["reason"]), shown
+            assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S)
+            assert eventually(lambda: not desk.show(job)["machines"], WITHIN_S), desk.show(job)
+            assert (user.path / f".local/state/mesh/jobs/{job}/results/rank-0000/out").read_text() == "kept\n"
+            assert desk.mesh("job", "wait", str(job)).status == 75
+            listed = desk.mesh("job", "list", "--columns", "id,cost").out.decode().splitlines()
+            assert listed[1].endswith(" of 16"), listed
+            (bill,) = map(json.loads, desk.mesh("job", "cost", "--json").out.splitlines())
+            assert float(listed[1].split()[1]) == pytest.approx(bill["amount"], abs=0.01)
+            assert bill["amount"] >= 16
+            assert desk.mesh("job", "stop", str(job)).status == 0
+            assert end_of(desk, job)["state"] == "stopped"

@@ -56,6 +56,7 @@ class Emulator:
         self.faults()
         self.control("holes")
         self.control("future")
+        self.control("health")
         self.set(times={}, hold=[], quota={}, capacity={}, active_early=True, repeats_conflict=False)
 
     @property

@@ -32,6 +32,7 @@ class Api:
         self.cloud, self.faults = cloud, Faults()
         self.holes: dict[str, str] = {}  # by verb: "unreachable"; or "half", which leaves out the second half
         self.page = 1000
+        self.health: dict[str, str] = {}  # of nodes, by name
         self.future: dict[str, int] = {}  # states by name of a resource, as numbers that no client has words for
 
     # ---- v2alpha1
@@ -107,6 +108,7 @@ class Api:
         made.name = f"projects/{PROJECT}/locations/{node.zone}/nodes/{node.name}"
         made.id, made.api_version = node.id, int(types.Node.ApiVersion.V2_ALPHA1)
         made.state = self.future.get(node.name) or int(types.Node.State[node.state])
+        made.health = int(types.Node.Health[self.health.get(node.name, "HEALTHY")])
         made.create_time.FromSeconds(int(node.created))
         if node.request:
             made.queued_resource = f"projects/{PROJECT}/locations/{node.zone}/queuedResources/{node.request}"
@@ -139,6 +141,8 @@ class Api:
                 self.holes, self.page = words.get("holes", {}), words.get("page", 1000)
             case "future":
                 self.future = words
+            case "health":
+                self.health = words
             case "preempt" | "lose_request" | "fail" | "replace_id" | "suspend":
                 getattr(self.cloud, action)(**words)
             case "create_node" | "create_request":

@@ -193,29 +193,29 @@ SPEC = JobSpec(
 )
 
 
-def history(*events: AnyEvent) -> tuple[Job, list[AnyEvent]]:
+def history(*events: AnyEvent) -> Job:
     job, _ = decide(None, Submitted(time=0.0, job=7, store=STORE, spec=SPEC))
     for event in events:
         job, _ = decide(job, event)
-    return job, list(events)
+    return job
 
 
 def test_the_wait_in_the_queue_costs_nothing() -> None:
     name = "train-abc123-7-g1"
-    job, events = history(
+    job = history(
         Granted(time=10.0),
         MachinesPending(time=20.0, generation=1, state="WAITING_FOR_RESOURCES"),
         MachinesPending(time=100.0, generation=1, state=f"{name}-0 is CREATING"),
         MachinesReady(time=200.0, generation=1, hosts=("a",)),
     )
-    (use,) = uses_of(job, events)
+    (use,) = uses_of(job)
     assert (use.begin, use.end, use.chips, use.zone) == (100.0, 0.0, 16, "us-east1-d")
     assert use.chip_hours(100.0 + HOUR_S) == 16.0
     assert [(row.name, row.phase, row.is_over) for row in owned_by([job])] == [(name, Phase.READY, False)]
 
 
 def test_machines_cost_until_they_are_gone() -> None:
-    job, events = history(
+    job = history(
         Granted(time=10.0),
         MachinesReady(time=100.0, generation=1, hosts=("a",)),
         MachinesAbsent(time=100.0 + HOUR_S, generation=1, evidence="PREEMPTED"),
@@ -223,7 +223,7 @@ def test_machines_cost_until_they_are_gone() -> None:
         MachinesReady(time=10000.0, generation=2, hosts=("a",)),
     )
     assert job.state is State.PREPARING
-    uses = uses_of(job, events)
+    uses = uses_of(job)
     now = 10000.0 + HOUR_S
     assert [one.chip_hours(now) for one in uses] == [16.0, 16.0]
 
@@ -238,12 +238,12 @@ def test_machines_cost_until_they_are_gone() -> None:
 
 
 def test_days_share_the_cost_of_a_night() -> None:
-    job, events = history(
+    job = history(
         Granted(time=10.0),
         MachinesReady(time=10.0, generation=1, hosts=("a",)),
         MachinesAbsent(time=10.0 + 3 * 86400.0, generation=1, evidence="deleted"),
     )
-    costs = costs_by("day", uses_of(job, events), 1e6, no_price)
+    costs = costs_by("day", uses_of(job), 1e6, no_price)
     assert len(costs) == 4
     assert total(costs).chip_hours == pytest.approx(3 * 24 * 16)
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mesh.core.job import JobSpec
+from mesh.core.job import JobSpec, MachinesSpec
 from mesh.core.module import Python
 from mesh.jobs.decide import decide, is_news, looks, wake_at
 from mesh.jobs.events import Intended, NotAsked
@@ -15,7 +15,7 @@ from mesh.jobs.fold import fold, fold_all
 from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Start
 from mesh.jobs.restart import backoff
 from mesh.jobs.values import Phase, Stage, State, row_of
-from tests.job_histories import EVENTS, History, job_spec, prefixes
+from tests.job_histories import EAGER, EVENTS, MADE, THERE, History, job_spec, prefixes
 
 MODULES = (("venv", Python(tool="venv")),)
 
@@ -332,15 +332,15 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     "machines that never came are asked for anew": (CLOUD, "granted made absent", "queued", "make"),
     "a loss releases the machines before others are asked for": (
         CLOUD,
-        f"{MACHINES} ended:76 fetched",
+        f"{MACHINES} ended:76 fetched lost",
         "recovering",
-        "make start fetch delete",
+        "make start fetch start delete",
     ),
     "and only then is queued again": (
         CLOUD,
-        f"{MACHINES} ended:76 not-asked:fetch @99 timer @200 absent",
+        f"{MACHINES} ended:76 lost not-asked:delete @99 timer @200 absent",
         "queued",
-        "make start fetch delete",
+        "make start fetch delete delete",
     ),
     "a job stopped while its machines are made deletes them": (
         CLOUD,
@@ -478,14 +478,19 @@ def test_a_timer_is_wanted_only_where_it_changes_something() -> None:
     assert wake_at(History(job_spec()).play(DONE).job) == float("inf")
 
 
+CLOUD_WORDS = ("lost", "sick", "silent-lost", "deleting", "seen-deleting", "old-deleting", "old-absent")
+
+
 class Lives(RuleBasedStateMachine):
     """Any event at any time; answers also late, twice, and for orders that were taken back."""
 
     @initialize(
-        on=st.sampled_from(["never", "preemption", "failure", "always"]), made=st.booleans(), modules=st.booleans()
+        on=st.sampled_from(["never", "preemption", "failure", "always"]),
+        machines=st.sampled_from([THERE, MADE, EAGER]),
+        modules=st.booleans(),
     )
-    def submit(self, on: str, made: bool, modules: bool) -> None:
-        self.history = History(job_spec(on, made=made, modules=MODULES if modules else ()))
+    def submit(self, on: str, machines: MachinesSpec, modules: bool) -> None:
+        self.history = History(job_spec(on, machines=machines, modules=MODULES if modules else ()))
         self.before = self.history.job
 
     @precondition(lambda self: self.history.job.state is State.QUEUED)
@@ -497,9 +502,10 @@ class Lives(RuleBasedStateMachine):
     def answer(self, word: str) -> None:
         self._happen(word)
 
-    @rule(word=st.sampled_from(["fetched", "unknown", "made", "ready", "pending", "absent", "attached"]))
+    @rule(word=st.sampled_from(["fetched", "unknown", "made", "ready", "pending", "absent", "attached", *CLOUD_WORDS]))
     def look(self, word: str) -> None:
-        self._happen(word)
+        if self.history.job.generations:
+            self._happen(word)
 
     @rule(kind=st.sampled_from(["busy", "busy:own", "busy:first", "unreachable", "person", "lost", "capacity"]))
     def refuse(self, kind: str) -> None:
@@ -528,12 +534,14 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         job, before = self.history.job, self.before
-        living = [one for one in job.generations if one.phase is not Phase.RELEASED]
+        living = [one for one in job.generations if one.phase is not Phase.RELEASED and not one.is_left]
         assert len(living) <= 1
+        assert all(one.phase in (Phase.RELEASING, Phase.RELEASED) for one in job.generations if one.is_left)
         assert sum(one.stage in (Stage.INTENDED, Stage.UNSURE, Stage.LIVE) for one in job.attempts) <= 1
         assert len({one.run for one in job.attempts}) == len(job.attempts)
         if job.state.is_final:
             assert not living
+            assert not job.left
             assert job.current is None
             assert job.exit_code is not None
         else:
@@ -548,6 +556,7 @@ class Lives(RuleBasedStateMachine):
         assert all(order.name in releasing for order in deletes)
         starts = [one for one in job.open if isinstance(one.order, Start)]
         assert len(starts) <= 1
+        assert not (starts and job.left)
         assert all(job.current and job.current.run == one.order.run for one in starts if isinstance(one.order, Start))
         intended = {one.op for one in self.history.events if isinstance(one, Intended)}
         assert {one.op for one in job.open} <= intended

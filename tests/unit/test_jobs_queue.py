@@ -8,8 +8,10 @@ import random
 from collections import defaultdict
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.core.job import Candidate, MachinesSpec
+from mesh.core.tpu import TpuSpec
 from mesh.jobs.events import Granted, Refusal, Refused
 from mesh.jobs.queue import (
     STARVATION_LIMIT_S,
@@ -161,14 +163,60 @@ def test_members_of_an_array_run_a_few_at_a_time() -> None:
 
 
 def test_units_of_a_makers_pool_are_counted() -> None:
-    made = demand_of(MachinesSpec(cluster="tpu", maker="cloud", pool="zone", units=4))
+    made = demand_of(MachinesSpec(cluster="tpu", maker="cloud", units=4), ("zone",))
     asks = [ask(number, demand=made) for number in (1, 2, 3)]
     assert set(granted(asks, limits={"zone": 8.0})) == {1, 2}
     assert set(granted(asks)) == {1, 2, 3}
     running = [Hold(job=9, pool="zone", units=4, until=NOW + 100)]
-    half = demand_of(MachinesSpec(cluster="tpu", maker="cloud", pool="zone", units=8))
+    half = demand_of(MachinesSpec(cluster="tpu", maker="cloud", units=8), ("zone",))
     behind = [ask(1, demand=half), ask(2, demand=made, limit=90.0), ask(3, demand=made)]
     assert set(granted(behind, running, limits={"zone": 8.0})) == {2}
+
+
+def test_a_job_of_several_zones_uses_the_quota_of_the_first_that_has_room() -> None:
+    def several(units: int, *pools: str) -> Demand:
+        return demand_of(MachinesSpec(cluster="tpu", maker="cloud", units=units), pools)
+
+    def pools_granted(asks: list[Ask], holds: list[Hold], **limits: float) -> dict[int, str]:
+        turns = next_jobs(NOW, asks, holds, Pools(limits=limits))
+        return {one.job: one.pool for one in turns.grants}
+
+    asks = [ask(number, demand=several(8, "a", "b")) for number in (1, 2, 3)]
+    assert pools_granted(asks, [], a=8.0, b=8.0) == {1: "a", 2: "b"}
+    assert pools_granted(asks, []) == {1: "a", 2: "a", 3: "a"}  # without limits the order of the file holds
+    # What one zone has in use does not count in another one.
+    assert pools_granted(asks[:1], [Hold(job=9, pool="a", units=8)], a=8.0, b=8.0) == {1: "b"}
+    # Behind a job that waits for either zone, a later one without a limit takes neither from it.
+    running = [Hold(job=9, pool="a", units=4, until=NOW + 100), Hold(job=8, pool="b", units=4, until=NOW + 50)]
+    behind = [
+        ask(1, demand=several(8, "a", "b")),
+        ask(2, demand=several(4, "b"), limit=40.0),
+        ask(3, demand=several(4, "b")),
+        ask(4, demand=several(4, "a")),
+    ]
+    assert pools_granted(behind, running, a=8.0, b=8.0) == {2: "b"}
+    waits = next_jobs(NOW, behind[:1], running, Pools(limits={"a": 8.0, "b": 8.0})).waits
+    assert waits[1] == "a: 4, b: 4 free of 8 that it needs; first in the queue"
+
+
+def test_a_grant_of_a_quota_decides_the_zone() -> None:
+    tpu = TpuSpec(accelerator="v6e-8", runtime="r", zones=("us-east1-d", "us-east5-b"), project="lab")
+    spec = job_spec()
+    spec = replace(spec, machines=MachinesSpec(maker="tpu", pool="v6e/us-east1-d/ondemand", units=8, tpu=tpu))
+    history = History(spec)
+    wanted = ask_of(history.job)
+    assert wanted is not None
+    assert wanted.demand.pools == ("v6e/us-east1-d/ondemand", "v6e/us-east5-b/ondemand")
+    history.happen(Granted(time=2.0, pool="v6e/us-east5-b/ondemand"))
+    assert history.job.generation is not None
+    assert history.job.generation.zone == "us-east5-b"
+    hold = hold_of(history.job)
+    assert hold is not None
+    assert (hold.pool, hold.units) == ("v6e/us-east5-b/ondemand", 8)
+    # Without capacity there, the zone is tried last.
+    wanted = ask_of(history.play("refused:capacity").job)
+    assert wanted is not None
+    assert wanted.demand.pools[0] == "v6e/us-east1-d/ondemand"
 
 
 def test_reasons_say_what_a_job_waits_for() -> None:

@@ -274,11 +274,11 @@ def test_notices_are_due_by_moment() -> None:
     history = History(spec).play("granted started")
     before = history.job
     job, _ = decide(before, history.event("ended:3"))
-    assert notices(before, job, 1.0) == []  # it is still ending
+    assert notices(before, job, history.event("ended:3")) == []  # it is still ending
     done = History(spec).play("granted started ended:3 fetched").job
-    assert [notice.to.on for notice in notices(job, done, 1.0)] == [(Moment.FAILED,)]
+    assert [notice.to.on for notice in notices(job, done, events.Timer(time=1.0))] == [(Moment.FAILED,)]
     again, _ = decide(before, history.event("ended:76"))
-    (preempted,) = notices(before, again, 1.0)
+    (preempted,) = notices(before, again, events.Timer(time=1.0))
     assert (preempted.to.on, preempted.news.before, preempted.news.state) == ((Moment.PREEMPTED,), "running", "queued")
 
 

@@ -111,7 +111,8 @@ LACKS = [{"hash": "0" * 40, "size": 3}, {"hash": "1" * 40, "size": 9, "base": "a
 OTHERS = [{"user": "ana", "run": "r", "since": NOW}]
 OF_SETUP = ("step", "wants-password", "asks-password")  # tests/unit/test_sudo.py sends them
 OF_MODULES = ("applying", "wants-files", "applied")  # sent below, to a client that has asked for steps
-OF_RELAY = ("relayed", "relay-taken", "relay-ended")  # tests/agent/test_nodes.py opens a connection for them
+# tests/agent/test_nodes.py and tests/integration/test_program_firewall.py open connections for them.
+OF_RELAY = ("connecting", "relayed", "relay-taken", "relay-ended")
 SENT_ELSEWHERE = ("attached", "no-agent", "piece", *OF_SETUP, *OF_MODULES, *OF_RELAY)
 # One of each message, as agents send them.
 TOLD: dict[str, dict[str, Any]] = {
@@ -154,6 +155,8 @@ TOLD: dict[str, dict[str, Any]] = {
     "rank-ready": {"rank": RANK, "attempt": 0, "time": NOW},
     "restarting": {"rank": RANK, "attempt": 1, "time": NOW, "seconds": 1.0, "code": 3},
     "restarted": {"rank": RANK, "attempt": 1, "pid": 9, "time": NOW},
+    "pair-relayed": {"rank": RANK, "to": "echo/1", "why": "no answer", "time": NOW},
+    "connecting": {"stream": (1 << 30) + 1, "label": "echo/1"},
     "program-stopped": {"rank": RANK, "code": 3, "why": "enough", "time": NOW},
     "result": {"rank": RANK, "last": True},
     "relayed": {"stream": 1},

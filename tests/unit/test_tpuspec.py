@@ -213,7 +213,7 @@ def test_quotas(tmp_path: Path) -> None:
     path.write_text("v6e/us-east1-d/spot: 64\nv6e/us-east5-b/spot: 32\n")
     limits = read_quotas(path)
     assert limits["v6e/us-east1-d/spot"] == 64
-    assert limits["v6e/us-east1-d+us-east5-b/spot"] == 96
+    assert limits["v6e/us-east5-b/spot"] == 32
     assert limits.get("v4/us-central2-b/spot") is None
     path.write_text("v6e/spot: 64\nv6e/us-east1-d/cheap: 1\nv6e/us-east1-d/spot: some\n")
     with pytest.raises(UsageError) as caught:

@@ -1,4 +1,4 @@
-"""The number of GPUs of a host, found without any framework."""
+"""The number of GPUs of a host and its memory, found without any framework."""
 
 from __future__ import annotations
 
@@ -17,8 +17,29 @@ NVIDIA_SMI_TIMEOUT_S = 15.0  # it may have to wake the driver
 
 
 def gpus(question: AskGpus, context: Context) -> Gpus:
-    """Answer with the number of GPUs."""
-    return Gpus(gpus=count_gpus())
+    """Answer with the number of GPUs, and the memory."""
+    return Gpus(gpus=count_gpus(), memory=memory_bytes())
+
+
+def memory_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return the bytes of memory that processes here can have: of the machine, or of a container's control group.
+
+    proc, cgroups: the paths of these directories. 0: the system does not show it
+    """
+    found = 0
+    try:
+        with open(f"{proc}/meminfo") as file:
+            found = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemTotal:")), 0)
+    except (OSError, ValueError, IndexError):
+        pass
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2 and of version 1
+        try:
+            with open(f"{cgroups}/{name}") as file:
+                limit = int(file.read())  # version 2 has "max" where there is no limit, and version 1 a huge number
+        except (OSError, ValueError):
+            continue
+        found = min(found, limit) if found else 0
+    return found
 
 
 def count_gpus(dev: str = "/dev", sys: str = "/sys") -> int:

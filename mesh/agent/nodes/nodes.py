@@ -79,6 +79,7 @@ class Nodes:
         self._states: dict[str, NodeState] = {}  # of all nodes, by label
         self._is_stopped = False  # the program ends: no node is started again
         self._is_told = False  # its nodes have received why; the first reason counts
+        self.on_addresses: Callable[[Sequence[NodeAddress]], None] = lambda book: None  # may raise OSError
 
     # ---- before the start
 
@@ -101,6 +102,7 @@ class Nodes:
         try:
             self._files.make()
             self._files.write_addresses(request.nodes, request.credentials)
+            self.on_addresses(request.nodes)
         except OSError as error:
             self._port.fail("start", why(error), hint(error))
 
@@ -230,6 +232,14 @@ class Nodes:
             if node.about.label == label and node.sockets is not None:
                 return node.sockets.addresses.unix
         return ""
+
+    def rank(self, label: str) -> int:
+        """Return the rank of a node on this host; -1 if there is no such node."""
+        return next((rank for rank, node in self._nodes.items() if node.about.label == label), -1)
+
+    def place(self, name: str) -> str:
+        """Return the path of a file in the private directory."""
+        return self._files.place(name)
 
     def close(self) -> None:
         """Close everything, and remove the files; the results of a detached run stay beside its journal."""

@@ -17,6 +17,8 @@ from mesh.protocol.nodes import RELAY_WINDOW_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mesh.agent.link.client import ClientConnection
     from mesh.agent.link.outbox import Outbox
     from mesh.agent.loop import Loop
@@ -36,6 +38,7 @@ class RelayedConnection:
         self.socket = own
         self.window = RELAY_WINDOW_BYTES  # bytes that the client takes now
         self.waiting: deque[bytes] = deque()  # for the node
+        self.on_open: Callable[[str], None] | None = None  # the node waits for it: with "", or why there is none
 
 
 class Relays:
@@ -57,17 +60,33 @@ class Relays:
             stream.waiting.append(data)
         self._write(request.stream, stream)
 
+    def ask(self, number: int, own: Socket, label: str, on_open: Callable[[str], None]) -> None:
+        """Ask the client to connect a socket of a node here with a node of another host.
+
+        on_open: called once, with "" when they are connected, or with the reason why not
+        """
+        if len(self._streams) >= STREAMS_MAX:
+            on_open(os.strerror(errno.EMFILE))
+            own.close()
+            return
+        stream = self._streams[number] = RelayedConnection(own)
+        stream.on_open = on_open
+        self._loop.watch(own.fileno(), 0, partial(self._serve, number, stream))
+        self._send(messages.Connecting(stream=number, label=label))
+
     def widen(self, request: RelayTaken) -> None:
-        """Read on: the client has taken bytes."""
+        """Read on: the client has taken bytes, or has connected a node that waits for that."""
         stream = self._streams.get(request.stream)
         if stream is not None:
+            self._opened(stream, "")
             stream.window = min(RELAY_WINDOW_BYTES, stream.window + request.bytes)
             self._watch(request.stream, stream)
 
-    def end(self, number: int) -> None:
-        """Close a connection that the client or the node has ended."""
+    def end(self, number: int, reason: str = "") -> None:
+        """Close a connection that the client or the node has ended. reason: it could not be made"""
         stream = self._streams.pop(number, None)
         if stream is not None:
+            self._opened(stream, reason or "the other host or the client is gone")
             self._loop.unwatch(stream.socket.fileno())
             stream.socket.close()
 
@@ -91,7 +110,13 @@ class Relays:
             self._send(messages.RelayEnded(stream=request.stream, why=why(error)))
             return None
         stream = self._streams[request.stream] = RelayedConnection(own)
+        self._send(messages.RelayTaken(stream=request.stream, bytes=0))  # the connection is made
         return stream
+
+    def _opened(self, stream: RelayedConnection, reason: str) -> None:
+        on_open, stream.on_open = stream.on_open, None
+        if on_open is not None:
+            on_open(reason)
 
     def _watch(self, number: int, stream: RelayedConnection) -> None:
         wanted = (select.POLLIN if stream.window else 0) | (select.POLLOUT if stream.waiting else 0)

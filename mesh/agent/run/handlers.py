@@ -73,7 +73,7 @@ def _to_nodes(port: Port, parts: Parts, request: Request, data: bytes) -> None:
     elif isinstance(request, requests.RelayTaken):
         parts.relays.widen(request)
     elif isinstance(request, requests.RelayEnd):
-        parts.relays.end(request.stream)
+        parts.relays.end(request.stream, request.why)
 
 
 # Each handler takes the port, the parts, a request of the class under which it stands, and the bytes behind it.

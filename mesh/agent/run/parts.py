@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from mesh.agent.loop import Loop
     from mesh.agent.nodes.nodes import Nodes
+    from mesh.agent.nodes.pairs import Pairs
     from mesh.agent.nodes.relay import Relays
     from mesh.agent.port import AskPort, ControlPort, LockPort, NodesPort, RanksPort
     from mesh.agent.prerun.session import PrerunSession
@@ -75,6 +76,7 @@ class Parts:
         self.peers = OtherHosts(port, loop)
         self.nodes: Nodes | None = None
         self.relays: Relays | None = None
+        self.pairs: Pairs | None = None
         if begin.nodes:
             self._make_nodes(begin)
         self.control = ControlServer(port, loop, self.client, self.followers)
@@ -83,12 +85,15 @@ class Parts:
     def _make_nodes(self, begin: Begin) -> None:
         """Make the parts of a program; few runs are programs."""
         from mesh.agent.nodes.nodes import Nodes
+        from mesh.agent.nodes.pairs import Pairs
         from mesh.agent.nodes.relay import Relays
 
         self.nodes = nodes = Nodes(self._port, self._loop, begin, self.peers.change)
         self.locking.nodes = self.ranks.nodes = nodes
         self.peers.on_changes = nodes.take_changes
         self.relays = Relays(self._loop, self.out, self.client, nodes)
+        self.pairs = Pairs(self._port, self._loop, nodes, self.relays, begin.node)
+        nodes.on_addresses = self.pairs.open
 
     def holds(self) -> bool:
         """Return True if a lock, a copy, devices, containers or a process of the run are here."""
@@ -98,7 +103,8 @@ class Parts:
     def close(self, keeps_journal: bool) -> None:
         """Remove what the run has on this machine; the lock goes with the process."""
         self.control.close()
-        if self.relays is not None:
+        if self.relays is not None and self.pairs is not None:
+            self.pairs.close()
             self.relays.close()
         if self.nodes is not None:
             self.nodes.close()

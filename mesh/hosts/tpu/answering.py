@@ -8,8 +8,10 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 SSH_PORT = 22
+TRIES_AT_ONCE = 32
 GREETING = b"SSH-"  # RFC 4253, 4.2: the first bytes from a server
 
 
@@ -38,6 +40,29 @@ def all_answer(addresses: Sequence[tuple[str, int]], within: float) -> bool:
                 if not _greets(open_.pop(descriptor)):
                     return False
     return not open_
+
+
+def answering(addresses: Sequence[tuple[str, int]], within: float) -> frozenset[tuple[str, int]]:
+    """Return the (host, port) pairs at which an SSH server greets. Tries all at once and sends nothing.
+
+    within: seconds
+    """
+    distinct = list(dict.fromkeys(addresses))
+    if not distinct:
+        return frozenset()
+    with ThreadPoolExecutor(min(len(distinct), TRIES_AT_ONCE), "mesh-probe") as pool:
+        found = pool.map(lambda one: _answers(one, within), distinct)
+        return frozenset(one for one, is_there in zip(distinct, found, strict=True) if is_there)
+
+
+def _answers(address: tuple[str, int], within: float) -> bool:
+    deadline = time.monotonic() + within
+    try:
+        with socket.create_connection(address, timeout=within) as sock:
+            sock.settimeout(max(0.01, deadline - time.monotonic()))
+            return _greets(sock)
+    except OSError:
+        return False
 
 
 def _greets(sock: socket.socket) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from urllib.parse import urlsplit
 
@@ -30,6 +30,7 @@ from mesh.hosts.tpu.machines import Intent, Machine, Seen, of_intent
 from mesh.hosts.tpu.nodes import TpuNode
 
 CALL_LIMIT_S = 20.0  # for one call, and for all pages of a list
+DELETE_LIMIT_S = 200.0  # for all calls that delete the nodes of a request; a child has 300 s
 
 
 class Why(Enum):
@@ -100,25 +101,13 @@ def list_machines(zone: Zone, environ: Mapping[str, str]) -> Seen:
 def delete(intent: Intent, zone: Zone, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Delete what is there of an intent; return the names of it. It does not wait until they are gone.
 
-    Raises NotAsked if the API does not answer, also for a part of them.
+    Raises NotAsked if the API does not answer, and if it refuses some of them: all others are being deleted then.
     """
     with _client(zone, environ) as (client, types):
-        from google.api_core import exceptions as api
-
         found = of_intent(_all(client, zone), intent)
         requests = [one for one in found if one.is_request]
         # A queued resource takes its nodes with it. Nodes that it has left behind are deleted by themselves.
-        for one in requests or found:
-            if one.state == "DELETING":
-                continue
-            kind = "queuedResources" if one.is_request else "nodes"
-            name = f"{translate.place_of(zone.project, zone.zone)}/{kind}/{one.name}"
-            with contextlib.suppress(api.NotFound):
-                if one.is_request:
-                    wanted = types.DeleteQueuedResourceRequest(name=name, force=True)
-                    client.delete_queued_resource(wanted, **_limits())
-                else:
-                    client.delete_node(types.DeleteNodeRequest(name=name), **_limits())
+        delete_each([one for one in requests or found if one.state != "DELETING"], zone, client, types)
         return tuple(one.name for one in found)
 
 
@@ -126,16 +115,41 @@ def delete_machine(machine: Machine, environ: Mapping[str, str], endpoint: str =
     """Delete one resource as a list has it. Raises NotAsked."""
     zone = Zone(project=machine.project, zone=machine.zone, endpoint=endpoint)
     with _client(zone, environ) as (client, types):
-        from google.api_core import exceptions as api
+        delete_each([machine], zone, client, types)
 
-        kind = "queuedResources" if machine.is_request else "nodes"
-        name = f"{translate.place_of(zone.project, zone.zone)}/{kind}/{machine.name}"
-        with contextlib.suppress(api.NotFound):
-            if machine.is_request:
-                wanted = types.DeleteQueuedResourceRequest(name=name, force=True)
-                client.delete_queued_resource(wanted, **_limits())
-            else:
-                client.delete_node(types.DeleteNodeRequest(name=name), **_limits())
+
+def delete_each(machines: Sequence[Machine], zone: Zone, client: Api, types: Api) -> None:
+    """Send the deletion of each resource, whatever the answers to the others are.
+
+    client, types: Google's. Raises NotAsked with all refusals.
+    """
+    from google.api_core.exceptions import GoogleAPIError
+
+    until = time.monotonic() + DELETE_LIMIT_S
+    refused: list[tuple[str, NotAsked]] = []
+    for one in machines:
+        try:
+            _delete(one, zone, client, types, min(until, time.monotonic() + CALL_LIMIT_S))
+        except GoogleAPIError as error:
+            refused.append((one.name, not_asked(error, zone, CALL_LIMIT_S)))
+    if len(machines) == 1 and refused:
+        raise refused[0][1]
+    if refused:
+        texts = "; ".join(f"{name}: {error}" for name, error in refused)
+        raise NotAsked(f"{len(refused)} of {len(machines)} are not deleted yet: {texts}", hint=refused[0][1].hint)
+
+
+def _delete(machine: Machine, zone: Zone, client: Api, types: Api, until: float) -> None:
+    from google.api_core.exceptions import NotFound
+
+    kind = "queuedResources" if machine.is_request else "nodes"
+    name = f"{translate.place_of(zone.project, zone.zone)}/{kind}/{machine.name}"
+    with contextlib.suppress(NotFound):
+        if machine.is_request:
+            wanted = types.DeleteQueuedResourceRequest(name=name, force=True)
+            client.delete_queued_resource(wanted, **patience(until))
+        else:
+            client.delete_node(types.DeleteNodeRequest(name=name), **patience(until))
 
 
 def with_tunnels(nodes: tuple[TpuNode, ...], zone: Zone, environ: Mapping[str, str]) -> tuple[TpuNode, ...]:
@@ -173,10 +187,6 @@ def _transport(types: Api, zone: Zone, environ: Mapping[str, str]) -> Api:
         return kind(channel=grpc.insecure_channel(place.netloc))
     host = place.netloc or zone.endpoint or types.TpuClient.DEFAULT_ENDPOINT
     return kind(host=host, credentials=credentials(environ))
-
-
-def _limits() -> dict[str, Api]:
-    return patience(time.monotonic() + CALL_LIMIT_S)
 
 
 def _all(client: Api, zone: Zone) -> Seen:
@@ -222,6 +232,7 @@ def _of_node(node: Api, zone: Zone) -> Machine:
         project=zone.project,
         created=_seconds(node.create_time),
         node=node_of(node),
+        health=name_of(node.health),
     )
 
 

@@ -48,6 +48,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     created: float = 0.0  # seconds since the epoch; 0: the API has not given it
     why: str = ""  # of a queued resource that failed
     node: TpuNode | None = None  # of a node
+    health: str = ""  # of a node, in the words of the API; "": it gives none
 
 
 class Seen(Struct, frozen=True, kw_only=True):

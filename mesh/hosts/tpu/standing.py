@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.core.tpu import Provision, accelerator_of
 from mesh.hosts.tpu.machines import Intent, Machine, Seen, of_intent
@@ -14,6 +15,8 @@ from mesh.hosts.tpu.nodes import READY, TpuNode
 GONE = ("PREEMPTED", "TERMINATED", "STOPPED")  # states of a node that does not come back by itself
 GIVEN_UP = ("SUSPENDED", "FAILED")  # states of a queued resource that holds quota for nothing
 QUEUED = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES")  # states of a queued resource that has no machines yet
+REPAIRING, DELETING = "REPAIRING", "DELETING"
+SICK = ("TIMEOUT", "UNHEALTHY_TENSORFLOW", "UNHEALTHY_MAINTENANCE")  # values of a node's health
 # States of which nothing follows but a wait.
 NODE_STATES = ("CREATING", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPING", "STARTING")
 REQUEST_STATES = ("PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING")
@@ -39,6 +42,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     text: str  # for people
     is_waiting: bool = False  # with PENDING: in Google's queue
     nodes: tuple[TpuNode, ...] = ()  # in order, where they are READY
+    is_deleting: bool = False  # all of them
+    sickness: str = ""  # a node under repair, or one that is not healthy, whatever its state is; "": none
 
 
 def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
@@ -47,6 +52,13 @@ def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
     seen: a complete answer
     """
     found = of_intent(seen, intent)
+    # A queued resource takes its nodes with it.
+    deciding = [one for one in found if one.is_request] or found
+    is_deleting = bool(found) and all(one.state == DELETING for one in deciding)
+    return replace(_standing(intent, found, ids), is_deleting=is_deleting)
+
+
+def _standing(intent: Intent, found: Sequence[Machine], ids: Sequence[str]) -> Standing:
     request = next((one for one in found if one.is_request), None)
     nodes = sorted((one for one in found if not one.is_request), key=_number)
     if not found:
@@ -60,7 +72,9 @@ def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
     if len(nodes) < intent.spec.slices:
         text = f"{len(nodes)} of {intent.spec.slices} slices are listed"
         return Standing(how=How.MISSING if ids else How.PENDING, text=text)
-    return _of_addresses(intent, [one.node for one in nodes if one.node is not None])
+    found_at = _of_addresses(intent, [one.node for one in nodes if one.node is not None])
+    sick = next((one for one in nodes if one.health in SICK), None)
+    return replace(found_at, sickness=f"{sick.name} is READY and {sick.health}") if sick is not None else found_at
 
 
 def _number(node: Machine) -> tuple[int, str]:
@@ -91,7 +105,8 @@ def _of_states(nodes: Sequence[Machine], ids: Sequence[str]) -> Standing | None:
             return Standing(how=How.LOST, text=f"another TPU has the name {one.name}")
     for one in nodes:
         if one.state in NODE_STATES:
-            return Standing(how=How.PENDING, text=f"{one.name} is {one.state}")
+            text = f"{one.name} is {one.state}"
+            return Standing(how=How.PENDING, text=text, sickness=text if one.state == REPAIRING else "")
         if one.state != READY:
             return Standing(how=How.UNKNOWN, text=f"{one.name} is {one.state}")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Callable, Dict, Mapping, Set, Tuple
 
@@ -42,9 +43,25 @@ class Caller:
         self._had_adopted: Set[str] = set()
         self._patience = news_timeout
         self._is_closed = False
+        self._pid = os.getpid()
+
+    def leave(self) -> None:
+        """Leave all links to the parent, in a process that was just forked. Their bytes are the parent's to read."""
+        self._lock, self._news, self._opening = threading.Lock(), threading.Condition(), {}
+        for connection in self._connections.values():
+            connection.leave(self.forked())
+        self._connections = {}
+
+    def forked(self) -> NotLaunched:
+        """Return the error of a call in a process that was forked: it has no links of its own."""
+        name = self.label or "the client"
+        text = f"{name}: process {os.getpid()} was forked from process {self._pid}, which alone makes calls"
+        return NotLaunched(f"{text}; call before the fork, or add a node for this work")
 
     def to(self, label: str) -> Connection:
         """Return the connection to a node. Raises NodeLost, and NotLaunched after the end of the program."""
+        if os.getpid() != self._pid:
+            raise self.forked()
         found = self._connections.get(label)
         if found is not None and not found.is_lost:
             return found

@@ -262,6 +262,14 @@ class Connection:
         self._reason = reason
         self.lose(reason)
 
+    def leave(self, error: BaseException) -> None:
+        """Leave the link to the parent, in a process that was just forked. error: of calls in flight, here alone"""
+        self._link.leave()
+        self._lock, self._loss = threading.Lock(), error
+        for flight in self._flights.values():
+            flight.future.leave(error)
+        self._flights = {}
+
     def join(self, timeout: float) -> None:
         """Wait for the thread that reads."""
         if self._thread is not threading.current_thread():

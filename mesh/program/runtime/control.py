@@ -31,6 +31,10 @@ class Control:
         """Begin to read."""
         self._thread.start()
 
+    def leave(self) -> None:
+        """Leave the socket to the parent, in a process that was just forked."""
+        self._socket.close()
+
     def send(self, message: Message) -> None:
         """Send a message; an agent that is gone needs none."""
         try:

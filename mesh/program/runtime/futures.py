@@ -46,6 +46,12 @@ class Future(concurrent.futures.Future, Generic[T]):  # type: ignore[type-arg]
         except concurrent.futures.InvalidStateError:
             pass
 
+    def leave(self, error: BaseException) -> None:
+        """Fail in a process that was just forked, whichever thread of the parent holds the lock of the future."""
+        self._condition = threading.Condition()
+        self._give_up = lambda: None
+        self.fail(error)
+
 
 class Clock:
     """Calls functions at set times, from a thread that is there only while a time is set."""

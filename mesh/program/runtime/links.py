@@ -37,6 +37,9 @@ class Link(Protocol):
     def release(self) -> None:
         """Free what the link holds. The thread that receives calls it, at its end."""
 
+    def leave(self) -> None:
+        """Free what the link holds in a process that was forked, without any effect on the link of the parent."""
+
 
 class MemoryLink:
     """A link between two nodes of one process. Buffers are copied, as two processes share none."""
@@ -66,6 +69,9 @@ class MemoryLink:
 
     def release(self) -> None:
         self.close()
+
+    def leave(self) -> None:
+        self._is_closed = True
 
 
 def memory_links() -> Tuple[MemoryLink, MemoryLink]:
@@ -125,6 +131,10 @@ class SocketLink:
     def release(self) -> None:
         self.close()
         self._stream.close()
+
+    def leave(self) -> None:
+        self._sending = threading.Lock()  # a thread of the parent may hold it
+        self._stream.close()  # without a shutdown, which would end the connection of the parent
 
 
 class TlsStream:

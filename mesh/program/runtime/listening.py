@@ -46,6 +46,11 @@ class Listener:
                 pass
             own.close()
 
+    def leave(self) -> None:
+        """Leave the sockets to the parent, in a process that was just forked."""
+        for own in self._sockets:
+            own.close()
+
     def _accept_local(self, own: socket.socket) -> None:
         while True:
             try:

@@ -14,7 +14,7 @@ from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.book import CONNECT_TIMEOUT_S, Book, role_of
 from mesh.program.runtime.caller import Caller
 from mesh.program.runtime.control import Control, Message, stop_message
-from mesh.program.runtime.errors import CLIENT, ENDED
+from mesh.program.runtime.errors import CLIENT, ENDED, CannotTravel
 from mesh.program.runtime.frames import Frame, read_frame
 from mesh.program.runtime.here import Context, Here, set_process_context
 from mesh.program.runtime.links import Link
@@ -31,6 +31,7 @@ ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
 LOSSES = (ConnectionError, EOFError)
 GONE = {"ended": ENDED, "failed": "it has failed", "lost": "its host is lost"}
 FAILURE_STATUS = 1
+RESULT_BYTES_LIMIT = 60 << 20  # of the value of a function or ``run``, which goes through the client's channel
 
 
 class Process:
@@ -68,6 +69,7 @@ class Process:
     def work(self) -> int:
         """Make, serve and run the node; return the exit status."""
         set_process_context(self._context)
+        os.register_at_fork(after_in_child=self._leave)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._control.start()
@@ -94,6 +96,17 @@ class Process:
         except BaseException as error:
             return self._failed(error)
         return 0
+
+    def _leave(self) -> None:
+        """Be no node, in a process that was just forked: calls fail, and signals have their usual effect."""
+        for part in (self._control, self._listener, self._server, self._context.caller):
+            part.leave()
+        self._context.stop_program = self._refuse_stop
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+
+    def _refuse_stop(self, code: int, why: str) -> None:
+        raise self._context.caller.forked()
 
     def finish(self) -> None:
         """Let running calls be answered, such as the one that has stopped the program."""
@@ -135,6 +148,11 @@ class Process:
         """Send the value or failure of the node by a file of the private directory."""
         with self._reporting:
             body, buffers = plain.dumps((kind, value))
+            size = len(body) + sum(memoryview(one).nbytes for one in buffers)
+            if size > RESULT_BYTES_LIMIT:
+                here = self._context.here
+                limit = f"at most {RESULT_BYTES_LIMIT:,} are sent"
+                raise CannotTravel(f"{here.label} on {here.host}: its result has {size:,} bytes; {limit}")
             path = os.path.join(self._directory, f"result-{self._context.here.rank}")
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as file:

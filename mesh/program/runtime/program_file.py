@@ -21,7 +21,7 @@ def enter(about: "Dict[str, object]") -> None:
         os.chdir(directory)
     root = os.getcwd()
     own = [os.path.join(root, str(one)) for one in _list(about.get("path"))]
-    sys.path[:0] = [one for one in own if one not in sys.path]
+    sys.path[:] = [*own, *(one for one in sys.path if one not in own)]
     sys.argv = [str(one) for one in _list(about.get("argv"))] or sys.argv
 
 

@@ -166,6 +166,13 @@ class Server:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def leave(self) -> None:
+        """Leave all callers to the parent, in a process that was just forked: they must notice the parent's end."""
+        self._changed = threading.Condition()
+        for session in self._sessions:
+            session.link.leave()
+        self._sessions = []
+
     def finish(self, timeout: float) -> None:
         """Wait until no caller waits for an answer, at most so many seconds: the process is about to end."""
         deadline = time.monotonic() + timeout

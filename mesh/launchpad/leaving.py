@@ -1,0 +1,65 @@
+"""The end of the interpreter: it waits for programs that were launched, and exits with their status."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # its own hook must be older than ours, which runs first then  # noqa: F401
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+from mesh.program.ledger import Stop
+from mesh.program.running import Running
+
+_RUNNING: list[Running] = []
+_STATUS: list[int] = []
+
+
+def wait_at_exit(running: Running) -> None:
+    """Have the interpreter wait for the end of a program before it exits, and exit with its status."""
+    if not _RUNNING:
+        # Before threads and pools are closed: the program needs them until its end.
+        register = getattr(threading, "_register_atexit", None) or atexit.register
+        register(_wait)
+        atexit.register(_leave)
+    _RUNNING.append(running)
+
+
+def _wait() -> None:
+    """Wait for all programs. The first signal stops them, the second ends this process."""
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for running in _RUNNING:
+            result = running.wait()
+            if not result.ok:
+                cause = result.failures.get(result.label)
+                if result.why or cause:
+                    sys.stderr.write(f"mesh: {result.label or 'the program'}: {cause or result.why}\n")
+                _STATUS.append(result.exit_code)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_DFL)
+    stop = Stop(reason="signal", code=128 + number, why=signal.Signals(number).name)
+    for running in _RUNNING:
+        threading.Thread(target=running.end, args=(stop,), name="mesh-signal", daemon=True).start()
+
+
+def _leave() -> None:
+    """Exit with the status of the first program that has failed: Python's own exit would be 0."""
+    if not _STATUS:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    logging.shutdown()
+    os._exit(_STATUS[0])
