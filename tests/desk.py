@@ -8,12 +8,16 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mesh.jobs.place import STORE_FILE, STORE_VARIABLE
+from mesh.jobs.reading import FINAL, Selection, json_rows
 from tests.conftest import Home
 from tests.lab import eventually
 
+COMMAND_INTERVAL_S = 10.0  # between two commands while a test waits for a job
 SUBMITTED = re.compile(r"==> jobs? (\d+)")
 
 
@@ -41,10 +45,40 @@ class Desk:
         found: dict[str, object] = json.loads(done.out)
         return found
 
+    @property
+    def store(self) -> Path:
+        """The file of the store."""
+        return Path(self.home.environ.get(STORE_VARIABLE) or self.place) / STORE_FILE
+
+    def rows(self, *jobs: int) -> list[dict[str, object]]:
+        """Return all jobs or some as the store's file has them, without a command."""
+        return [json.loads(text) for text in json_rows(self.store, Selection(ids=jobs, deleted=bool(jobs)))]
+
     def until(self, job: int, *states: str, within: float = 40.0) -> dict[str, object]:
         """Wait until a job is in one of these states."""
-        assert eventually(lambda: self.show(job)["state"] in states, within), self.show(job)
+        return self.until_row(job, lambda row: row["state"] in states, within)
+
+    def until_row(
+        self, job: int, holds: Callable[[dict[str, object]], object], within: float = 40.0
+    ) -> dict[str, object]:
+        """Wait until the row of a job is as it should be; return it as `mesh job show --json` has it.
+
+        Commands in a loop would take the processor from what is waited for. So the store's file is read, and a
+        command every COMMAND_INTERVAL_S starts a steward where none is left.
+        """
+        deadline = time.monotonic() + within
+        while not holds(self.show(job)):
+            if eventually(lambda: any(map(holds, self.rows(job))), COMMAND_INTERVAL_S):
+                break
+            assert time.monotonic() < deadline, self.show(job)
         return self.show(job)
+
+    def end_jobs(self, within: float) -> str:
+        """Stop the jobs that have not ended, and wait for their end; return the messages of the wait."""
+        if self.store.exists() and all(row["state"] in FINAL for row in self.rows()):
+            return ""
+        self.mesh("job", "stop", "*")
+        return self.mesh("job", "wait", "*", "--timeout", f"{within:g}", within=within + 30.0).err
 
     def steward(self) -> int:
         """Return the pid of the steward."""
@@ -82,9 +116,8 @@ def desk_of(home: Home) -> Iterator[Desk]:
             yield desk
         finally:
             home.environ.pop("MESH_SERVE", None)
-            if desk.place.exists() and desk.mesh("job", "list", "--json").out:
-                desk.mesh("job", "stop", "*")
-                desk.mesh("job", "wait", "*", "--timeout", "30")
+            if desk.place.exists():
+                desk.end_jobs(30.0)
             desk.mesh("serve", "stop")
             eventually(lambda: not desk.processes(), 5.0)  # the kernel ends the hands of a steward that has ended
             left = desk.processes()

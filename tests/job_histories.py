@@ -115,6 +115,12 @@ def _absent(job: Job) -> AnyEvent:
     return events.MachinesAbsent(op=max(deletes, default=0), generation=number, evidence="NOT_FOUND twice")
 
 
+def _undone(job: Job, hosts: tuple[str, ...], kind: str = "unreachable") -> AnyEvent:
+    problem = "" if hosts == HOSTS else f"h1: {kind}"
+    number = op(job, orders.Undo)
+    return events.Undone(op=number, generation=_generation(job), hosts=hosts, kind=Refusal(kind), problem=problem)
+
+
 EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "granted": lambda job: events.Granted(hosts=HOSTS, keys=HOSTS) if not job.spec.machines.maker else events.Granted(),
     "started": lambda job: events.RunStarted(op=op(job, orders.Start), run=run(job)),
@@ -125,6 +131,9 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "refused": _refused,
     "not-asked": _not_asked,
     "fetched": _fetched,
+    "undone": lambda job: _undone(job, HOSTS),
+    "undone-in-part": lambda job, kind: _undone(job, HOSTS[:1], kind),
+    "undone-by-hand": lambda job: events.UndoneByHand(hosts=HOSTS),
     "prepared": lambda job: events.Prepared(op=op(job, orders.Prepare)),
     "made": lambda job: events.Made(op=op(job, orders.Make), generation=_generation(job)),
     "ready": lambda job: events.MachinesReady(generation=_generation(job), hosts=HOSTS, keys=HOSTS),
@@ -141,6 +150,7 @@ EVENTS: dict[str, Callable[..., AnyEvent]] = {
     "sick": lambda job: events.MachinesPending(generation=_generation(job), state="REPAIRING", is_sick=True),
     "silent-lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="silent", by_silence=True),
     "api-not-asked": lambda job: events.NotAsked(what="cloud", why="403", of_maker=True),
+    "lost-in-part": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED", rest=HOSTS[:1]),
     "lost": lambda job: events.MachinesLost(generation=_generation(job), evidence="PREEMPTED"),
     "absent": _absent,
     "timer": lambda job: events.Timer(),

@@ -24,6 +24,7 @@ from types import TracebackType
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 START = 20.0  # seconds that a host may take to start
+LOOK_INTERVAL_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks of ``eventually``
 PLAIN_USER_ID = 34567  # of whoever logs in but root; nobody here has it
 UNSHARE = ["unshare", "-n", "-m", "-p", "-u", "-i", "-f", "--kill-child", "--mount-proc", "sh"]
 # What begins empty on a host, so that a file found there was really sent.
@@ -77,6 +78,14 @@ trap 'exit 0' TERM
 while :; do sleep 2147483647 & wait $! || true; done
 """
 
+# As root, with the login shell and the places of a new host. -xdev: what is mounted there belongs to this machine.
+RESET = r"""
+sed -i 's|^\(root:.*:\)[^:]*$|\1/bin/bash|' /etc/passwd
+agents='/tmp/mesh-[0-9]*/.agent-*'
+find {home} /tmp -xdev -mindepth 1 -not -path "$agents" -delete 2>/dev/null || true
+find /tmp -maxdepth 1 -name 'mesh-*' -not -perm 700 -exec rm -rf {{}} +
+"""
+
 SSHD_CONFIG = """\
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -97,14 +106,20 @@ def sh(*argv: str, text: str | None = None, check: bool = True) -> str:
 
 
 def eventually(condition: object, within: float = 30.0) -> bool:
-    """Whether a condition becomes true in time; looks every 20 ms."""
+    """Return True if a condition becomes true in time.
+
+    Looks every 20 ms. A look that takes longer, as a command does, is followed by a pause of its own length, so that it
+    leaves the processor to what is waited for.
+    """
     assert callable(condition)
     deadline = time.monotonic() + within
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
-    return True
+        time.sleep(min(LONGEST_PAUSE_S, max(LOOK_INTERVAL_S, time.monotonic() - began)))
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> None:
@@ -287,13 +302,14 @@ class Lab:
         return f"{name}:\n  user: {self.user}\n  identity_file: {self.identity}\n{settings}  hosts:\n{listed}"
 
     def reset(self) -> None:
-        """Mend all cables, end what runs, and empty the places that began so."""
+        """Mend all cables, end what runs, and empty the places that began so.
+
+        The directories of the agent's versions stay, as on hosts in use: each new one would be compiled there.
+        """
+        self.in_switch("ip", "-batch", "-", text="".join(f"link set p{host.index} up\n" for host in self.hosts))
         for host in self.hosts:
-            host.mend()
             self.end_all(host)
-            host.set_shell("/bin/bash")
-            # -xdev: what is mounted there belongs to this machine.
-            host.script(f"find {host.home} /tmp -xdev -mindepth 1 -delete 2>/dev/null || true")
+            host.script(RESET.format(home=host.home))
 
     def end_all(self, host: TestHost) -> None:
         """Kill everything on a host but init and the sshd that listens."""

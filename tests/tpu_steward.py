@@ -1,8 +1,9 @@
-"""The steward of `mesh serve`, whose maker of machines looks at short intervals.
+"""The steward of `mesh serve`, which looks at jobs and machines at short intervals.
 
     python -m tests.tpu_steward [hand OPERATION | audit]
 
-Evidence of absence takes two looks 20 s apart in mesh; here 2 s. With MESH_TEST_AUDIT_S it audits at that interval,
+Evidence of absence takes two looks 20 s apart in mesh; here 2 s. A job is looked at every 3 s in
+mesh; here every second. With MESH_TEST_AUDIT_S it audits at that interval,
 by two looks that follow each other. All else is the program's own.
 """
 
@@ -21,6 +22,7 @@ from tests.desk import Desk
 from tests.lab import eventually
 
 PACE = Pace(absent_again=2.0, lost_again=0.4, list_interval=0.4, queue_interval=0.4, probe_interval=0.3)
+LOOK_S, URGENT_LOOK_S = 1.0, 0.5  # between two looks of the steward at one job
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -55,6 +57,7 @@ def main() -> None:
         sys.stdout.write(encode(find_strays(interval=0.0)))
         return
     if sys.argv[1:2] != ["hand"]:
+        serving.LOOK_S, serving.URGENT_LOOK_S = LOOK_S, URGENT_LOOK_S
         serving.hand_argv = lambda: (*me, "hand")
         interval = os.environ.get("MESH_TEST_AUDIT_S", "")
         serving.AUDIT_INTERVAL_S = float(interval or 0.0)

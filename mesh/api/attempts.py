@@ -198,7 +198,8 @@ def setup_of_attempt(
         sync=spec.sync and not undo,
         name="",
     )
-    chosen = [one for one in job.spec.modules if not only or one[0] in only]
+    modules = job.spec.modules or job.spec.project_modules
+    chosen = [one for one in modules if not only or one[0] in only]
     return preparation_of(with_locks(spec, cluster), cluster, chosen, undo=undo)
 
 

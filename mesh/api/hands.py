@@ -30,6 +30,7 @@ from mesh.api.pulling import pull
 from mesh.api.records import find_record
 from mesh.api.setups import Wish, set_up
 from mesh.api.taskparts import link_part, missing_worker, results_directory
+from mesh.api.undoing import undo_modules
 from mesh.app.assemble import Parts, launch, placed
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster
@@ -41,12 +42,12 @@ from mesh.core.outcome import Cause, Outcome
 from mesh.core.paths import runs_directory
 from mesh.core.run import AUTO, RunSpec, followed
 from mesh.engine.question import Question
-from mesh.jobs.events import Fetched, Prepared, Refusal, Refused, RunEnded, RunSeen, RunStarted, RunUnknown
+from mesh.jobs.events import Fetched, Prepared, Refusal, Refused, RunEnded, RunSeen, RunStarted, RunUnknown, Undone
 from mesh.jobs.interfaces import NoAnswer, Request, RunFacts
 from mesh.jobs.orders import Fetch as FetchOrder
-from mesh.jobs.orders import LookAtRun, Prepare, Start
+from mesh.jobs.orders import LookAtRun, Prepare, Start, Undo
 from mesh.jobs.orders import Stop as StopOrder
-from mesh.jobs.values import Job, Setup
+from mesh.jobs.values import Job, Phase, Setup
 from mesh.protocol import questions
 from mesh.protocol.replies import Stopped
 from mesh.rundir.about import describe
@@ -80,7 +81,9 @@ class JobHands:
         try:
             machines = hosts_of_attempt(job, order.hosts, starts=True)
             write_directory(job, request.directory, machines)
-            outcome, spec = set_up(job, request.directory, machines, Wish(force=job.setup is Setup.FORCE))
+            outcome, spec = set_up(
+                job, request.directory, machines, Wish(only=order.modules, force=job.setup is Setup.FORCE)
+            )
         except UsageError as error:
             return Refused(kind=Refusal.PERSON, why=str(error), hint=error.hint)
         except OSError as error:
@@ -88,6 +91,11 @@ class JobHands:
         if outcome.unclean or outcome.cause in (Cause.SIGNAL, Cause.OUTPUT_CLOSED):
             raise NoAnswer(f"run {spec.run}: not every host has reported that its steps have ended")
         return Prepared() if outcome.cause is Cause.COMPLETED else _refused(outcome, machines, spec)
+
+    def undo(self, request: Request) -> Undone:
+        order = request.order
+        assert isinstance(order, Undo)
+        return undo_modules(request, order)
 
     def start(self, request: Request) -> RunStarted | RunEnded | Refused:
         job, order = request.job, request.order
@@ -299,7 +307,7 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
     except OSError as error:
         raise NoAnswer(f"cannot write {runs_directory(os.environ) / order.run}: {error.strerror}") from error
     with contextlib.closing(place):
-        fetching = Fetch(followed(spec), cluster, place, lasting=True)
+        fetching = Fetch(followed(spec), cluster, place, lasting=not _is_condemned(request.job, order.run))
         with contextlib.closing(fetching):
             fetching.wait_for_end(FETCH_LIMIT_S)
             problems = list(fetching.news())
@@ -308,6 +316,13 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
     if record is None or record.state is not State.ENDED:
         raise NoAnswer("; ".join(problems) or f"the hosts have not sent all of run {order.run}")
     return [] if is_complete else problems
+
+
+def _is_condemned(job: Job, run: str) -> bool:
+    """Return True for a run whose machines are about to be deleted: what they have now is all that will come."""
+    number = next((one.generation for one in job.attempts if one.run == run), 0)
+    phases = [one.phase for one in job.generations if one.number == number and one.maker]
+    return Phase.RELEASING in phases
 
 
 def _copied(request: Request, order: FetchOrder) -> list[str]:

@@ -22,13 +22,14 @@ ADDRESSES, START_TIME = "ips.json", "start_time.txt"
 COMMAND_NAMES = ("main_command", "command")  # of the log of the command, in two versions of JOBMAN
 
 
-def link_setup(directory: Path, run: str, modules: Sequence[str], cluster: Cluster) -> None:
-    """Link the logs of modules, as ``logs/gcsfuse_worker_0.log``. Raises OSError."""
+def link_setup(directory: Path, run: str, modules: Sequence[str], cluster: Cluster, *, undo: bool = False) -> None:
+    """Link the logs of modules, as ``logs/gcsfuse_worker_0.log`` or ``gcsfuse_undo_worker_0.log``. Raises OSError."""
     logs = runs_directory(os.environ) / run / RUN_LOGS
     for module in modules:
         for worker, host in enumerate(cluster.hosts):
             name = f"{module}-{host.name.replace('/', '_')}.log"
-            link(directory / LOGS / f"{module}_worker_{worker}.log", logs / name)
+            stem = f"{module}_undo" if undo else module
+            link(directory / LOGS / f"{stem}_worker_{worker}.log", logs / name)
 
 
 def link_attempt(job: Job, directory: Path, spec: RunSpec, attempt: int, cluster: Cluster) -> None:

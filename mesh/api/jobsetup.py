@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Sequence
 
+from mesh.api.attempts import hosts_of_attempt
 from mesh.api.jobs import show
 from mesh.api.jobstore import JobStore
 from mesh.api.setups import SHOWS_NOTHING, Wish, carry_out
+from mesh.app.owner import user_name
 from mesh.app.screen import Showing
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.paths import job_directory
 from mesh.hosts.job import read_machines
+from mesh.jobs.cleaning import removed_modules
+from mesh.jobs.events import UndoneByHand
 from mesh.jobs.fold import fold
 from mesh.jobs.values import Job
 from mesh.rundir.results import RunResult
@@ -41,7 +46,7 @@ def job_setup(
     """
     row = show(job)
     found = job_of(row.id)
-    names = [name for name, _ in found.spec.modules]
+    names = [name for name, _ in found.spec.modules or found.spec.project_modules]
     if not names:
         raise UsageError(f"job {row.id} {row.name} has no modules", hint="docs/jobs.md shows `setup: {modules: [...]}`")
     for name in modules:
@@ -50,11 +55,17 @@ def job_setup(
             raise UsageError(f"job {row.id} has no module {name!r}; it has {', '.join(names)}", hint=hint)
     directory = job_directory(os.environ, row.id)
     cluster = read_machines(directory)
+    if cluster is not None and undo and row.left_on:
+        cluster = hosts_of_attempt(found, tuple(dict.fromkeys((*(one.name for one in cluster.hosts), *row.left_on))))
     if cluster is None:
         raise UsageError(f"job {row.id} {row.name} has had no hosts yet: {row.state}", hint=f"mesh job show {row.id}")
     # The job's own attempt holds the locks while it runs.
     wish = Wish(only=tuple(modules), force=force, undo=undo, locks=row.state != "running")
     try:
-        return carry_out(found, directory, cluster, wish, showing)[2]
+        result = carry_out(found, directory, cluster, wish, showing)[2]
     except OSError as error:
         raise MeshError(f"cannot write {error.filename}: {error.strerror}") from error
+    if undo and result.ok and row.left_on and set(removed_modules(found.spec)) <= set(modules or names):
+        hosts = tuple(host.name for host in cluster.hosts)
+        JobStore().record([row.id], UndoneByHand(time=time.time(), hosts=hosts, by=user_name()))
+    return result

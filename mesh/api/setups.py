@@ -50,7 +50,7 @@ def carry_out(
     note(
         directory, f"run {spec.run} {what} {', '.join(spec.modules)} on {', '.join(one.name for one in cluster.hosts)}"
     )
-    link_setup(directory, spec.run, spec.modules, cluster)
+    link_setup(directory, spec.run, spec.modules, cluster, undo=wish.undo)
     decider = numbered(spec, cluster, preparation)
     parts = Parts(spec=spec, cluster=cluster, showing=showing, decider=decider, preparation=preparation)
     outcome, placement, store = launch(parts)

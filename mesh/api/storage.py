@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from mesh.api.jobsetup import job_of
 from mesh.api.jobstore import JobStore
+from mesh.api.regions import buckets_of, far_words
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.module import Described, Gcsfuse
+from mesh.core.regions import is_near
 
 SCHEME = "gs://"
 PAGE_OBJECTS = 1000  # objects between two reports of the progress
@@ -27,6 +28,7 @@ class BucketSize(Struct, frozen=True, kw_only=True):
     objects: int = 0
     bytes: int = 0
     problem: str = ""
+    far: tuple[str, ...] = ()  # warnings about jobs whose machines are in another region
 
 
 class Blob(Protocol):
@@ -40,6 +42,7 @@ class StoredBucket(Protocol):
 
     name: str
     location: str | None
+    data_locations: Sequence[str] | None
 
 
 class Client(Protocol):
@@ -52,17 +55,22 @@ class Client(Protocol):
     def list_blobs(self, name: str, *, fields: str) -> Iterable[Blob]: ...
 
 
-def buckets_of_jobs() -> tuple[str, ...]:
+class Mounting(Struct, frozen=True, kw_only=True):
+    """A bucket that a job mounts, and the zones of its machines."""
+
+    job: int
+    bucket: str
+    zones: tuple[str, ...]
+
+
+def mountings() -> list[Mounting]:
     """Return the buckets that the jobs of the store mount, in the order of the jobs. Raises MeshError."""
-    described = (job_of(row.id).spec.modules for row in JobStore().rows())
-    return tuple(dict.fromkeys(name for modules in described for name in buckets_of(modules)))
-
-
-def buckets_of(modules: Described) -> Iterator[str]:
-    """Yield the buckets that modules mount."""
-    for _, module in modules:
-        if isinstance(module, Gcsfuse):
-            yield from (bucket.name for bucket in module.buckets)
+    specs = ((row.id, job_of(row.id).spec) for row in JobStore().rows())
+    return [
+        Mounting(job=job, bucket=name, zones=spec.machines.tpu.zones if spec.machines.tpu else ())
+        for job, spec in specs
+        for name in buckets_of(spec.modules or spec.project_modules)
+    ]
 
 
 def storage(
@@ -77,11 +85,12 @@ def storage(
     names = [name.removeprefix(SCHEME).partition("/")[0] for name in buckets]
     if every:
         names = sorted(bucket.name for bucket in _buckets(client))
-    names = names or list(buckets_of_jobs())
+    mounted = mountings()
+    names = names or [one.bucket for one in mounted]
     if not names:
         raise UsageError("no job mounts a bucket", hint="mesh job storage gs://BUCKET, or mesh job storage --all")
     for name in dict.fromkeys(names):
-        yield _size(client, name, progress)
+        yield _size(client, name, progress, [one for one in mounted if one.bucket == name])
 
 
 def _client() -> Client:
@@ -113,8 +122,11 @@ def _buckets(client: Client) -> list[StoredBucket]:
         raise MeshError(f"Google Cloud Storage: {error}", hint="gcloud auth application-default login") from error
 
 
-def _size(client: Client, name: str, progress: Progress) -> BucketSize:
-    """Count the objects of a bucket. A bucket that cannot be read has its problem in the result."""
+def _size(client: Client, name: str, progress: Progress, mounted: Sequence[Mounting]) -> BucketSize:
+    """Count the objects of a bucket. A bucket that cannot be read has its problem in the result.
+
+    mounted: the jobs that mount it
+    """
     from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
     from google.auth.exceptions import GoogleAuthError
 
@@ -131,4 +143,7 @@ def _size(client: Client, name: str, progress: Progress) -> BucketSize:
         return BucketSize(bucket=name, problem="you may not read it")
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
         return BucketSize(bucket=name, problem=str(error))
-    return BucketSize(bucket=name, place=str(bucket.location or ""), objects=count, bytes=size)
+    place, regions = str(bucket.location or ""), tuple(bucket.data_locations or ())
+    found = ((one.job, [zone for zone in one.zones if not is_near(place, regions, zone)]) for one in mounted)
+    far = tuple(f"job {job}: {far_words(name, place, zones)}" for job, zones in found if zones)
+    return BucketSize(bucket=name, place=place, objects=count, bytes=size, far=far)

@@ -20,13 +20,14 @@ from mesh.api.asked import about_made_machines, in_zone
 from mesh.api.attempts import has_project, with_login
 from mesh.api.choosing import choose_cluster, project_here
 from mesh.api.costing import limit_notices
+from mesh.api.regions import about_buckets
 from mesh.app.owner import user_name
 from mesh.config import jobman
 from mesh.config.hosts import NoHost, numbers
 from mesh.config.jobfile import JobFile, read_job_file
 from mesh.config.jobman import JobmanKeys
 from mesh.config.places import clusters_path
-from mesh.config.project import Project, check_workspace
+from mesh.config.project import Project, check_workspace, load_project
 from mesh.config.settings import Options
 from mesh.config.tasksfile import read_tasks
 from mesh.config.tpuspec import machines_of
@@ -35,11 +36,13 @@ from mesh.config.yamlfile import quoted
 from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import UsageError
 from mesh.core.job import ArraySpec, Candidate, JobSpec, Keep, MachinesSpec, WorkspaceSpec
+from mesh.core.module import Described
 from mesh.core.paths import cache_directory, jobs_directory
 from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.reading import FINAL
 from mesh.jobs.tasking import matches
+from mesh.workspace.snapshot import TREES
 
 ARRAY_MEMBERS_MAX = 100_000
 SSH_PORT = 22
@@ -95,7 +98,8 @@ def ready_to_submit(wanted: Wanted) -> Ready:
     else:
         workspace, variables, more = spec.workspace, {}, ()
     spec = replace(spec, workspace=workspace, env={**variables, **spec.env})
-    notices = (*notices, *more)
+    spec = replace(spec, project_modules=() if spec.modules else modules_of_project(workspace))
+    notices = (*notices, *more, *about_buckets(spec, os.environ))
     spec = completed(spec)
     if indexes:
         members = (replace(spec, array=ArraySpec(index=index, limit=limit)) for index in indexes)
@@ -246,6 +250,14 @@ def snapshot_of(
     if is_lost and not has_modules:
         notices = (*notices, f"modules: of {project.path} do not hold, as the workspace does not have that file")
     return WorkspaceSpec(directory=project.workspace, tree=snapshot.tree), found, notices
+
+
+def modules_of_project(workspace: WorkspaceSpec) -> Described:
+    """Return the modules of the mesh.yaml in a snapshot. Raises UsageError."""
+    directory = jobs_directory(os.environ) / TREES / workspace.tree
+    if not workspace.tree or not has_project(directory, is_snapshot=True):
+        return ()
+    return load_project(directory).modules.descriptions
 
 
 def ignoring_others(files: Sequence[str]) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from mesh.jobs.events import TaskReturnAsked
 from mesh.jobs.place import store_place
 from mesh.jobs.tasking import Ended, Running, Status, TaskRecord, TaskState, record_of, statuses
 from mesh.jobs.taskmirror import write_mirror
+from mesh.jobs.taskreading import load_tasks
 from mesh.jobs.tasktables import TaskFileState, TaskTables
-from mesh.jobs.taskwatch import load_tasks
 
 File = str | os.PathLike[str]
 
@@ -45,6 +45,7 @@ class TaskRow(Struct, frozen=True, kw_only=True):
     is_removed: bool  # from the file, while it runs
     runs: int
     failures: int  # since the last success or reset
+    next_try_at: float  # before which it is not started again, in seconds since the epoch; 0: it has not failed
     max_retries: int
     max_jobs: int
     depends_on: tuple[str, ...]
@@ -68,7 +69,7 @@ def listing(file: File, *, show_all: bool = False, states: Sequence[str] = ()) -
     Raises UsageError with all problems of the file, and MeshError if the store cannot be read.
     """
     with _opened(file) as (_, state):
-        found = [_row(one) for one in statuses(state.tasks, state.records)]
+        found = [_row(one) for one in statuses(state.tasks, state.records, time.time())]
     counts = Counter(row.state for row in found)
     shown = [row for row in found if show_all or not row.is_hidden]
     rows = [row for row in shown if not states or row.state in states]
@@ -215,6 +216,7 @@ def _row(status: Status) -> TaskRow:
         is_removed=status.task is None,
         runs=record.runs,
         failures=record.failures,
+        next_try_at=tasking.next_try_at(spec, record) if status.state is TaskState.PENDING else 0.0,
         max_retries=spec.max_retries,
         max_jobs=spec.max_jobs,
         depends_on=spec.depends_on,

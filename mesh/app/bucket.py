@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from mesh.core.errors import MeshError, UsageError
 
 SCHEME = "gs://"
 EMULATOR = "STORAGE_EMULATOR_HOST"  # of Google's client: the address of another server
 CALL_TIMEOUT_S = 60.0
+PLACE_TIMEOUT_S = 5.0  # a submit does not wait for longer
 BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")  # https://cloud.google.com/storage/docs/buckets#naming
 
 
@@ -21,8 +24,19 @@ class Blob(Protocol):
 
 
 class Bucket(Protocol):
+    location: str | None
+    data_locations: Sequence[str] | None
+
+    def reload(self, *, timeout: float, retry: None) -> None: ...
     def exists(self, *, timeout: float) -> bool: ...
     def blob(self, name: str) -> Blob: ...
+
+
+class BucketPlace(Struct, frozen=True, kw_only=True):
+    """The location of a bucket."""
+
+    location: str  # a region, or a name for several, as the API has it
+    regions: tuple[str, ...] = ()  # of a bucket in two regions that its owner has chosen
 
 
 class NotCopied(MeshError):
@@ -52,6 +66,16 @@ def check_bucket(url: str, environ: Mapping[str, str] = os.environ) -> None:
         raise NotCopied(f"{url}: {_said(error)}", hint=f"gcloud storage ls {SCHEME}{name}") from error
     if not is_there:
         raise UsageError(f"there is no bucket {SCHEME}{name}", hint=f"gcloud storage buckets create {SCHEME}{name}")
+
+
+def bucket_place(name: str, environ: Mapping[str, str] = os.environ) -> BucketPlace:
+    """Return the location of a bucket. Raises MeshError if its service does not answer at once, or refuses."""
+    bucket = _bucket(name, environ)
+    try:
+        bucket.reload(timeout=PLACE_TIMEOUT_S, retry=None)
+    except Exception as error:  # of Google's client, its transport or its credentials: they share no class
+        raise NotCopied(f"{SCHEME}{name}: {_said(error)}", hint=f"gcloud storage ls {SCHEME}{name}") from error
+    return BucketPlace(location=bucket.location or "", regions=tuple(bucket.data_locations or ()))
 
 
 def copy_to_bucket(files: Mapping[str, bytes], url: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -252,7 +252,8 @@ class JobMaker:
             case How.ABSENT:
                 return MachinesAbsent(generation=number, evidence=found.text)
             case How.LOST | How.MISSING:
-                return MachinesLost(generation=number, evidence=found.text)
+                rest = [name for name in generation.hosts if name.rpartition("-w")[0] in found.alive]
+                return MachinesLost(generation=number, evidence=found.text, rest=tuple(rest))
             case How.PENDING:
                 return _pending(number, found)
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mesh.cli.option import COMMAND, FILES, HOSTS, OTHER, AnyOption, Option, switch, text
 
-STAGES = ("ssh", "gcsfuse", "docker", "conda", "venv")
-STAGE_COMMANDS = tuple(f"jobman {stage}" for stage in STAGES)
+STAGES = ("gcsfuse", "docker", "conda", "venv")  # beside ssh, which may log in
+STAGE_COMMANDS = ("jobman ssh", *(f"jobman {stage}" for stage in STAGES))
 FORCED = ("jobman run", "jobman reboot", *STAGE_COMMANDS)
 
 CREATE_FILE = text("file", ("jobman create",), COMMAND, "FILE", "a job file", is_place=True)

@@ -11,7 +11,7 @@ from mesh.cli.command import Takes, command
 from mesh.cli.jobs import GROUP
 from mesh.cli.options import Given
 from mesh.cli.reports import aligned
-from mesh.cli.speech import show
+from mesh.cli.speech import say, show
 from mesh.core.amounts import told_bytes
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def storage(given: Given) -> int:
     if not given[j.JSON_JOBS]:
         rows = [[one.bucket, one.place or "-", *_told(one)] for one in found]
         show(aligned([["bucket", "place", "objects", "size"], *rows]))
+        for warning in (warning for one in found for warning in one.far):
+            say(warning)
     return 1 if any(one.problem for one in found) else 0
 
 

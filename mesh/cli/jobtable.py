@@ -13,6 +13,7 @@ from mesh.core.errors import UsageError
 from mesh.core.escapes import plain
 from mesh.core.look import Paint
 from mesh.core.width import Table
+from mesh.jobs.cleaning import leftovers, undo_command
 
 HOSTS_SHOWN = 2  # names of hosts in a row
 SILENCE_SHOWN_S = 60.0  # hosts that do not answer for so long are named in a row
@@ -115,6 +116,8 @@ def why(row: JobRow, now: float) -> str:
         return f"hosts have not answered for {age(now - row.silent_since)}"
     if row.api_silent_since and now - row.api_silent_since > SILENCE_SHOWN_S:
         return f"the TPU API has not answered for {age(now - row.api_silent_since)}"
+    if row.overdue_since:
+        return f"its machines are not gone after {age(now - row.overdue_since)}; the deletion is repeated"
     return row.progress if row.state == "running" and row.progress else row.reason
 
 
@@ -148,7 +151,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "cluster": row.cluster,
         "machines": ", ".join(row.machines),
         "cost": Costs([row], time.time()).told(row),
-        "left": f"{', '.join(row.strays)}: without an owner, see `mesh job audit`" if row.strays else "",
+        "no owner": f"{', '.join(row.strays)}: see `mesh job audit`" if row.strays else "",
         "attempt": f"{row.attempt}, {row.failures} failed, {row.preemptions} preempted",
         "task": row.task,
         "progress": row.progress,
@@ -158,6 +161,7 @@ def job_lines(row: JobRow) -> Iterator[str]:
         "exit": "" if row.exit_code is None else f"{row.exit_code} ({row.cause})",
         "silent": f"hosts, since {moment(row.silent_since)}" if row.silent_since else "",
         "api": f"silent since {moment(row.api_silent_since)}" if row.api_silent_since else "",
+        "undo": f"{leftovers(row.left_on)}: {undo_command(row.id)}" if row.left_on else "",
         "directory": row.directory,
     }
     for name, text in facts.items():

@@ -236,6 +236,35 @@ for _module in j.STAGES:
     _stage(_module)
 
 
+@command(
+    "jobman ssh",
+    GROUP,
+    "ID [-- COMMAND ...]",
+    takes=Takes.PATHS,
+    examples=(
+        ("mesh jobman ssh 000042", "its keys again, or a login: docs/from-jobman.md"),
+        ("mesh jobman ssh 000042 -- nvidia-smi", "a command on worker 0"),
+    ),
+)
+def ssh(given: Given) -> int:
+    """Set the keys of a job up, as JOBMAN's second version does, or log in to its worker 0, as the third does."""
+    from mesh.api import jobs
+    from mesh.api.jobsetup import job_setup
+    from mesh.app.screen import Showing
+    from mesh.cli.parser import parse
+    from mesh.compat import jobman
+
+    job, *words = given.words or [""]
+    row = jobs.show(jobman.only_job([job] if job else [], "mesh jobman ssh 000042"))
+    why = jobman.why_login(row)
+    if words or (why and not given[j.FORCE_SETUP]):
+        if not words:
+            say(f"a login to worker 0, as {why}; `mesh job setup {row.id} ssh` sets keys up")
+        command_line = [f"job:{row.id}:0", *(["--", *words] if words else [])]
+        return COMMANDS["ssh"].body(parse(COMMANDS["ssh"], command_line)) or 0
+    return job_setup(row.id, ["ssh"], force=given[j.FORCE_SETUP], showing=Showing(look=given.look())).exit_code
+
+
 def _handed_on(given: Given, name: str) -> int:
     """Run another command of mesh with the words of this one."""
     from mesh.cli.parser import parse

@@ -20,6 +20,7 @@ from mesh.api.jobstore import JobStore
 from mesh.api.submitting import Wanted, ready_to_submit
 from mesh.api.taskparts import TASKS
 from mesh.app.owner import user_name
+from mesh.config.jobman import third_version_key
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.tpu import TpuSpec
 from mesh.hosts.job import read_machines
@@ -214,6 +215,14 @@ def only_job(words: Sequence[str], usage: str) -> str:
     if len(words) != 1:
         raise UsageError("expected one job", hint=usage)
     return words[0]
+
+
+def why_login(row: JobRow) -> str:
+    """Return the reason why ``jobman ssh`` logs in to a job, as in JOBMAN's third version; "": it sets keys up."""
+    spec = job_of(row.id).spec
+    if key := third_version_key(spec.file):
+        return f"its file has {key}"
+    return "" if "ssh" in dict(spec.modules) else "it has no module ssh"
 
 
 def require_tpu(row: JobRow) -> None:

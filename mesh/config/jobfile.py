@@ -21,7 +21,7 @@ from mesh.config.modules import SECTIONS
 from mesh.config.overrides import FLAG, JobProblems, overridden
 from mesh.config.project import VARIABLE
 from mesh.config.secretnames import is_secret_name
-from mesh.config.section import Section, as_seconds
+from mesh.config.section import Section
 from mesh.config.settings import read_nproc
 from mesh.config.tpuspec import KEY as TPU
 from mesh.config.tpuspec import machines_of, read_tpu
@@ -337,24 +337,8 @@ def _restart(keys: Section) -> RestartSpec:
         recoveries=recoveries,
         again=again,
         never=never,
-        backoff=_backoff(section),
+        backoff=section.backoff("backoff", (FIRST_BACKOFF_S, LAST_BACKOFF_S)),
     )
-
-
-def _backoff(section: Section) -> tuple[float, float]:
-    default = FIRST_BACKOFF_S, LAST_BACKOFF_S
-    if "backoff" not in section:
-        return default
-    node, expected = section.node("backoff"), "two times, the first and the longest, as [30s, 30m]"
-    if not isinstance(node, SequenceNode) or len(node.value) != 2:
-        section.unexpected("backoff", expected)
-        return default
-    first, last = (as_seconds(item, section.where("backoff"), section.problems) for item in node.value)
-    if first is None or last is None:
-        return default
-    if last < first:
-        section.unexpected("backoff", expected)
-    return first, last
 
 
 def _results(keys: Section) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import yaml
 from msgspec import Struct
 from yaml.nodes import MappingNode, Node
 
@@ -26,6 +27,12 @@ MERGE = "exec 2>&1\n"  # a log of JOBMAN has stdout and stderr
 IGNORED_BY_SOME = {
     "tpu": ("startup_script", "tags", "metadata"),
     "docker": ("env_vars", "mount_dirs", "workdir"),
+}
+# Keys that only the third version reads.
+THIRD_KEYS = {
+    "job": ("remote_user", "worker_num", "environment", "queue"),
+    "tpu": ("flags",),
+    "gcsfuse": ("cache", "extra_mounts"),
 }
 # Keys that other places have, with their right one.
 MISPLACED = {
@@ -85,6 +92,20 @@ def is_jobman(node: Node | None) -> bool:
     return is_worker or _has(node, "tpu", "allocation_mode") or any(_has(node, "job", key) for key in MARKS)
 
 
+def third_version_key(text: str) -> str:
+    """Return a key of a job file that only JOBMAN's third version has; "": there is none.
+
+    >>> third_version_key("job: {worker_num: auto}"), third_version_key("job: {loop: true}"), third_version_key("[")
+    ('job.worker_num', '', '')
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return ""
+    found = (f"{section}.{key}" for section, keys in THIRD_KEYS.items() for key in keys if _has_key(node, section, key))
+    return next(found, "")
+
+
 def read_loop(job: Section, read: Callable[[], RestartSpec], *, has_restart: bool) -> RestartSpec:
     """Return the rule of ``job.loop`` where it is true, else what ``read`` returns."""
     if not _is_there(job, "loop") or not job.flag("loop"):
@@ -124,6 +145,10 @@ def _below(node: Node | None, key: str) -> Node | None:
     if not isinstance(node, MappingNode):
         return None
     return next((value for name, value in node.value if name.value == key), None)
+
+
+def _has_key(node: Node | None, section: str, key: str) -> bool:
+    return _below(_below(node, section), key) is not None
 
 
 def _has(node: Node | None, section: str, key: str) -> bool:

@@ -81,6 +81,10 @@ class Section:
         listed = yamlfile.items(self.node(key), self.where(key), self.problems, expected)
         return tuple(yamlfile.scalar(item, place, self.problems, "a text") for place, item in listed)
 
+    def backoff(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
+        """Return the first and the longest of growing pauses, in seconds."""
+        return default if key not in self else _pauses(self, key) or default
+
     def seconds(self, key: str, default: float) -> float:
         """Return a time in seconds, which may be written as 90s, 30m, 2h or 1d."""
         if key not in self:
@@ -118,6 +122,21 @@ def whole(node: Node) -> int | None:
     """Return a whole number; None for anything else."""
     text = str(node.value) if isinstance(node, ScalarNode) else ""
     return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else None
+
+
+def _pauses(section: Section, key: str) -> tuple[float, float] | None:
+    """Return two times, the second not the shorter one; None after a problem was noted."""
+    node, expected = section.node(key), "two times, the first and the longest, as [30s, 30m]"
+    if not isinstance(node, SequenceNode) or len(node.value) != 2:
+        section.unexpected(key, expected)
+        return None
+    first, last = (as_seconds(item, section.where(key), section.problems) for item in node.value)
+    if first is None or last is None:
+        return None
+    if last < first:
+        section.unexpected(key, expected)
+        return None
+    return first, last
 
 
 def as_seconds(node: Node, where: str, problems: Problems) -> float | None:

@@ -15,15 +15,15 @@ from mesh.config.section import Section
 from mesh.config.yamlfile import Problems
 from mesh.core.job import PRIORITY_LIMIT
 from mesh.core.naming import is_name
-from mesh.core.tasks import USUAL_MAX_JOBS, USUAL_MAX_RETRIES, TaskList, TaskSpec
+from mesh.core.tasks import USUAL_BACKOFF_S, USUAL_MAX_JOBS, USUAL_MAX_RETRIES, TaskList, TaskSpec
 
 KEYS = ("repos", "defaults", "accelerators")
 REPO_KEYS = ("url", "branch")
 # Each may stand in `defaults:`, beside `tasks:` of an accelerator, and in a task; the nearest one holds.
-SHARED_KEYS = ("env", "repo", "branch", "workdir", "zone", "workers", "max_jobs", "max_retries", "priority")
+SHARED_KEYS = ("env", "repo", "branch", "workdir", "zone", "workers", "max_jobs", "max_retries", "backoff", "priority")
 TASK_KEYS = ("id", "run", *SHARED_KEYS, "depends_on", "hide")
 LARGEST_COUNT = 1_000_000
-NEW_HERE = ("zone", "workers", "priority")  # beside `tasks:`; JOBMAN reads the others there too
+NEW_HERE = ("zone", "workers", "backoff", "priority")  # beside `tasks:`; JOBMAN reads the others there too
 EFFECT = "holds for every task of this accelerator, which JOBMAN did not do"
 MISPLACED = "its tasks are not read; an accelerator stands below `accelerators:`, and not below `defaults:`"
 FIRST_HOST = (0,)
@@ -156,6 +156,7 @@ class _Reader:
             workdir=self._at("workdir").text("workdir", "a directory on the hosts"),
             max_jobs=self._at("max_jobs").integer("max_jobs", USUAL_MAX_JOBS, 1, LARGEST_COUNT),
             max_retries=self._at("max_retries").integer("max_retries", USUAL_MAX_RETRIES, 0, LARGEST_COUNT),
+            backoff=self._at("backoff").backoff("backoff", USUAL_BACKOFF_S),
             depends_on=self._depends_on(),
             priority=self._at("priority").integer("priority", 0, -PRIORITY_LIMIT, PRIORITY_LIMIT),
             is_hidden=own.flag("hide"),

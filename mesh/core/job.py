@@ -148,6 +148,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     secret: tuple[str, ...] = ()  # the same, and their values are masked
     workspace: WorkspaceSpec = WorkspaceSpec()
     modules: Described = ()  # that prepare the hosts before the start; (): those of mesh.yaml in the snapshot
+    project_modules: Described = ()  # the latter: each attempt sets them up by itself
     prerun: tuple[PrerunEntry, ...] = ()
     restart: RestartSpec = RestartSpec()
     results: tuple[str, ...] = ()  # paths and patterns pulled into the job's directory at the end

@@ -15,6 +15,7 @@ class Moment(Enum):
     FAILED = "failed"  # any other status
     HELD = "held"
     PREEMPTED = "preempted"
+    STUCK = "stuck"  # its machines are not gone long after their deletion
     COST = "cost"  # most of its cost limit is spent
     LEFT = "left"  # a machine that was made for it has no owner any more
 

@@ -11,6 +11,7 @@ from mesh.core.run import Seconds
 
 USUAL_MAX_JOBS = 1
 USUAL_MAX_RETRIES = 3
+USUAL_BACKOFF_S = (10.0, 600.0)
 USUAL_IDLE_S = 600.0
 STATE_SUFFIX = "_state.yaml"  # of the mirror beside a task file
 
@@ -30,6 +31,7 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     workdir: str = ""  # the directory that it runs in; "": that of the repository, or the workspace
     max_jobs: int = USUAL_MAX_JOBS  # instances that may run at a time
     max_retries: int = USUAL_MAX_RETRIES  # the failure of this number, since the last success, is final
+    backoff: tuple[Seconds, Seconds] = USUAL_BACKOFF_S  # pauses after a failure: doubled from the first to the last
     depends_on: tuple[str, ...] = ()  # ids of tasks that must be done
     priority: int = 0  # the greatest is next
     is_hidden: bool = False  # lists leave it out

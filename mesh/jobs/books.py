@@ -14,6 +14,7 @@ from mesh.jobs.values import Job
 LOOK_S = 15.0  # between two looks at a run or at machines that are as they should be
 URGENT_LOOK_S = 2.0  # where a look may let the job go on
 SIGN_LIMIT_S = 300.0  # after the first sign of a loss, in which looks at machines are urgent
+YOUNG_PART = 0.1  # a run that has just begun is looked at after this part of its age: it may be a short one
 AGAIN_S = 0.5  # until a timer that changed nothing, or a look that had to wait, is due again
 _Key = tuple[int, type[AnyLook], int]  # job, kind, and generation of machines
 
@@ -151,7 +152,12 @@ class Books:
         return looked + self._pause(key, looked)
 
     def _pause(self, key: _Key, now: float) -> float:
+        """Return the seconds between the last look at a job and the next one. now: the time of the last one"""
         job = self.jobs[key[0]]
         # The API is asked more often after the first sign of a loss: evidence takes two of its answers.
         has_sign = key[1] is LookAtMachines and now < sign_at(job) + SIGN_LIMIT_S
-        return self._urgent_look_s if has_sign or is_urgent(job) else self._look_s
+        if has_sign or is_urgent(job):
+            return self._urgent_look_s
+        if key[1] is LookAtMachines:
+            return self._look_s
+        return min(self._look_s, max(self._urgent_look_s, (now - job.since) * YOUNG_PART))

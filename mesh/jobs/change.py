@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs.events import NotAsked
-from mesh.jobs.generations import ended
+from mesh.jobs import cleaning
+from mesh.jobs.events import Granted, NotAsked
+from mesh.jobs.generations import ended, generation_name, place_of, with_generation
 from mesh.jobs.leaving import is_left, leave, postponed
-from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop
+from mesh.jobs.orders import AnyOrder, Delete, Fetch, Make, Prepare, Start, Stop, Undo
 from mesh.jobs.turns import next_part
 from mesh.jobs.values import Attempt, Generation, Job, OpenOrder, Phase, Setup, Stage, State, Wanted
 
@@ -66,18 +67,12 @@ def with_attempt(job: Job, run: str, **changes: object) -> Job:
     return replace(job, attempts=changed)
 
 
-def with_generation(job: Job, number: int, **changes: object) -> Job:
-    """Change the generation with a number."""
-    changed = tuple(replace(one, **changes) if one.number == number else one for one in job.generations)
-    return replace(job, generations=changed)
-
-
 def closed(job: Job, op: int) -> Job:
     """Close an order that has been answered."""
     return replace(job, open=tuple(one for one in job.open if one.op != op))
 
 
-def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | Fetch) -> Job:
+def intended(job: Job, op: int, order: AnyOrder) -> Job:
     """Note an order that may be carried out from now on."""
     job = replace(job, ops=op, open=(*job.open, OpenOrder(op=op, order=order)))
     match order:
@@ -88,7 +83,10 @@ def intended(job: Job, op: int, order: Make | Delete | Prepare | Start | Stop | 
                 part = next_part(job.work, job.spec.worker, job.generation.number)
             attempt = Attempt(number=number, run=run, generation=job.generation.number, hosts=hosts, part=part)
             attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT:]
-            return replace(job, attempts=attempts, attempt=number, setup=Setup.CHECK)
+            job = replace(job, attempts=attempts, attempt=number, setup=Setup.CHECK)
+            return cleaning.begun(job, hosts) if job.spec.project_modules else job
+        case Prepare(hosts=hosts):
+            return cleaning.begun(job, hosts)
         case Make(generation=number):
             return with_generation(job, number, phase=Phase.ASKED)
     return job
@@ -112,6 +110,8 @@ def unanswered(job: Job, one: OpenOrder, *, is_repeated: bool = False) -> Job:
             return with_attempt(closed(job, one.op), run, stage=Stage.UNSURE)
         case Prepare() | Make() if not is_wanted:
             return closed(job, one.op)
+        case Undo() if not is_repeated:
+            return cleaning.unanswered(closed(job, one.op), one.order)
         case Fetch(run=run) if not is_repeated:
             job = with_attempt(job, run, fetches=with_run(job, run).fetches + 1)
             is_over = not fetch_until(job, with_run(job, run))  # it is tried again at the end of the job
@@ -148,7 +148,7 @@ def lose_machines(job: Job, time: float, phase: Phase = Phase.RELEASED) -> Job:
     if generation is None:
         return job
     job = with_generation(job, generation.number, phase=phase, **ended(generation, job.state, time))
-    # Nothing can be done there any more.
+    # Orders to hosts that are gone have no effect any more.
     others = [one for one in job.open if isinstance(one.order, Delete) and one.order.generation != generation.number]
     job = replace(heard(job, of_maker=False), open=tuple(others))
     current = job.current
@@ -185,8 +185,9 @@ def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
         return _held_up(job, time)
-    if job.current is not None or job.is_open(Start, Prepare, Make, Stop) or to_fetch(job, time):
+    if job.current is not None or job.is_open(Start, Prepare, Make, Stop, Undo) or to_fetch(job, time):
         return job
+    job = cleaning.given_up(job, time)
     generation = job.generation
     if generation is not None and generation.maker and generation.phase is Phase.READY and _goes_on(job):
         job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
@@ -196,8 +197,11 @@ def settle(job: Job, time: float) -> Job:
         if generation.maker and may_go_on:
             return job
         never_asked = generation.phase is Phase.PLANNED
-        phase = Phase.RELEASED if never_asked or not generation.maker else Phase.RELEASING
-        job = with_generation(job, generation.number, phase=phase)
+        if generation.maker:
+            phase = Phase.RELEASED if never_asked else Phase.RELEASING
+            job = with_generation(job, generation.number, phase=phase)
+        else:
+            job = cleaning.released(job, generation, time)
         job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
     job = leave(job, time)
     if job.generation is not None or job.state is State.HELD:
@@ -211,7 +215,8 @@ def settle(job: Job, time: float) -> Job:
     is_deleted = job.is_deleted or job.wanted is Wanted.DELETE
     job = heard(heard(job, of_maker=True), of_maker=False)
     job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted)
-    return move(job, outcome, time, f"{job.reason}{_missing(job)}", job.hint)
+    hint = cleaning.undo_command(job.id) if job.left_on else job.hint
+    return move(job, outcome, time, f"{job.reason}{_missing(job)}{cleaning.left_words(job)}", hint)
 
 
 def _missing(job: Job) -> str:
@@ -250,6 +255,8 @@ def fetch_until(job: Job, attempt: Attempt) -> float:
     if attempt.stage is not Stage.ENDED or attempt.is_fetched:
         return 0.0
     generation = next(one for one in job.generations if one.number == attempt.generation)
+    if generation.maker and generation.phase is Phase.RELEASING and generation.rest and _is_lost(attempt):
+        return 0.0 if attempt.fetches else attempt.ended + LOST_FETCH_LIMIT_S  # one try, of the slices that are there
     if generation.maker and generation.phase in (Phase.RELEASING, Phase.RELEASED):
         return 0.0  # its disks are gone, or condemned
     if job.state is State.ENDING:
@@ -264,7 +271,31 @@ def kept_generations(job: Job) -> tuple[Generation, ...]:
     """Return the generations that the kept attempts had, the newest ones, and all that were made and have a cost."""
     used = {one.generation for one in job.attempts}
     newest = job.generations[-ATTEMPTS_KEPT:]
-    return tuple(one for one in job.generations if one.maker or one.number in used or one in newest)
+    return tuple(one for one in job.generations if one.maker or one.unclean or one.number in used or one in newest)
+
+
+def granted(job: Job, event: Granted) -> Job:
+    """Give a queued job its hosts, or have machines made for it."""
+    if job.state is not State.QUEUED:
+        return job
+    machines, (zone, pool) = job.spec.machines, place_of(job, event.pool)
+    number = job.generations[-1].number + 1 if job.generations else 1
+    generation = Generation(
+        number=number,
+        name=generation_name(job.spec, job.store, job.id, number),
+        phase=Phase.PLANNED if machines.maker else Phase.READY,
+        hosts=event.hosts,
+        keys=event.keys,
+        maker=machines.maker,
+        pool=pool,
+        units=machines.units,
+        granted=event.time,
+        zone=zone,
+    )
+    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
+    if machines.maker:
+        return move(job, State.REQUESTING, event.time, "its machines are being made")
+    return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
 
 
 def short_list(names: tuple[str, ...]) -> str:

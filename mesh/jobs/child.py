@@ -70,6 +70,8 @@ def _carry_out(requests: Sequence[Request], hands: Hands, maker: Maker | None) -
     match order:
         case orders.Prepare():
             return [hands.prepare(request)]
+        case orders.Undo():
+            return [hands.undo(request)]
         case orders.Start():
             return [hands.start(request)]
         case orders.Stop():

@@ -19,10 +19,12 @@ from mesh.jobs.interfaces import Request
 
 CHILDREN_COUNT = 16
 LONG = ("start", "prepare")  # operations that may take hours
-LONG_CHILDREN_COUNT = 12  # so that stops and looks never wait for starts
+SLOW = (*LONG, "undo")
+SLOW_CHILDREN_COUNT = 12  # so that stops and looks never wait for starts
 # Seconds for one order, from the start of its child. A start includes the sync and the user's prerun.
 DEADLINES = {
     "prepare": 7200.0,
+    "undo": 900.0,
     "start": 7200.0,
     "stop": 300.0,
     "fetch": 1800.0,
@@ -186,7 +188,7 @@ class Children:
     def _start(self) -> None:
         for _ in range(len(self._waiting)):
             work = self._waiting.popleft()
-            if work.operation in LONG and sum(one.operation in LONG for one in self._children) >= LONG_CHILDREN_COUNT:
+            if work.operation in SLOW and sum(one.operation in SLOW for one in self._children) >= SLOW_CHILDREN_COUNT:
                 self._waiting.append(work)
                 continue
             child = next((one for one in self._children if not one.work and one.operation == work.operation), None)

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from mesh.jobs import leaving, working
 from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
+from mesh.jobs.cleaning import setup_due, undo_order
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
-from mesh.jobs.values import Generation, Job, OpenOrder, Phase, Setup, Stage, State
+from mesh.jobs.overdue import report_at
+from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
 
 
 def decide(job: Job | None, event: AnyEvent) -> tuple[Job, tuple[OpenOrder, ...]]:
@@ -69,13 +71,13 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
         is_over = job.state is State.ENDING or job.is_over_limit
         is_last = is_over and ended == [one for one in job.attempts if one.stage is Stage.ENDED][-1]
         return Fetch(run=ended.run, hosts=ended.hosts, results=is_last and bool(job.spec.results))
-    if generation is not None and generation.phase is Phase.RELEASING:
-        return (
-            None
-            if leaving.is_being_deleted(job, generation.number)
-            else Delete(generation=generation.number, name=generation.name)
-        )
-    return None
+    if generation is None or generation.phase is not Phase.RELEASING:
+        return None
+    if not generation.maker:
+        return undo_order(job, generation)
+    if leaving.is_being_deleted(job, generation.number):
+        return None
+    return Delete(generation=generation.number, name=generation.name)
 
 
 def _preparation(job: Job, time: float) -> AnyOrder | None:
@@ -84,8 +86,8 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
     if generation is None or generation.phase is not Phase.READY or job.current or job.is_open(Prepare, Start):
         return None
     number = job.attempt if job.attempts and job.attempts[-1].stage is Stage.NEVER else job.attempt + 1
-    if job.spec.modules and job.prepared != generation.number and not _may_skip_setup(job, generation):
-        return Prepare(attempt=number, hosts=generation.hosts)
+    if (modules := setup_due(job, generation)) is not None:
+        return Prepare(attempt=number, hosts=generation.hosts, modules=modules)
     if job.left:
         return None  # ranks on machines that may still run have priority over new ones
     if job.work is not None:
@@ -93,13 +95,6 @@ def _preparation(job: Job, time: float) -> AnyOrder | None:
             return fetch
         number = job.attempt + 1  # a number belongs to one turn
     return Start(attempt=number, run=run_id(job, time), hosts=generation.hosts)
-
-
-def _may_skip_setup(job: Job, generation: Generation) -> bool:
-    """Return True if a person wants no set-up, and an attempt was on the same machines before."""
-    used = {attempt.generation for attempt in job.attempts if attempt.stage is Stage.ENDED}
-    known = any(one.number in used and one.keys == generation.keys for one in job.generations)
-    return job.setup is Setup.SKIP and known
 
 
 def run_id(job: Job, time: float) -> str:
@@ -140,7 +135,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min([*moments, *working.wake_times(job), *leaving.wake_times(job)], default=math.inf)
+    return min([*moments, report_at(job), *working.wake_times(job), *leaving.wake_times(job)])
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

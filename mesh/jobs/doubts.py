@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from mesh.core.amounts import span
 from mesh.core.tpu import REPAIR_FOR_S
-from mesh.jobs.change import with_generation
 from mesh.jobs.events import MachinesPending
+from mesh.jobs.generations import with_generation
 from mesh.jobs.values import Generation, Job
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back

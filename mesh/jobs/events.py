@@ -75,6 +75,13 @@ class TaskReturnAsked(Event, frozen=True, kw_only=True, tag="task-return"):
     by: str = ""
 
 
+class UndoneByHand(Event, frozen=True, kw_only=True, tag="undone-by-hand"):
+    """A person has had the modules of the job undone on some hosts."""
+
+    hosts: tuple[str, ...]
+    by: str = ""
+
+
 # ---- from the queue, the clock and the steward
 
 
@@ -207,11 +214,21 @@ class MachinesLost(Answer, frozen=True, kw_only=True, tag="machines-lost"):
 
     generation: int
     evidence: str
+    rest: tuple[str, ...] = ()  # hosts of slices that are still there: their output can be fetched
     by_silence: bool = False  # by `unreachable_for`: it counts only while the hosts are silent
 
 
 class Prepared(Answer, frozen=True, kw_only=True, tag="prepared"):
     """Every module succeeded on every host."""
+
+
+class Undone(Answer, frozen=True, kw_only=True, tag="undone"):
+    """Modules were undone on hosts that stay, or not on all of them."""
+
+    generation: int
+    hosts: tuple[str, ...] = ()  # on which nothing is left
+    kind: Refusal = Refusal.UNREACHABLE  # of the others
+    problem: str = ""  # of the first of the others; "": there are none
 
 
 class RunStarted(Answer, frozen=True, kw_only=True, tag="run-started"):
@@ -251,10 +268,10 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
     problem: str = ""  # a part that is missing for good; "": none
 
 
-FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked
+FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked | UndoneByHand
 FromSteward = DependencyEnded | Granted | Intended | CostSeen | StraysSeen | Timer | TakenOver
 FromFiles = TaskGiven | TasksSeen
-FromHands = NotAsked | Refused | Prepared | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
+FromHands = NotAsked | Refused | Prepared | Undone | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost
 AnyAnswer = FromHands | FromMakers
 AnyEvent = FromPeople | FromSteward | FromFiles | FromHands | FromMakers

@@ -8,17 +8,18 @@ from msgspec.structs import replace
 
 from mesh.core.job import RestartOn
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import doubts, events, leaving, orders, spending, wishes, working
+from mesh.jobs import cleaning, doubts, events, leaving, orders, spending, wishes, working
 from mesh.jobs.change import (
     HELD_BY_PERSON,
+    HELD_MACHINES_S,
     avoiding,
     closed,
     end,
+    granted,
     has_others,
     heard,
     hold,
     intended,
-    kept_generations,
     keys_of,
     lose_machines,
     move,
@@ -29,14 +30,13 @@ from mesh.jobs.change import (
     starts,
     unanswered,
     with_attempt,
-    with_generation,
     with_run,
 )
 from mesh.jobs.events import Answer, AnyEvent, FromMakers, Refusal, RunEnded
-from mesh.jobs.generations import ended, generation_name, overdue_at, place_of
+from mesh.jobs.generations import ended, overdue_at, with_generation
 from mesh.jobs.restart import backoff, judge
 from mesh.jobs.turns import Work
-from mesh.jobs.values import Attempt, Generation, Job, Phase, Stage, State
+from mesh.jobs.values import Attempt, Job, Phase, Stage, State
 
 BUSY_RETRY_S = 30.0  # for hosts that somebody else's run holds
 
@@ -97,9 +97,11 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.DependencyEnded():
             return wishes.dependency(job, event)
         case events.Granted():
-            return _granted(job, event)
+            return granted(job, event)
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
+        case events.UndoneByHand(hosts=hosts):
+            return cleaning.cleaned(job, hosts)
         case events.Timer(time=time):
             return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
@@ -107,29 +109,6 @@ def _asked(job: Job, event: AnyEvent) -> Job:
                 job = unanswered(job, one, is_repeated=True)
             return replace(job, retry_at=0.0, tries=0)
     return spending.asked(job, event)
-
-
-def _granted(job: Job, event: events.Granted) -> Job:
-    if job.state is not State.QUEUED:
-        return job
-    machines, (zone, pool) = job.spec.machines, place_of(job, event.pool)
-    number = job.generations[-1].number + 1 if job.generations else 1
-    generation = Generation(
-        number=number,
-        name=generation_name(job.spec, job.store, job.id, number),
-        phase=Phase.PLANNED if machines.maker else Phase.READY,
-        hosts=event.hosts,
-        keys=event.keys,
-        maker=machines.maker,
-        pool=pool,
-        units=machines.units,
-        granted=event.time,
-        zone=zone,
-    )
-    job = replace(job, generations=(*kept_generations(job), generation), not_before=0.0)
-    if machines.maker:
-        return move(job, State.REQUESTING, event.time, "its machines are being made")
-    return move(job, State.PREPARING, event.time, f"starts on {short_list(event.hosts)}")
 
 
 # ---- answers
@@ -166,6 +145,8 @@ def _answered(job: Job, event: Answer) -> Job:
             part = replace(fetched.part, task=None) if fetched.part else None
             job = with_attempt(job, run, is_fetched=True, fetches=fetched.fetches + 1, part=part)
             return replace(job, hint=problem) if problem else job
+        case events.Undone():
+            return cleaning.undone(job, event)
         case events.Prepared():
             return replace(job, prepared=job.generation.number, unreachable_since=0.0) if job.generation else job
         case _:
@@ -316,6 +297,7 @@ def _machines(job: Job, event: Answer) -> Job:
                 return job
             if by_silence and not doubts.is_silent(job):
                 return job  # the hosts have answered meanwhile
+            job = with_generation(job, number, rest=event.rest)
             return _lost(job, time, evidence)
         case events.MachinesAbsent(time=time, generation=number, evidence=evidence):
             if generation is None or generation.number != number:
@@ -330,7 +312,9 @@ def _doubted(job: Job, event: events.MachinesPending) -> Job:
     if not doubts.is_sick_for_long(job, event.time):
         return job
     evidence = doubts.sickness(job, event)
-    if job.spec.restart.on is RestartOn.NEVER:
+    if job.state is State.HELD and event.time < job.since + HELD_MACHINES_S:
+        return job
+    if job.spec.restart.on is RestartOn.NEVER and job.state in (State.PREPARING, State.RUNNING):
         return hold(job, event.time, evidence)
     return _lost(job, event.time, evidence)
 

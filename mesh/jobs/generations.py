@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from msgspec.structs import replace
+
 from mesh.core.job import JobSpec
 from mesh.jobs.values import Generation, Job, Phase, State
 
@@ -82,6 +84,12 @@ def overdue_at(job: Job) -> float:
     if generation.making_since:
         return generation.making_since + tpu.make_for
     return generation.asked + tpu.valid_for + VALID_SLACK_S if generation.asked and tpu.valid_for else math.inf
+
+
+def with_generation(job: Job, number: int, **changes: object) -> Job:
+    """Change the generation with a number."""
+    changed = tuple(replace(one, **changes) if one.number == number else one for one in job.generations)
+    return replace(job, generations=changed)
 
 
 def ended(generation: Generation, state: State, time: float) -> dict[str, object]:

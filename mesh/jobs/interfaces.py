@@ -1,9 +1,9 @@
 """The seams of jobs: hands that carry out orders on hosts, and makers of machines. Both work in child processes.
 
-A child is the program that the steward was given, with an operation as its last word: "prepare", "start", "stop",
-"fetch", "look", "make", "delete", "look-machines". `mesh.jobs.child.serve` reads requests from its standard input,
-calls one of the objects below, and writes the answers to its standard output. A method that raises NoAnswer, or any
-other exception, or that is killed at its deadline, becomes the event NotAsked.
+A child is the program that the steward was given, with an operation as its last word: "prepare", "undo", "start",
+"stop", "fetch", "look", "make", "delete", "look-machines". `mesh.jobs.child.serve` reads requests from its standard
+input, calls one of the objects below, and writes the answers to its standard output. A method that raises NoAnswer, or
+any other exception, or that is killed at its deadline, becomes the event NotAsked.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from mesh.jobs.events import (
     RunSeen,
     RunStarted,
     RunUnknown,
+    Undone,
 )
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, LookAtMachines, Make
 from mesh.jobs.values import Job
@@ -67,6 +68,9 @@ class Hands(Protocol):
 
     def prepare(self, request: Request) -> Prepared | Refused:
         """Run the modules on `order.hosts`. Raises NoAnswer."""
+
+    def undo(self, request: Request) -> Undone:
+        """Undo `order.modules` on `order.hosts`, on as many of them as answer. Raises NoAnswer."""
 
     def start(self, request: Request) -> RunStarted | RunEnded | Refused:
         """Start the run `order.run` detached; RunEnded if it has ended by then.

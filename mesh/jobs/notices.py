@@ -13,7 +13,8 @@ from msgspec.structs import asdict
 from mesh.core.job import Format, NotifySpec
 from mesh.core.notify import Moment
 from mesh.core.sending import Sending, post
-from mesh.jobs.events import AnyEvent, CostSeen, StraysSeen
+from mesh.jobs.events import AnyEvent, CostSeen, StraysSeen, Timer
+from mesh.jobs.overdue import overdue
 from mesh.jobs.values import Job, State
 
 NOTICE_TIMEOUT_S = 10.0
@@ -66,6 +67,8 @@ def notices(before: Job, job: Job, event: AnyEvent) -> list[Notice]:
     cost = event.amount if isinstance(event, CostSeen) else None
     if job.is_warned and not before.is_warned:
         moments = (*moments, Moment.COST)
+    if sum(one.reports for one in job.generations) > sum(one.reports for one in before.generations):
+        moments = (*moments, Moment.STUCK)
     if set(job.strays) - set(before.strays):
         moments = (*moments, Moment.LEFT)
     news = News(
@@ -90,6 +93,9 @@ def _reason(job: Job, event: AnyEvent) -> str:
             return f"{amount:.2f} of its cost limit {job.spec.cost_limit * job.allowances:g} is spent"
         case StraysSeen(names=names) if names:
             return f"{', '.join(names)} has no owner and may cost: mesh job audit"
+        case Timer(time=time) if late := overdue(job):
+            listed, since = ", ".join(one.name for one in late), min(one.condemned for one in late)
+            return f"{listed} is not gone {(time - since) / 60:.0f} min after its deletion, which is tried on"
     return job.reason
 
 

@@ -28,6 +28,15 @@ class Prepare(Order, frozen=True, kw_only=True, tag="prepare"):
 
     attempt: int
     hosts: tuple[str, ...]
+    modules: tuple[str, ...] = ()  # only these; (): all of the job
+
+
+class Undo(Order, frozen=True, kw_only=True, tag="undo"):
+    """Remove what modules have left on hosts that stay."""
+
+    generation: int
+    hosts: tuple[str, ...]
+    modules: tuple[str, ...]
 
 
 class Start(Order, frozen=True, kw_only=True, tag="start"):
@@ -67,5 +76,5 @@ class LookAtMachines(Order, frozen=True, kw_only=True, tag="look-machines"):
     name: str
 
 
-AnyOrder = Make | Delete | Prepare | Start | Stop | Fetch
+AnyOrder = Make | Delete | Prepare | Undo | Start | Stop | Fetch
 AnyLook = LookAtRun | LookAtMachines

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from msgspec import Struct
 
 from mesh.core.job import UNLIMITED, RestartOn, RestartSpec
 from mesh.core.outcome import EXIT_BUSY, EXIT_LOST, EXIT_PREPARE, EXIT_TIMEOUT, Cause
 from mesh.jobs.events import RunEnded
+from mesh.jobs.pauses import growing
 from mesh.jobs.values import Job, State
 
 STEADY_RUN_S = 600.0  # an attempt that ran this long begins a new series of back-offs
-JITTER_PART = 0.25  # each delay is this part of it longer or shorter at most
 STATUSES = {Cause.LOST: EXIT_LOST, Cause.TIMEOUT: EXIT_TIMEOUT, Cause.PREPARE: EXIT_PREPARE, Cause.BUSY: EXIT_BUSY}
 
 
@@ -94,8 +92,4 @@ def backoff(job: Job, streak: int) -> float:
 
     The jitter is a function of job and attempt, so that a replay of the events gives the same times.
     """
-    first, last = job.spec.restart.backoff
-    delay = min(first * 2.0 ** min(streak - 1, 60), last)
-    digest = hashlib.blake2b(f"{job.store}/{job.id}/{job.attempt}/{streak}".encode(), digest_size=4).digest()
-    part = int.from_bytes(digest, "big") / 0xFFFFFFFF
-    return delay * (1.0 + JITTER_PART * (2.0 * part - 1.0))
+    return growing(job.spec.restart.backoff, streak, f"{job.store}/{job.id}/{job.attempt}/{streak}")

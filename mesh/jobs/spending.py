@@ -7,7 +7,7 @@ import re
 from msgspec.structs import replace
 
 from mesh.jobs import working
-from mesh.jobs.change import hold, with_generation
+from mesh.jobs.change import hold
 from mesh.jobs.costs import PriceOf, spent
 from mesh.jobs.events import (
     AnyEvent,
@@ -18,6 +18,8 @@ from mesh.jobs.events import (
     MachinesReady,
     StraysSeen,
 )
+from mesh.jobs.generations import with_generation
+from mesh.jobs.overdue import noted
 from mesh.jobs.values import Job, Phase, State, priced_uses
 
 WARNED_SHARE = 0.8  # of the limit, from which on a warning is due
@@ -29,7 +31,7 @@ UNBILLED = re.compile(r"\b(PREEMPTED|TERMINATED|STOPPED|SUSPENDED|FAILED)\b")
 
 
 def metered(before: Job, job: Job, event: AnyEvent) -> Job:
-    """Note since when machines cost, and until when; and that a person has let a job go on at its limit."""
+    """Note since when machines cost and until when, that they are not gone in time, and that a limit was extended."""
     time = event.time
     match event:
         case MachinesPending(generation=number, state=state) if BILLED.search(state):
@@ -43,6 +45,7 @@ def metered(before: Job, job: Job, event: AnyEvent) -> Job:
     for one in job.generations:
         if one.phase is Phase.RELEASED and one.billed and not one.unbilled:
             job = with_generation(job, one.number, unbilled=time)
+    job = noted(job, time)
     if before.is_over_limit and job.state is not State.ENDING and job.state is not State.HELD:
         if job.state.is_final:
             return job

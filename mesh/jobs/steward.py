@@ -79,7 +79,7 @@ class Steward:
         self._children.deadlines |= options.deadlines
         self._mirror = Mirror(store)
         self._mailing = Mailing(store, environ, self._wake)
-        self._tasks = TaskWatch(store, self._record, self._took, self._note)
+        self._tasks = TaskWatch(store, self._record, self._took, self._note, self._wake)
         self._rounds = Rounds(store, options.rounds, self._selector, self._record)
         self._server: Server | None = None
         self._lease: Lease | None = None

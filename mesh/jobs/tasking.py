@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import time as clock
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mesh.core.tasks import TaskList, TaskSpec, WorkerSpec
+from mesh.jobs.pauses import growing
 from mesh.jobs.turns import How, TurnEnd
 
 HISTORY_COUNT = 20  # ends of a task that are kept
@@ -80,20 +82,34 @@ def has_failed(task: TaskSpec, record: TaskRecord) -> bool:
     return not record.is_done and record.failures >= task.failures_max
 
 
+def next_try_at(task: TaskSpec, record: TaskRecord) -> float:
+    """Return the time before which a task that has failed is not started again, in seconds since the epoch.
+
+    0 without a failure since the last success or reset, and for a task that a person wants next.
+    """
+    last = next((one.ended for one in reversed(record.history) if one.how is How.FAILED), 0.0)
+    if not record.failures or not last or record.is_first:
+        return 0.0
+    return last + growing(task.backoff, record.failures, f"{task.id}/{last!r}")
+
+
 # ---- states
 
 
-def statuses(tasks: TaskList, records: Records) -> list[Status]:
-    """Return all tasks in the order of their file, and then those that were removed from it and still run."""
+def statuses(tasks: TaskList, records: Records, time: float = 0.0) -> list[Status]:
+    """Return all tasks in the order of their file, and then those that were removed from it and still run.
+
+    time: in seconds since the epoch, for the pauses after failures
+    """
     stopped = _blocked(tasks, records)
-    found = [_status(task, record_of(records, task.id), stopped, records) for task in tasks.tasks]
+    found = [_status(task, record_of(records, task.id), stopped, records, time) for task in tasks.tasks]
     known = {task.id for task in tasks.tasks}
     removed = [record for name, record in records.items() if name not in known and record.running]
     why = "removed from the file"
     return found + [Status(task=None, record=record, state=TaskState.RUNNING, why=why) for record in removed]
 
 
-def _status(task: TaskSpec, record: TaskRecord, stopped: Mapping[str, str], records: Records) -> Status:
+def _status(task: TaskSpec, record: TaskRecord, stopped: Mapping[str, str], records: Records, time: float) -> Status:
     if record.running:
         workers = ", ".join(str(one.job) for one in record.running)
         return Status(task=task, record=record, state=TaskState.RUNNING, why=f"by job {workers}")
@@ -104,8 +120,17 @@ def _status(task: TaskSpec, record: TaskRecord, stopped: Mapping[str, str], reco
     if task.id in stopped:
         return Status(task=task, record=record, state=TaskState.BLOCKED, why=f"{stopped[task.id]} failed")
     waits = [other for other in task.depends_on if not record_of(records, other).is_done]
-    why = f"waits for {', '.join(waits)}" if waits else f"failure {record.failures}" if record.failures else ""
+    why = f"waits for {', '.join(waits)}" if waits else _pause_words(task, record, time)
     return Status(task=task, record=record, state=TaskState.PENDING, why=why)
+
+
+def _pause_words(task: TaskSpec, record: TaskRecord, time: float) -> str:
+    """Return which failure a task has behind it, and when it may start again; "" without a failure."""
+    if not record.failures:
+        return ""
+    at = next_try_at(task, record)
+    again = f", again at {clock.strftime('%H:%M:%S', clock.localtime(at))}" if at > time else ""
+    return f"failure {record.failures} of {task.failures_max}{again}"
 
 
 def _blocked(tasks: TaskList, records: Records) -> dict[str, str]:
@@ -146,21 +171,26 @@ def matches(task: TaskSpec, worker: WorkerSpec) -> bool:
     )
 
 
-def may_start(task: TaskSpec, records: Records) -> bool:
-    """Return True if an instance of a task may be given to a worker."""
+def may_start(task: TaskSpec, records: Records, time: float) -> bool:
+    """Return True if an instance of a task may be given to a worker. time: in seconds since the epoch"""
     record = record_of(records, task.id)
+    if time < next_try_at(task, record):
+        return False
     if record.is_done or has_failed(task, record) or len(record.running) >= task.max_jobs:
         return False
     return all(record_of(records, other).is_done for other in task.depends_on)
 
 
-def next_task(tasks: TaskList, records: Records, worker: WorkerSpec, job: int = 0) -> TaskSpec | None:
-    """Return the task that a worker gets next; None if there is none for it now. job: the worker's"""
+def next_task(tasks: TaskList, records: Records, worker: WorkerSpec, job: int, time: float) -> TaskSpec | None:
+    """Return the task that a worker gets next; None if there is none for it now.
+
+    job: the worker's; time: in seconds since the epoch
+    """
     able = [
         task
         for task in tasks.tasks
         if matches(task, worker)
-        and may_start(task, records)
+        and may_start(task, records, time)
         and all(one.job != job for one in record_of(records, task.id).running)
     ]
 
@@ -171,11 +201,13 @@ def next_task(tasks: TaskList, records: Records, worker: WorkerSpec, job: int = 
     return min(able, key=order, default=None)
 
 
-def shared_out(tasks: TaskList, records: Records, workers: Sequence[tuple[int, WorkerSpec]]) -> dict[int, str]:
-    """Return the task that each of some workers would get now, by job. Earlier workers choose first."""
+def shared_out(
+    tasks: TaskList, records: Records, workers: Sequence[tuple[int, WorkerSpec]], time: float
+) -> dict[int, str]:
+    """Return the task that each of some workers would get at a time, by job. Earlier workers choose first."""
     now, found = dict(records), {}
     for job, worker in workers:
-        task = next_task(tasks, now, worker, job)
+        task = next_task(tasks, now, worker, job, time)
         if task is not None:
             found[job] = task.id
             now[task.id] = given(record_of(now, task.id), job, 0.0)

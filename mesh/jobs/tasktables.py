@@ -98,7 +98,7 @@ def claim(connection: Connection, job: Job, time: float) -> Turn | None:
     state, worker = read(connection, key_of(job.spec), locks=True), as_worker(job)
     if state is None or worker is None:
         return None
-    task = next_task(state.tasks, state.records, worker, job.id)
+    task = next_task(state.tasks, state.records, worker, job.id, time)
     if task is None:
         return None
     record = given(record_of(state.records, task.id), job.id, time)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from mesh.config.tasksfile import read_tasks
-from mesh.core.errors import UsageError
 from mesh.core.tasks import WorkerSpec
 from mesh.jobs.events import TasksSeen
 from mesh.jobs.leases import Lease
 from mesh.jobs.store import Store
 from mesh.jobs.tasking import failed_count, is_over, shared_out
-from mesh.jobs.taskmirror import read_mirror, write_mirror
+from mesh.jobs.taskreading import FileReader, FileText, Signature
 from mesh.jobs.tasktables import TaskFileState, TaskTables, key_of
 from mesh.jobs.values import Job, OpenOrder, State
 from mesh.jobs.working import as_worker, is_ready, wants_task
@@ -34,84 +30,72 @@ class Loaded(Struct, frozen=True, kw_only=True):
     problem: str = ""  # with its text now; the state is that of the text before
 
 
-def load_tasks(tables: TaskTables, path: Path) -> TaskFileState:
-    """Return the state of a task file; take its text into the store, where it has changed.
-
-    path: absolute. Raises UsageError with all problems, StoreFailed.
-    """
-    file = str(path)
-    state, digest = tables.state(file), _digest(path)
-    if state is not None and state.digest == digest:
-        return state
-    found = read_tasks(path)
-    return tables.load(file, digest, found, () if state else read_mirror(path))
-
-
-def _digest(path: Path) -> str:
-    """Return the digest of a file's text. Raises UsageError."""
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-
-
 class _File:
     """A task file that workers of ours have."""
 
-    def __init__(self, tables: TaskTables, path: Path) -> None:
+    def __init__(self, tables: TaskTables, path: Path, wake: Callable[[], None]) -> None:
         self._tables, self._path = tables, path
-        self._signature: tuple[int, ...] = ()
+        self._reader = FileReader(path, wake)
+        self._signature: Signature = ()
         self._look_at = 0.0  # monotonic
-        self._mirrored = 0  # the seq that the mirror has
-        self.loaded = Loaded(state=None)
+        self._mirrored = 0  # the seq that the mirror has, or will have soon
+        self._unwritten = ""
+        self.loaded = Loaded(state=tables.state(str(path)))
 
     def look(self) -> Loaded:
-        """Return the file with its tasks and their records as they are now."""
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + FILE_LOOK_S
-            self._look_at_text()
+        """Return the file with its tasks and their records. It never waits for the file."""
+        if (report := self._reader.take()) is not None:
+            self._unwritten = report.unwritten
+            if report.text is not None:
+                self._take(report.text)
         state, file = self.loaded.state, str(self._path)
         if self._tables.seq(file) != (state.seq if state else 0):
-            self.loaded = Loaded(state=self._tables.state(file), problem=self.loaded.problem)
-        return self.loaded
+            state = self._tables.state(file)
+            self.loaded = Loaded(state=state, problem=self.loaded.problem)
+        now = time.monotonic()
+        if not self._reader.is_busy and (now >= self._look_at or self.is_unwritten):
+            self._look_at = now + FILE_LOOK_S
+            mirror = state if self.is_unwritten else None
+            self._mirrored = state.seq if state else 0
+            self._reader.begin(self._signature, state.digest if state else "", mirror)
+        silence = self._reader.silence
+        return Loaded(state=self.loaded.state, problem=silence) if silence else self.loaded
 
-    def _look_at_text(self) -> None:
-        try:
-            found = os.stat(self._path)
-            signature: tuple[int, ...] = (found.st_mtime_ns, found.st_size, found.st_ino)
-        except OSError:
-            signature = (0,)
-        if signature == self._signature:
-            return
-        try:
-            state = load_tasks(self._tables, self._path)
-            self.loaded = Loaded(state=state)
-        except UsageError as error:
-            first, _, more = str(error).partition("\n")
-            problem = f"{first} (and more)" if more else first
-            self.loaded = Loaded(state=self.loaded.state, problem=problem)
-        self._signature = signature
+    def _take(self, text: FileText) -> None:
+        """Take the text of the file into the store, where it has changed."""
+        file, state = str(self._path), self.loaded.state
+        if text.problem:
+            self.loaded = Loaded(state=state, problem=text.problem)
+        elif text.tasks is not None:
+            self.loaded = Loaded(state=self._tables.load(file, text.digest, text.tasks, text.first))
+        else:
+            self.loaded = Loaded(state=self._tables.state(file))
+        self._signature = text.signature  # after the store has it: a text that it could not take is read again
 
-    def mirror(self) -> str:
-        """Write the mirror if the state has changed; return why that failed, "" if it did not."""
-        state = self.loaded.state
-        if state is None or state.seq == self._mirrored:
-            return ""
-        self._mirrored = state.seq
-        try:
-            write_mirror(state)
-        except OSError as error:
-            return f"{self._path}: its state cannot be written beside it ({error.strerror})"
-        return ""
+    @property
+    def is_unwritten(self) -> bool:
+        """True if the mirror lacks changes."""
+        return self.loaded.state is not None and self.loaded.state.seq != self._mirrored
+
+    @property
+    def trouble(self) -> str:
+        """The reason why the mirror cannot be written; "": it can."""
+        return self._unwritten
+
+    def finish(self) -> bool:
+        """Write the last changes to the mirror; return True once they are under way, or the file does not answer."""
+        self.look()
+        return bool(self._reader.silence) or not self.is_unwritten
 
 
 class TaskWatch:
     """The task files of a steward's workers."""
 
-    def __init__(self, store: Store, record: Record, took: Took, note: Callable[[str], None]) -> None:
-        """note: keeps a problem for people"""
-        self._store, self._record, self._took, self._note = store, record, took, note
+    def __init__(
+        self, store: Store, record: Record, took: Took, note: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        """note: keeps a problem for people; wake: ends the steward's wait, from any thread"""
+        self._store, self._record, self._took, self._note, self._wake = store, record, took, note, wake
         self._files: dict[str, _File] = {}
 
     def give(self, workers: Iterable[Job], now: float, lease: Lease | None) -> None:
@@ -120,15 +104,15 @@ class TaskWatch:
         now: seconds since the epoch
         """
         jobs = list(workers)
-        seen, takers = self._look(jobs, now) if jobs else ([], [])
+        seen, takers = self._look(jobs, now) if jobs or self._files else ([], [])
         for number in takers:
             if (decided := self._store.give_task(number, now, lease)) is not None:
                 self._took(decided.job, decided.orders)
         for number, fact in seen:
             self._record(number, fact)
         for file in self._files.values():
-            if problem := file.mirror():
-                self._note(problem)
+            if file.trouble:
+                self._note(file.trouble)
 
     def _look(self, workers: Sequence[Job], now: float) -> tuple[list[tuple[int, TasksSeen]], list[int]]:
         """Return what workers are to learn about their files, and the workers that get a task now."""
@@ -140,13 +124,14 @@ class TaskWatch:
         for key, jobs in by_file.items():
             worker = jobs[0].spec.worker
             assert worker is not None
-            file = self._files.setdefault(key, _File(self._store.tasks, worker.tasks))
+            file = self._files.setdefault(key, _File(self._store.tasks, worker.tasks, self._wake))
             loaded = file.look()
-            shares = _shares(loaded, jobs)
+            shares = _shares(loaded, jobs, now)
             takers += [job.id for job in jobs if job.id in shares and wants_task(job, now)]
             seen += [(job.id, fact) for job in jobs for fact in _news(job, loaded, shares, now)]
         for key in self._files.keys() - by_file.keys():
-            del self._files[key]
+            if self._files[key].finish():
+                del self._files[key]
         return seen, takers
 
 
@@ -156,7 +141,7 @@ def _spec(job: Job) -> WorkerSpec:
     return worker
 
 
-def _shares(loaded: Loaded, jobs: Sequence[Job]) -> dict[int, str]:
+def _shares(loaded: Loaded, jobs: Sequence[Job], now: float) -> dict[int, str]:
     """Return which workers would get which task now: first those that have machines, then those that wait for some."""
     if loaded.state is None:
         return {}
@@ -164,7 +149,8 @@ def _shares(loaded: Loaded, jobs: Sequence[Job]) -> dict[int, str]:
     coming = (State.REQUESTING, State.PREPARING, State.RUNNING)  # running a step of its prefix
     holders = sorted((job for job in free if job.state in coming), key=lambda job: (not is_ready(job), job.id))
     queued = sorted((job for job in free if job.state is State.QUEUED), key=lambda job: (-job.priority, job.id))
-    return shared_out(loaded.state.tasks, loaded.state.records, [(job.id, _spec(job)) for job in (*holders, *queued)])
+    workers = [(job.id, _spec(job)) for job in (*holders, *queued)]
+    return shared_out(loaded.state.tasks, loaded.state.records, workers, now)
 
 
 def _news(job: Job, loaded: Loaded, shares: dict[int, str], now: float) -> Iterator[TasksSeen]:

@@ -73,6 +73,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     granted: float = 0.0  # seconds since the epoch
     billed: float = 0.0  # its first machine was seen: from then on it costs; 0: none was
     unbilled: float = 0.0  # its machines were gone; 0: they are there
+    condemned: float = 0.0  # its deletion was decided
+    reports: int = 0  # how often it was reported, as it was not gone long after that
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
     is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
@@ -81,11 +83,16 @@ class Generation(Struct, frozen=True, kw_only=True):
     ended: float = 0.0  # with `end`
     accused: tuple[str, ...] = ()  # hosts that agents have reported as lost
     has_lost: bool = False  # an attempt has ended here by loss, which counts once
+    rest: tuple[str, ...] = ()  # while condemned: hosts of slices that are still there
     doubt_since: float = 0.0  # while ready: the API's answers show a state other than READY since then; 0: READY
     sick_since: float = 0.0  # the same for a repair, or a health other than HEALTHY
     deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
     is_left: bool = False  # condemned, and the job does not wait until it is gone
     delete_at: float = 0.0  # with is_left: an order to delete it is due then
+    unclean: tuple[str, ...] = ()  # hosts that stay, on which modules may have left keys or mounts
+    unclean_why: str = ""  # the last try to undo them failed there; "": it was not tried
+    undo_since: float = 0.0  # the first of these tries
+    undo_tries: int = 0
 
 
 class Stage(Enum):
@@ -205,6 +212,12 @@ class Job(Struct, frozen=True, kw_only=True):
         """The keys of the machines of the newest generation, which the next attempt gets where they are free."""
         return self.generations[-1].keys if self.generations else ()
 
+    @property
+    def left_on(self) -> tuple[str, ...]:
+        """The hosts that the job has given back with keys or mounts of its modules on them."""
+        given = (one for one in self.generations if one.phase is Phase.RELEASED)
+        return tuple(dict.fromkeys(host for one in given for host in one.unclean))
+
     def is_open(self, *kinds: type[Order]) -> bool:
         """Return True if an order of one of these kinds has no answer yet."""
         return any(isinstance(one.order, kinds) for one in self.open)
@@ -262,6 +275,8 @@ class Row(Struct, frozen=True, kw_only=True):
     cost_limit: float = 0.0  # 0: none
     is_made: bool = False  # its machines are made for it
     strays: tuple[str, ...] = ()
+    left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
+    overdue_since: float | None = None  # machines were to be deleted then, and are not gone
 
 
 def row_of(job: Job) -> Row:
@@ -300,7 +315,13 @@ def row_of(job: Job) -> Row:
         cost_limit=job.spec.cost_limit * job.allowances,
         is_made=job.spec.machines.tpu is not None,
         strays=job.strays,
+        left_on=job.left_on,
+        overdue_since=min((one.condemned for one in job.generations if _is_overdue(one)), default=None),
     )
+
+
+def _is_overdue(generation: Generation) -> bool:
+    return generation.phase is Phase.RELEASING and generation.reports > 0
 
 
 def priced_uses(job: Job) -> tuple[PricedUse, ...]:

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from mesh.core.outcome import Cause
 from mesh.core.tasks import WorkerSpec
 from mesh.jobs.change import HELD_BY_PERSON, end, fetch_until, hold, move, recover, settle, to_fetch
+from mesh.jobs.cleaning import setup_due
 from mesh.jobs.events import AnyEvent, RunEnded, TaskGiven, TaskReturnAsked, TasksSeen
 from mesh.jobs.orders import Fetch, Prepare, Start, Stop
 from mesh.jobs.turns import How, Part, TurnEnd, Work, next_part
-from mesh.jobs.values import Attempt, Job, Phase, Setup, Stage, State
+from mesh.jobs.values import Attempt, Job, Phase, Stage, State
 
 EXIT_SOME_FAILED = 1  # of a worker that ends when a task has failed
 PREFIX_FAILED = "prefix failed"  # begins the reason of a worker that a required step holds
@@ -50,8 +51,7 @@ def is_ready(job: Job) -> bool:
     generation = job.generation
     if job.work is None or job.state is not State.PREPARING or generation is None or job.current is not None:
         return False
-    is_prepared = not job.spec.modules or job.prepared == generation.number or job.setup is Setup.SKIP
-    return generation.phase is Phase.READY and is_prepared and part_to_run(job) is None
+    return generation.phase is Phase.READY and setup_due(job, generation) is None and part_to_run(job) is None
 
 
 def wants_task(job: Job, time: float) -> bool:

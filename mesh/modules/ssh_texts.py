@@ -230,10 +230,10 @@ UNDO = r"""
 [ -d "$state" ] || exit 0
 lock
 sweep
-rm -f -- "$dot"/mesh-"$label"-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]{,.known_hosts}
-rm -f -- "$block" "$block@identities"
+rm -f -- "$dot"/mesh-"$label"-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]{,.known_hosts} &&
+    rm -f -- "$block" "$block@identities" || fail "cannot remove what mesh has written in $dot"
 if [ -e "$dot/authorized_keys" ] && ! others_keys | cmp -s - "$dot/authorized_keys"; then
-    others_keys | put "$dot/authorized_keys"
+    others_keys | put "$dot/authorized_keys" || exit 1
 fi
 while read -r sum file; do
     [ "$(sha256sum 2>/dev/null <"$HOME/$file")" != "$sum  -" ] || rm -f -- "$HOME/$file"
@@ -241,7 +241,7 @@ done 2>/dev/null <"$identities/made"
 rm -rf -- "$keys" "$identities"
 if [ -z "$(find "$state" -mindepth 1 -type d)" ]; then  # no other cluster has anything here
     if grep -qx include "$state/made" 2>/dev/null && has_include; then
-        sed '0,\|^Include config\.d/mesh-\*$|{//d}' "$dot/config" | put "$dot/config"
+        sed '0,\|^Include config\.d/mesh-\*$|{//d}' "$dot/config" | put "$dot/config" || exit 1
     fi
     while read -r kind file; do
         [ "$kind" != file ] || [ -s "$HOME/$file" ] || rm -f -- "$HOME/$file"

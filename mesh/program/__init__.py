@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from mesh.program.connecting import connect as connect
     from mesh.program.graph import has as has
     from mesh.program.ledger import State as State
+    from mesh.program.mapping import ItemFailed as ItemFailed
+    from mesh.program.mapping import executor as executor
+    from mesh.program.mapping import map as map  # noqa: A004
     from mesh.program.program import Program as Program
     from mesh.program.running import NodeState as NodeState
     from mesh.program.running import ProgramResult as ProgramResult
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from mesh.program.runtime.handles import Group as Group
     from mesh.program.runtime.handles import Handle as Handle
     from mesh.program.runtime.here import Here as Here
+    from mesh.program.runtime.mailbox import MailboxHandle as MailboxHandle
     from mesh.program.runtime.stopping import cancelled as cancelled
     from mesh.program.runtime.stopping import here as here
     from mesh.program.runtime.stopping import me as me
@@ -47,6 +51,7 @@ _AT_THE_CLIENT = {
     "connecting": ("Connected", "connect"),
     "graph": ("has",),
     "ledger": ("State",),
+    "mapping": ("ItemFailed", "executor", "map"),
     "program": ("Program",),
     "running": ("NodeState", "ProgramResult", "Running"),
 }
@@ -67,6 +72,7 @@ _EVERYWHERE = {
     "futures": ("Future",),
     "handles": ("Group", "Handle"),
     "here": ("Here",),
+    "mailbox": ("MailboxHandle",),
     "stopping": (
         "cancelled",
         "here",

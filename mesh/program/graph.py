@@ -125,6 +125,13 @@ class Graph:
             raise UsageError(f"{label}: after= names {unknown[0]}, which is not there", hint="add it first")
         return tuple(found)
 
+    def hosts_of(self, label: str, on: object) -> list[str]:
+        """Return the hosts that ``on=`` names. Raises UsageError if it names none."""
+        hosts = _with_place(Wish(label=label), on).hosts
+        if not hosts:
+            raise UsageError(f"{label}: one node on each host needs on=, with names of hosts")
+        return list(hosts)
+
     def _label(self, wanted: str) -> str:
         """Return a label that no other node has."""
         if not LABEL.fullmatch(wanted):

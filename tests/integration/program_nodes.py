@@ -142,6 +142,39 @@ class Learner:
         return found
 
 
+class Twin:
+    """Calls its twin, which calls back: with one call at a time, both wait."""
+
+    def call(self, other: Handle[Twin], own: Handle[Twin]) -> object:
+        return other.options(timeout=1.0).answer(own)
+
+    def answer(self, own: Handle[Twin]) -> object:
+        return own.options(timeout=0.5).name()
+
+    def name(self) -> str:
+        return here().label
+
+
+class Greedy(Server):
+    """Takes more memory than its control group has."""
+
+    def eat(self, group: str) -> int:
+        with open(f"{group}/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+        return len(bytearray(400 << 20))
+
+
+class Leaver:
+    """Ends its process in its constructor."""
+
+    def __init__(self, status: int) -> None:
+        raise SystemExit(status)
+
+
+def has_size(size: int) -> bytes:
+    return os.urandom(size)
+
+
 class Log:
     """Is on the client."""
 
@@ -216,39 +249,6 @@ class Reader:
 
     def read(self) -> str:
         return self.text
-
-
-class Twin:
-    """Calls its twin, which calls back: with one call at a time, both wait."""
-
-    def call(self, other: Handle[Twin], own: Handle[Twin]) -> object:
-        return other.options(timeout=1.0).answer(own)
-
-    def answer(self, own: Handle[Twin]) -> object:
-        return own.options(timeout=0.5).name()
-
-    def name(self) -> str:
-        return here().label
-
-
-class Greedy(Server):
-    """Takes more memory than its control group has."""
-
-    def eat(self, group: str) -> int:
-        with open(f"{group}/cgroup.procs", "w") as file:
-            file.write(str(os.getpid()))
-        return len(bytearray(400 << 20))
-
-
-class Leaver:
-    """Ends its process in its constructor."""
-
-    def __init__(self, status: int) -> None:
-        raise SystemExit(status)
-
-
-def has_size(size: int) -> bytes:
-    return os.urandom(size)
 
 
 def waits() -> str:

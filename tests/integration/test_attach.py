@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Home
+from tests.full import times
 from tests.integration.test_run_directory import problems
 from tests.lab import eventually
 
@@ -87,7 +88,7 @@ def test_every_byte_arrives_once_however_often_clients_are_killed_detached_and_a
     assert home.mesh("detach").status == 0
     client.communicate(timeout=30)
     assert client.returncode == 0
-    for number in range(20):
+    for number in range(times(10, full=20)):
         least = size(directory) + chance.choice((0, chance.randrange(300_000)))
         come = COMING[number % len(COMING)]
         looking = home.popen(*come, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -15,6 +15,7 @@ from mesh.core.module import Bucket, Gcsfuse, Step
 from mesh.modules.gcsfuse import GcsfuseModule
 from tests import host_steps as steps
 from tests.conftest import Home
+from tests.full import times
 from tests.gcs import PROGRAM, FakeGcs, missing
 from tests.host_steps import Place
 from tests.lab import Lab, TestHost, eventually
@@ -22,7 +23,7 @@ from tests.lab import Lab, TestHost, eventually
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing() or "nothing")]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POINT = "/srv/data"
-CUTS = 20
+CUTS = times(8, full=20)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +91,7 @@ def test_a_bucket_is_mounted_once_and_undo_leaves_the_host_as_it_was(host: TestH
     host.script(f"echo new >{POINT}/n.txt")
     assert eventually(lambda: "n.txt" in host.script(f"ls {POINT}"))
     [line] = mounts(host)
-    started = time.monotonic()
     assert steps.check(place(host), step).status == 0
-    assert time.monotonic() - started < 1.0
     assert steps.apply(place(host), step).status == 0
     assert mounts(host) == [line]
     assert steps.undo(place(host), step).status == 0

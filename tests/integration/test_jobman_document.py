@@ -86,7 +86,10 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     tpu = mesh("jobman", "tpu", "000001")
     assert tpu.status == 125
     assert "has no TPU of its own" in tpu.err
-    assert mesh("jobman", "ssh", "000001").status == 2  # the file has no module
+    assert mesh("jobman", "ssh", "000001", "--force").status == 2  # the file has no module
+    login = mesh("jobman", "ssh", "000001")
+    assert "a login to worker 0, as its file has job.worker_num" in login.err
+    assert "job:1:0 is this machine" in login.err
     assert mesh("jobman", "reboot", "000001").status == 0
     assert desk.until(1, "running")["attempt"] in (1, 2)
     assert mesh("jobman", "stop", "1", "2").status == 0
@@ -127,6 +130,19 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         assert b'"bucket":"mine"' in done.out
         assert b'"objects":2,"bytes":15' in done.out
         assert b"there is no such bucket" in done.out
+        job = "setup: {modules: [gcsfuse]}\ngcsfuse: {bucket: mine, path: /srv/data}\ncommand: {run: 'true'}\n"
+        tpu = "tpu: {accelerator: v4-8, version: v, project: lab, pricing: spot, zone: ZONE}\n"
+        desk.home.environ["MESH_SERVE"] = "0"
+        for name, zone in (("far", "us-east1-d"), ("near", "us-central1-a")):
+            (desk.home.project / f"{name}.yaml").write_text(tpu.replace("ZONE", zone) + job)
+        warning = "gs://mine is in US-CENTRAL1, and its machines in us-east1-d: reads are slow there"
+        far = desk.mesh("jobman", "create", "far.yaml")
+        assert far.status == 0, far.err
+        assert warning in far.err
+        assert "gs://mine" not in desk.mesh("jobman", "create", "near.yaml").err
+        listed = desk.mesh("job", "storage")
+        assert listed.status == 0, listed.err
+        assert listed.err.splitlines() == [f"==> job 1: {warning}, and cost traffic between regions"]
         every = desk.mesh("jobman", "storage", "--all").out.decode().splitlines()
         assert [line.split()[0] for line in every] == ["bucket", "mine", "other"]
         assert every[1].split()[2] == "2"

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import Done
 from tests.desk import Desk
-from tests.lab import Lab, eventually
+from tests.lab import LOOK_INTERVAL_S, Lab, eventually
 
 FIELDS = (
     *("id", "name", "user", "state", "reason", "wanted", "attempt", "preemptions", "exit_code", "cause"),
@@ -130,7 +130,8 @@ def test_an_array_shares_one_snapshot_and_has_a_limit(desk: Desk) -> None:
     assert [row["index"] for row in rows] == list(range(6))
     most = 0
     while any(row["state"] != "succeeded" for row in rows):
-        rows = [json.loads(line) for line in desk.mesh("job", "list", "--json").out.splitlines()]
+        time.sleep(LOOK_INTERVAL_S)
+        rows = desk.rows()
         most = max(most, sum(row["state"] in ("preparing", "running", "ending") for row in rows))
         assert not any(row["state"] in ("failed", "held") for row in rows), rows
     assert most == 2
@@ -188,11 +189,12 @@ def test_a_stop_ends_the_ranks_and_a_resume_starts_them_again(desk: Desk, tmp_pa
     assert desk.mesh("job", "resume", str(job)).status == 0
     desk.until(job, "running")
     assert desk.mesh("job", "restart", str(job)).status == 0
-    assert eventually(lambda: desk.show(job)["attempt"] == 3 and desk.show(job)["state"] == "running", 40.0)
+    desk.until_row(job, lambda row: (row["attempt"], row["state"]) == (3, "running"))
     refused = desk.mesh("job", "delete", str(job))
     assert (refused.status, f"mesh job delete --yes {job}" in refused.err) == (2, True)
     assert desk.mesh("job", "delete", "--yes", str(job)).status == 0
-    assert eventually(lambda: desk.mesh("job", "show", str(job)).status == 2, 40.0)
+    assert eventually(lambda: not desk.rows(job), 40.0)
+    assert desk.mesh("job", "show", str(job)).status == 2
     assert subprocess.run(["pgrep", "-f", "sleep 98761"], check=False, stdout=subprocess.DEVNULL).returncode == 1
     assert desk.mesh("job", "prune", "--dry-run").out.decode().endswith("would be removed: 1 job\n")
     assert desk.mesh("job", "prune").out.decode().endswith("removed: 1 job\n")
@@ -307,7 +309,7 @@ def test_modules_and_prerun_of_the_project_hold(desk: Desk) -> None:
 def test_the_progress_of_a_job_is_listed(desk: Desk) -> None:
     loop = "for i in $(seq 400); do echo step $i loss 0.$i; sleep 0.1; done"
     job = desk.submit(f"machines: local:1\nrun: {loop}\nprogress: 'step (?P<step>[0-9]+) loss (?P<loss>[^ ]+)'\n")
-    assert eventually(lambda: str(desk.show(job)["progress"]).startswith("step "), 40.0), desk.show(job)
+    desk.until_row(job, lambda row: str(row["progress"]).startswith("step "))
     assert "step " in desk.mesh("job", "list").out.decode()
     desk.mesh("job", "stop", str(job))
 
@@ -341,30 +343,28 @@ def test_a_command_needs_no_file(desk: Desk) -> None:
     assert desk.mesh("job", "show", "2").status == 2
 
 
-def test_a_list_that_watches_shows_each_change(desk: Desk) -> None:
-    job = desk.submit("machines: local:1\nrun: sleep 2\n")
+def test_a_list_that_watches_shows_each_change_and_is_painted_in_place_on_a_terminal(desk: Desk) -> None:
+    enough = desk.home.project / "enough"
+    job = desk.submit(f"machines: local:1\nrun: until [ -e {enough} ]; do sleep 0.05; done\n")
     watching = desk.home.popen("job", "list", "--watch", "--json")
     assert watching.stdout is not None
     seen: list[str] = []
     try:
+        with desk.home.terminal("job", "list", "--watch") as terminal:
+            terminal.expect(b"\x1b[H")
+            terminal.expect(b"running")
+            while "running" not in seen:
+                seen.append(json.loads(watching.stdout.readline())["state"])
+            enough.touch()
+            terminal.expect(b"train  succeeded")
+            terminal.type(b"\x03")
+            assert terminal.end() == 130
         while "succeeded" not in seen:
             seen.append(json.loads(watching.stdout.readline())["state"])
     finally:
         watching.send_signal(signal.SIGINT)
         watching.communicate(timeout=20)
     assert watching.returncode == 130
-    assert seen[-1] == "succeeded"
-    assert desk.show(job)["state"] == "succeeded"
-
-
-def test_a_list_on_a_terminal_is_painted_in_place(desk: Desk) -> None:
-    job = desk.submit("machines: local:1\nrun: sleep 3\n")
-    with desk.home.terminal("job", "list", "--watch") as terminal:
-        terminal.expect(b"\x1b[H")
-        terminal.expect(b"running")
-        terminal.expect(b"train  succeeded")
-        terminal.type(b"\x03")
-        assert terminal.end() == 130
     assert desk.show(job)["state"] == "succeeded"
 
 
@@ -470,7 +470,7 @@ def test_a_job_waits_for_hosts_that_a_person_uses(pod_desk: Desk, lab: Lab) -> N
     assert mine.status == 0, mine.err
     run = mine.out.decode().strip()
     job = desk.submit("machines: pod\nrun: hostname; sleep 2\n")
-    assert eventually(lambda: run in str(desk.show(job)["reason"]), 40.0), desk.show(job)
+    desk.until_row(job, lambda row: run in str(row["reason"]))
     assert desk.show(job)["state"] == "queued"
     assert desk.mesh("stop", run).status == 0
     assert desk.mesh("job", "wait", str(job), "--timeout", "50").status == 0, desk.show(job)

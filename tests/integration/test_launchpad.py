@@ -135,6 +135,36 @@ if __name__ == "__main__":
     lp.launch(program, launch_type="local_mp")
 """
 
+MAP = """
+import os
+import signal
+import sys
+
+from mesh.program import ItemFailed, map
+
+
+def kills(value):
+    if value == 40 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value, os.getpid()
+
+
+def all_values(retries):
+    return list(map(kills, range(200), nproc=3, retries=retries))
+
+
+if __name__ == "__main__":
+    try:
+        all_values(0)
+    except ItemFailed as error:
+        print(f"item {error.index}: {type(error.cause).__name__}")
+    os.remove("killed")
+    found = all_values(1)
+    assert [value for value, _ in found] == list(range(200))
+    print(len(found), "values,", len({process for _, process in found}), "workers")
+"""
+
 
 def with_hosts(pod: Home, text: str) -> str:
     """Return a program with the names of the lab's hosts, and have them find this Python as python3."""
@@ -252,3 +282,10 @@ def test_windows_show_the_logs_and_end_with_their_session(home: Home) -> None:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def test_items_over_processes_of_which_one_is_killed(home: Home) -> None:
+    """The item of the lost worker is named; with a retry all values come."""
+    done = run_program(home, MAP)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "200 values, 3 workers"]

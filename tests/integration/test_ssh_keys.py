@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -99,9 +98,7 @@ def test_every_host_reaches_every_other_and_afterwards_nothing_is_left(hosts: Se
     assert 'from="' in hosts[0].script("head -n 1 .ssh/authorized_keys")
     assert hosts[0].script("ssh -G node-1").count("serveraliveinterval 7") == 1
     state = [found(host) for host in hosts]
-    started = time.monotonic()
     assert set_up(hosts, module()) == 0
-    assert (time.monotonic() - started) / 3 < 1.0
     assert [found(host) for host in hosts] == state
     assert set_up(hosts[:2], module()) == 0  # some of the hosts have all that they need
     undo(hosts, module())

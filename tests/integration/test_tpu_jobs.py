@@ -57,9 +57,7 @@ def desk(user: Home) -> Iterator[Desk]:
         try:
             yield found
         finally:
-            found.mesh("job", "stop", "*")
-            done = found.mesh("job", "wait", "*", "--timeout", "90", within=120)
-            assert "running" not in done.err, done.err
+            assert "running" not in found.end_jobs(90.0)
 
 
 def job_file(command: str, *more: str, rules: str = "", **tpu: object) -> str:
@@ -75,28 +73,54 @@ def end_of(desk: Desk, job: int) -> dict[str, object]:
     return desk.until(job, "succeeded", "failed", "stopped", "held", within=WITHIN_S)
 
 
-@pytest.mark.parametrize(
-    ("mode", "slices", "pricing"),
-    [("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort")],
-)
-def test_a_whole_life(desk: Desk, tpus: Emulator, mode: str, slices: int, pricing: str) -> None:
-    text = job_file(PLACE, allocation_mode=mode, slices=slices, pricing=pricing, accelerator="v4-16")
-    job = desk.submit(text)
-    shown = end_of(desk, job)
-    assert (shown["state"], shown["exit_code"]) == ("succeeded", 0), shown
-    hosts = 2 * slices
-    lines = desk.mesh("job", "logs", str(job)).out.decode().splitlines()
-    assert sorted(line.partition("] ")[2] for line in lines) == [
-        f"1 {rank} of {hosts} slice {rank // 2} worker {rank % 2}" for rank in range(hosts)
+LIVES = (("tpu-vm", 1, "ondemand"), ("queued-resources", 1, "spot"), ("queued-resources", 2, "best-effort"))
+
+
+def test_whole_lives_of_three_jobs_with_machines_of_each_kind(desk: Desk, tpus: Emulator) -> None:
+    """Together they want more hosts than there are, so that a slice of the last one may wait for the others' end."""
+    before = len(tpus.journal())
+    jobs = [
+        desk.submit(job_file(PLACE, allocation_mode=mode, slices=slices, pricing=pricing, accelerator="v4-16"))
+        for mode, slices, pricing in LIVES
     ]
+    for job, (mode, slices, _) in zip(jobs, LIVES, strict=True):
+        shown = end_of(desk, job)
+        assert (shown["state"], shown["exit_code"]) == ("succeeded", 0), shown
+        hosts = 2 * slices
+        lines = desk.mesh("job", "logs", str(job)).out.decode().splitlines()
+        assert sorted(line.partition("] ")[2] for line in lines) == [
+            f"1 {rank} of {hosts} slice {rank // 2} worker {rank % 2}" for rank in range(hosts)
+        ]
+        what = "create-node" if mode == "tpu-vm" else "create-request"
+        made = [one for one in tpus.journal()[before:] if one["what"] == what]
+        (created,) = [one for one in made if one["labels"]["mesh-job"] == str(job)]
+        assert created["name"].startswith("train-")
+        assert created["zone"] == ZONES[0]
     assert not tpus.nodes
     assert not tpus.requests
-    (created,) = [
-        one for one in tpus.journal() if one["what"] == ("create-node" if mode == "tpu-vm" else "create-request")
-    ][-1:]
-    assert created["name"].startswith("train-")
-    assert created["labels"]["mesh-job"] == str(job)
-    assert created["zone"] == ZONES[0]
+
+
+def test_an_idle_worker_gives_its_machines_back_and_asks_for_others_once_there_is_a_task(
+    desk: Desk, tpus: Emulator
+) -> None:
+    tasks, place = desk.home.project / "tasks.yaml", desk.place / "tasks"
+    task = "accelerators:\n  v4-8:\n    tasks:\n      - {id: first, run: echo first on $(hostname)}\n"
+    tasks.write_text(task)
+    queue = "job: {queue: {config: tasks.yaml, idle: 1s, enabled: true}}"
+    worker = desk.submit(f"tpu: {{accelerator: v4-8, version: tpu-ubuntu2204-base, zone: {ZONES[0]}}}\n{queue}\n")
+    logs = place / "first"
+    assert eventually(lambda: [*logs.glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    desk.until(worker, "queued", within=WITHIN_S)
+    assert eventually(lambda: not tpus.nodes and not tpus.requests, WITHIN_S), tpus.state
+    made = len(tpus.effects("create-node"))
+    beside = tasks.with_suffix(".new")
+    beside.write_text(f"{task}      - {{id: second, run: echo second}}\n")
+    beside.rename(tasks)
+    assert eventually(lambda: [*(place / "second").glob("run_001_*_worker_0.log")], WITHIN_S), desk.show(worker)
+    assert len(tpus.effects("create-node")) == made + 1
+    desk.mesh("job", "stop", str(worker))
+    assert end_of(desk, worker)["state"] == "stopped"
+    assert not tpus.nodes
 
 
 FIRST_SLEEPS = "echo $MESH_ATTEMPT; [ $MESH_ATTEMPT != 1 ] || sleep 300"
@@ -135,16 +159,36 @@ def is_replaced_after(tpus: Emulator) -> bool:
     return not alive
 
 
-@pytest.mark.parametrize("how", ["PREEMPTED", "vanished", "suspended"])
-def test_preempted_while_it_runs(desk: Desk, tpus: Emulator, how: str) -> None:
-    """The quota is full until the request that was suspended is deleted."""
+WAYS = ("PREEMPTED", "vanished", "suspended")
+
+
+def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
+    """One job loses its machines in each way. The quota is full until the request that was suspended is deleted."""
     tpus.set(quota={ZONES[0]: 4})
-    job = desk.submit(job_file(FIRST_SLEEPS, zones=f"[{ZONES[0]}]"))
-    desk.until(job, "running", within=WITHIN_S)
-    tpus.control("preempt", **place_of(tpus, "READY"), how=how)
+    last = len(WAYS) + 1
+    command = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = {last} ] || sleep 300"
+    job = desk.submit(job_file(command, zones=f"[{ZONES[0]}]"))
+    for attempt, how in enumerate(WAYS, 1):
+        wanted = ("running", attempt)
+        desk.until_row(job, lambda row, wanted=wanted: (row["state"], row["attempt"]) == wanted, WITHIN_S)  # type: ignore[misc]
+        tpus.control("preempt", **place_of(tpus, "READY", attempt), how=how)
     shown = end_of(desk, job)
-    assert (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"]) == ("succeeded", 2, 1, 0), shown
-    assert desk.output(job).endswith(b"2\n")
+    counts = (shown["state"], shown["attempt"], shown["preemptions"], shown["failures"])
+    assert counts == ("succeeded", last, len(WAYS), 0), shown
+    assert desk.output(job).endswith(b"%d\n" % last)
+    assert is_replaced_after(tpus)
+
+
+def test_the_output_of_a_slice_that_is_still_there_is_fetched(desk: Desk, tpus: Emulator) -> None:
+    job = desk.submit(job_file(FIRST_SLEEPS, slices=2))
+    desk.until(job, "running", within=WITHIN_S)
+    first, second = sorted(tpus.nodes)
+    assert second.endswith("-1")
+    zone, _, name = second.partition("/")
+    tpus.control("preempt", zone=zone, name=name, how="PREEMPTED")
+    shown = end_of(desk, job)
+    assert (shown["state"], shown["attempt"], shown["preemptions"]) == ("succeeded", 2, 1), shown
+    assert desk.output(job) == b"1\n2\n", first
     assert is_replaced_after(tpus)
 
 
@@ -221,15 +265,27 @@ SILENCES = {
 }
 
 
-@pytest.mark.parametrize("what", [*SILENCES, "holes and unknown states"])
-def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator, what: str) -> None:
-    tpus.set(hold=[])
+def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator) -> None:
+    """The same two jobs meet each way to give no answer, one after another."""
     first = desk.submit(job_file("while [ ! -e /tmp/go ]; do sleep 0.1; done"), name="runs")
     desk.until(first, "running", within=WITHIN_S)
     tpus.set(hold=["WAITING_FOR_RESOURCES"])
     second = desk.submit(job_file("true"), name="waits")
     assert eventually(lambda: len(tpus.requests) == 2, WITHIN_S)
-    assert eventually(lambda: "WAITING" in str(desk.show(second)["reason"]), WITHIN_S)
+    desk.until_row(second, lambda row: "WAITING" in str(row["reason"]), WITHIN_S)
+    for what in (*SILENCES, "holes and unknown states"):
+        changes_nothing(desk, tpus, what, (first, second))
+        tpus.faults()
+        tpus.control("holes")
+        tpus.control("future")
+        desk.until_row(second, lambda row: not row["api_silent_since"], WITHIN_S)
+    tpus.calm()
+    assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
+    assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
+
+
+def changes_nothing(desk: Desk, tpus: Emulator, what: str, jobs: tuple[int, int]) -> None:
+    """Look that a way to give no answer changes neither the job that runs nor the one that waits for machines."""
     node = place_of(tpus, "READY")
     before = len(tpus.journal())
     tpus.faults(*SILENCES.get(what, []))
@@ -239,17 +295,14 @@ def test_an_api_that_gives_no_answer_changes_nothing(desk: Desk, tpus: Emulator,
     tpus.control("state")
     # Longer than any evidence takes: two looks, 2 s apart.
     looks = "ListQueuedResources"
-    assert eventually(lambda: tpus.state["counts"].get(looks, 0) >= 8, WITHIN_S), tpus.state
+    assert eventually(lambda: tpus.state["counts"].get(looks, 0) >= 8, WITHIN_S), (what, tpus.state)
     counts = tpus.state["counts"]
-    assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}
-    assert len(tpus.journal()) == before
-    assert (desk.show(first)["state"], desk.show(second)["state"]) == ("running", "requesting")
-    shown = desk.show(second)
-    assert shown["api_silent_since"]
-    assert not shown["silent_since"]
-    tpus.calm()
-    assert desk.mesh("exec", f"job:{first}", "touch", "/tmp/go").status == 0
-    assert (end_of(desk, first)["state"], end_of(desk, second)["state"]) == ("succeeded", "succeeded")
+    assert not {verb for verb in counts if verb.startswith(("Create", "Delete"))}, what
+    assert len(tpus.journal()) == before, what
+    assert [desk.show(job)["state"] for job in jobs] == ["running", "requesting"], what
+    shown = desk.show(jobs[1])
+    assert shown["api_silent_since"], what
+    assert not shown["silent_since"], what
 
 
 def test_another_machine_at_the_same_address(desk: Desk, tpus: Emulator) -> None:
@@ -330,7 +383,7 @@ def test_silent_hosts_that_are_ready_are_lost_only_while_a_server_elsewhere_answ
     desk.until(job, "running", within=WITHIN_S)
     node = place_of(tpus, "READY")
     tpus.control("preempt", **node, how="dead")
-    assert eventually(lambda: desk.show(job)["silent_since"], WITHIN_S), desk.show(job)
+    desk.until_row(job, lambda row: row["silent_since"], WITHIN_S)
     tpus.faults()
     assert eventually(lambda: tpus.state["counts"].get("ListNodes", 0) >= 8, WITHIN_S)
     assert desk.show(job)["state"] == "running"

@@ -93,44 +93,67 @@ def finish(lab: Lab) -> None:
 
 
 @HOW
-def test_ps_lists_a_run_of_the_version_before_and_stop_ends_it(pod: Home, older: Home, lab: Lab, how: str) -> None:
+def test_a_run_of_the_version_before_is_listed_spared_respected_and_stopped(
+    pod: Home, older: Home, lab: Lab, how: str
+) -> None:
     run, client = begin(older, how, "pod", *SLEEP)
     (row,) = listed(pod)
     assert (row["run"], row["ranks"], row["hosts"]) == (run, 4, [host.address for host in lab.hosts])
     assert (row["command"], row["state"]) == ("sh -c 'echo up; exec sleep 1000'", "running")
     assert row["detached"] == (how == "detached")
+    assert cleaned(pod) == []
+    is_refused(pod, run)
+    assert [row["run"] for row in listed(pod)] == [run]
+    assert all(any("sleep 1000" in command for _, command in host.processes()) for host in lab.hosts)
     assert ended(pod.mesh("stop", run), run)
-    if client is not None:
-        _, err = client.communicate(timeout=30)
-        assert client.returncode == 143, err
+    has_ended(client)
     assert are_empty(lab)
     assert pod.mesh("ps", "pod").out == b"no run is there\n"
     (line,) = [line for line in pod.mesh("runs").out.decode().splitlines() if run in line]
     assert " stopped " in line
+    assert pod.mesh("run", "pod", "true").status == 0
 
 
 @HOW
-def test_stop_from_another_home_ends_a_run_of_the_version_before(
-    pod: Home, older: Home, lab: Lab, tmp_path: Path, how: str
-) -> None:
-    """A run is stopped from a home that has no record of it."""
-    run, client = begin(older, how, "pod", *SLEEP)
-    elsewhere = replace(pod, environ={**pod.environ, "XDG_STATE_HOME": str(tmp_path / "state")})
-    assert ended(elsewhere.mesh("stop", run[:-2], "--cluster", "pod", "--grace", "1"), run)
-    if client is not None:
-        client.communicate(timeout=30)
+def test_the_version_before_respects_a_run_of_this_one(pod: Home, older: Home, lab: Lab, how: str) -> None:
+    run, client = begin(pod, how, "pod", *SLEEP)
+    is_refused(older, run)
+    assert [row["run"] for row in listed(older)] == [run]
+    assert ended(older.mesh("stop", run), run)
+    has_ended(client)
     assert are_empty(lab)
+    assert older.mesh("run", "pod", "true").status == 0
 
 
-@HOW
-def test_clean_spares_a_run_of_the_version_before(pod: Home, older: Home, lab: Lab, how: str) -> None:
-    run, client = begin(older, how, "pod", *SLEEP)
-    assert cleaned(pod) == []
-    assert [row["run"] for row in listed(pod)] == [run]
-    assert all(any("sleep 1000" in command for _, command in host.processes()) for host in lab.hosts)
-    assert ended(pod.mesh("stop", run), run)
+def is_refused(home: Home, run: str) -> None:
+    """Look that hosts which are busy with a run refuse another one."""
+    refused = home.mesh("run", "pod", "echo", "started")
+    assert (refused.status, refused.out) == (75, b"")
+    assert "busy with root on " in refused.err
+    assert f"(run {run}" in refused.err
+
+
+def has_ended(client: subprocess.Popen[bytes] | None) -> None:
+    """Look that the client of a stopped run ends by itself; a detached run has none."""
     if client is not None:
-        client.communicate(timeout=30)
+        _, err = client.communicate(timeout=30)
+        assert client.returncode == 143, err
+
+
+def without_records(pod: Home, tmp_path: Path) -> Home:
+    """Return the same user in a home that has no record of a run."""
+    return replace(pod, environ={**pod.environ, "XDG_STATE_HOME": str(tmp_path / "state")})
+
+
+def test_stop_from_another_home_ends_a_run_of_the_version_before(
+    pod: Home, older: Home, lab: Lab, tmp_path: Path
+) -> None:
+    run, client = begin(older, "attached", "pod", *SLEEP)
+    elsewhere = without_records(pod, tmp_path)
+    assert ended(elsewhere.mesh("stop", run[:-2], "--cluster", "pod", "--grace", "1"), run)
+    assert client is not None
+    client.communicate(timeout=30)
+    assert are_empty(lab)
 
 
 def test_clean_ends_what_killed_agents_of_the_version_before_have_left(pod: Home, older: Home, lab: Lab) -> None:
@@ -184,31 +207,13 @@ def test_the_next_run_ends_that_of_a_killed_client_of_the_version_before(pod: Ho
     assert are_empty(lab)
 
 
-@HOW
-@pytest.mark.parametrize("first", ["older", "newer"])
-def test_a_host_has_one_run_of_either_version(pod: Home, older: Home, lab: Lab, first: str, how: str) -> None:
-    holder, other = (older, pod) if first == "older" else (pod, older)
-    run, client = begin(holder, how, "pod", *SLEEP)
-    refused = other.mesh("run", "pod", "echo", "started")
-    assert (refused.status, refused.out) == (75, b"")
-    assert "busy with root on " in refused.err
-    assert f"(run {run}" in refused.err
-    assert [row["run"] for row in listed(other)] == [run]
-    assert ended(other.mesh("stop", run), run)
-    if client is not None:
-        client.communicate(timeout=30)
-        assert client.returncode == 143
-    assert are_empty(lab)
-    assert other.mesh("run", "pod", "true").status == 0
-
-
 @pytest.mark.parametrize("words", [["attach", "--from", "start"], ["logs", "-f"]], ids=["attach", "logs"])
 def test_a_detached_run_of_the_version_before_is_followed_to_its_end(
     pod: Home, older: Home, lab: Lab, tmp_path: Path, words: list[str]
 ) -> None:
     """Here, and from another home, which brings all of its output."""
     run = left(older, "pod", *UNTIL_OVER)
-    elsewhere = replace(pod, environ={**pod.environ, "XDG_STATE_HOME": str(tmp_path / "state")})
+    elsewhere = without_records(pod, tmp_path)
     now = pod.mesh("logs", run)
     assert now.lines == [f"[{rank}] up" for rank in range(4)], now.err
     clients = [start(home, *words, "--cluster", "pod", run) for home in (pod, elsewhere)]
@@ -224,13 +229,16 @@ def test_a_detached_run_of_the_version_before_is_followed_to_its_end(
     assert {item["what"].rpartition("/")[2] for item in cleaned(pod)} == {f"tape-{run}-{node}" for node in range(4)}
 
 
-def test_a_detached_run_of_the_version_before_is_stopped_from_attach(pod: Home, older: Home, lab: Lab) -> None:
+def test_attach_leaves_a_detached_run_of_the_version_before_and_another_home_stops_it(
+    pod: Home, older: Home, lab: Lab, tmp_path: Path
+) -> None:
     run = left(older, "pod", *SLEEP)
     client = start(pod, "attach", "--from", "start", run)
     client.send_signal(signal.SIGTERM)  # it leaves, and the run goes on
     client.communicate(timeout=30)
     assert [row["run"] for row in listed(pod)] == [run]
-    assert ended(pod.mesh("stop", run), run)
+    elsewhere = without_records(pod, tmp_path)
+    assert ended(elsewhere.mesh("stop", run[:-2], "--cluster", "pod", "--grace", "1"), run)
     assert are_empty(lab)
 
 

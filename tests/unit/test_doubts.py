@@ -80,6 +80,17 @@ def test_a_long_repair_holds_a_job_that_is_never_restarted() -> None:
     assert history.told == "held"
     assert "REPAIRING" in history.job.reason
     assert "delete" not in history.orders
+    history.play("@100500 sick")
+    assert (history.told, "delete" in history.orders) == ("held", False)
+    history.play("@100700 sick")
+    assert (history.told, history.orders[-1]) == ("held", "delete")
+
+
+def test_a_job_that_ends_does_not_wait_for_a_long_repair() -> None:
+    history = History(job_spec("never", made=True)).play(f"{MACHINES} not-asked stop sick @1700 sick")
+    assert (history.told, history.orders[-1]) == ("ending", "stop")
+    assert (history.play("@9999 sick").told, history.orders[-1]) == ("ending", "delete")
+    assert history.play("absent").told == "stopped 143"
 
 
 def test_a_loss_that_agents_and_the_api_report_counts_once() -> None:

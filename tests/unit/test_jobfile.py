@@ -184,7 +184,8 @@ BAD = {
             "train.yaml:4: restart.backoff: expected two times, the first and the longest, as [30s, 30m], found a list",
             "train.yaml:5: results: expected a list of paths and patterns, found 'out'",
             "train.yaml:6: progress: no regular expression of Python: missing ), unterminated subpattern at position 0",
-            "train.yaml:8: notify[0].on[0]: expected end, done, failed, held, preempted, cost, left, found 'start'",
+            "train.yaml:8: notify[0].on[0]: expected "
+            "end, done, failed, held, preempted, stuck, cost, left, found 'start'",
         ],
     ),
     "secrets": (

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from mesh.config.jobman import third_version_key
 from mesh.core.errors import UsageError
 from mesh.core.job import Keep, RestartOn
 from mesh.core.module import Docker, Ssh
 from mesh.core.run import SHELL
 from tests import jobman_files
-from tests.jobman_files import DATA, plan, read
+from tests.jobman_files import DATA, plan, read, text_of
 
 FILES = {f"{path.parent.name}/{path.stem}": path for path in jobman_files.files()}
 
@@ -29,6 +30,14 @@ def test_a_file_loads_unchanged(name: str, tmp_path: Path) -> None:
     assert found.spec.workspace.keep is Keep.NONE
     assert found.spec.machines.tpu is not None
     assert found.spec.worker or found.spec.command.words[:2] == SHELL
+
+
+def test_the_files_of_the_third_version_are_known_by_their_keys() -> None:
+    second = [third_version_key(text_of(path)) for name, path in FILES.items() if name.startswith(("s/", "v2/"))]
+    third = {name: third_version_key(text_of(path)) for name, path in FILES.items() if name.startswith("v3/")}
+    assert not any(second)
+    every_version_reads = {"v3/quick_start", "v3/test_conda", "v3/test_docker", "v3/test_venv"}
+    assert {name for name, key in third.items() if not key} == every_version_reads
 
 
 def test_a_misplaced_key_has_a_hint(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import random
 from msgspec.structs import replace
 
 from mesh.jobs.agenda import Agenda
-from mesh.jobs.books import AGAIN_S, Books
+from mesh.jobs.books import AGAIN_S, YOUNG_PART, Books
 from mesh.jobs.orders import LookAtMachines, LookAtRun
 from mesh.jobs.queue import Ask
 from mesh.jobs.values import Job
@@ -58,12 +58,26 @@ def test_looks_come_at_their_pace_and_wait_for_a_busy_child() -> None:
     assert books.due_looks(105.0, LookAtRun, is_busy=False) == []
     books.put(job)  # a change does not bring the next look forward
     assert books.due_looks(105.0, LookAtRun, is_busy=False) == []
-    assert books.next_event() == 110.0
+    assert books.next_event() == 100.0 + (100.0 - job.since) * YOUNG_PART
     assert books.due_looks(110.0, LookAtRun, is_busy=True) == []
-    assert len(books.due_looks(110.0 + AGAIN_S, LookAtRun, is_busy=False)) == 1
+    assert len(books.due_looks(110.0 + 2 * AGAIN_S, LookAtRun, is_busy=False)) == 1
     assert books.due_looks(1e9, LookAtMachines, is_busy=False) == []
     books.drop(job.id)
     assert books.next_event() == math.inf
+
+
+def test_a_young_run_is_looked_at_more_often_as_it_may_be_a_short_one() -> None:
+    books = Books(look_s=10.0, urgent_look_s=1.0)
+    job = History(job_spec()).play("granted started").job
+    books.put(job)
+    now, pauses = job.since + 1.0, []
+    for _ in range(40):
+        assert books.due_looks(now, LookAtRun, is_busy=False)
+        pauses.append(books.next_event() - now)
+        now = books.next_event()
+    assert pauses[0] == 1.0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 10.0
 
 
 def test_the_queue_is_asked_only_after_changes_that_concern_it() -> None:

@@ -8,16 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh.core.job import JobSpec, MachinesSpec
-from mesh.core.module import Python
+from mesh.core.module import Python, Ssh
 from mesh.jobs.decide import decide, is_news, looks, wake_at
 from mesh.jobs.events import Intended, NotAsked
 from mesh.jobs.fold import fold, fold_all
-from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Start
+from mesh.jobs.orders import Delete, LookAtMachines, LookAtRun, Make, Prepare, Start, Undo
 from mesh.jobs.restart import backoff
 from mesh.jobs.values import Phase, Stage, State, row_of
 from tests.job_histories import EAGER, EVENTS, MADE, THERE, History, job_spec, prefixes
 
 MODULES = (("venv", Python(tool="venv")),)
+KEYS = (("ssh", Ssh(identities=())), *MODULES)
+KEYED = job_spec(modules=KEYS)
+KEYED_RUN = "granted prepared started"
 
 RUN = "granted started"
 MACHINES = "granted made ready started"
@@ -54,6 +57,94 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "prepare start stop fetch prepare start",
     ),
     "a grant for a job that is not queued changes nothing": (job_spec(), f"{RUN} granted", "running", "start"),
+    # ---- keys and mounts on hosts that stay
+    "keys are removed before a job ends": (KEYED, f"{KEYED_RUN} ended fetched", "ending", "prepare start fetch undo"),
+    "and then it ends": (KEYED, f"{KEYED_RUN} ended fetched undone", "succeeded 0", "prepare start fetch undo"),
+    "a stopped set-up is undone": (
+        KEYED,
+        "granted stop not-asked:prepare @99 timer undone",
+        "stopped 143",
+        "prepare undo",
+    ),
+    "hosts of a failed attempt are undone before others have them": (
+        job_spec("failure", modules=KEYS),
+        f"{KEYED_RUN} ended:3 fetched",
+        "recovering",
+        "prepare start fetch undo",
+    ),
+    "and only then the job is queued again": (
+        job_spec("failure", modules=KEYS),
+        f"{KEYED_RUN} ended:3 fetched undone",
+        "queued",
+        "prepare start fetch undo",
+    ),
+    "a held job is undone": (KEYED, "granted refused:person undone", "held", "prepare undo"),
+    "a job that is resumed meanwhile waits for that": (
+        KEYED,
+        "granted refused:person resume undone granted",
+        "preparing",
+        "prepare undo prepare",
+    ),
+    "a new steward undoes what the last one had begun": (
+        KEYED,
+        f"{KEYED_RUN} ended fetched taken-over undone",
+        "succeeded 0",
+        "prepare start fetch undo undo",
+    ),
+    "a hand that dies is followed by another": (
+        KEYED,
+        f"{KEYED_RUN} ended fetched not-asked:undo @60 timer undone",
+        "succeeded 0",
+        "prepare start fetch undo undo",
+    ),
+    "but the end waits for no more than two minutes": (
+        KEYED,
+        f"{KEYED_RUN} ended fetched not-asked:undo @999 timer",
+        "succeeded 0",
+        "prepare start fetch undo",
+    ),
+    "a host that cannot be reached is tried again": (
+        KEYED,
+        f"{KEYED_RUN} ended fetched undone-in-part:unreachable @60 timer",
+        "ending",
+        "prepare start fetch undo undo",
+    ),
+    "a lost host does not keep the next attempt waiting": (
+        KEYED,
+        f"{KEYED_RUN} ended:76 undone-in-part:unreachable",
+        "queued",
+        "prepare start undo",
+    ),
+    "a busy one does": (
+        KEYED,
+        f"{KEYED_RUN} ended:76 undone-in-part:busy @60 timer undone",
+        "queued",
+        "prepare start undo undo",
+    ),
+    "without set-up, what was removed is set up all the same": (
+        KEYED,
+        f"{KEYED_RUN} ended fetched undone restart-alone granted prepared started",
+        "running",
+        "prepare start fetch undo prepare start",
+    ),
+    "environments stay": (
+        job_spec(modules=MODULES),
+        "granted prepared started ended fetched",
+        "succeeded 0",
+        "prepare start fetch",
+    ),
+    "modules of mesh.yaml are undone as well": (
+        job_spec(project_modules=KEYS),
+        f"{RUN} ended fetched undone",
+        "succeeded 0",
+        "start fetch undo",
+    ),
+    "machines that are deleted need no undo": (
+        job_spec(made=True, modules=KEYS),
+        "granted made ready prepared started ended fetched absent",
+        "succeeded 0",
+        "make prepare start fetch delete",
+    ),
     # ---- failures and restarts
     "a failure ends a job that restarts after losses only": (
         job_spec(),
@@ -417,6 +508,30 @@ def test_output_that_was_not_fetched_in_time_is_named_at_the_end() -> None:
     assert History(job_spec()).play(DONE).job.reason == "attempt 1 succeeded"
 
 
+def test_keys_that_could_not_be_removed_are_named_with_the_command_until_they_are() -> None:
+    history = History(KEYED).play(f"{KEYED_RUN} ended fetched undone-in-part:unreachable @999 timer")
+    history.play("undone-in-part:unreachable")
+    job = history.job
+    assert job.state is State.SUCCEEDED
+    assert job.reason == "attempt 1 succeeded; keys or mounts may be left on h1 (h1: unreachable)"
+    assert job.hint == "mesh job setup 7 --undo"
+    assert row_of(job).left_on == ("h1",)
+    assert row_of(history.play("undone-by-hand").job).left_on == ()
+    assert fold_all(history.events) == history.job
+
+
+def test_a_later_attempt_on_the_same_host_removes_what_an_earlier_one_has_left() -> None:
+    history = History(KEYED).play(f"{KEYED_RUN} ended:76 undone-in-part:unreachable")
+    assert history.job.left_on == ("h1",)
+    history.play(f"{KEYED_RUN} ended fetched fetched undone")
+    assert (history.job.state, history.job.left_on) == (State.SUCCEEDED, ())
+
+
+def test_only_the_removed_modules_are_set_up_where_a_person_wants_no_set_up() -> None:
+    job = History(KEYED).play(f"{KEYED_RUN} ended fetched undone restart-alone granted").job
+    assert [one.order for one in job.open] == [Prepare(attempt=2, hosts=("h0", "h1"), modules=("ssh",))]
+
+
 def test_attempts_and_runs_are_counted() -> None:
     job = History(FAILING).play(f"{RUN} ended:76 {RUN} ended:3 fetched {RUN}").job
     assert (job.attempt, job.preemptions, job.failures, len(job.runs)) == (3, 1, 1, 3)
@@ -490,7 +605,7 @@ class Lives(RuleBasedStateMachine):
         modules=st.booleans(),
     )
     def submit(self, on: str, machines: MachinesSpec, modules: bool) -> None:
-        self.history = History(job_spec(on, machines=machines, modules=MODULES if modules else ()))
+        self.history = History(job_spec(on, machines=machines, modules=KEYS if modules else ()))
         self.before = self.history.job
 
     @precondition(lambda self: self.history.job.state is State.QUEUED)
@@ -502,9 +617,13 @@ class Lives(RuleBasedStateMachine):
     def answer(self, word: str) -> None:
         self._happen(word)
 
-    @rule(word=st.sampled_from(["fetched", "unknown", "made", "ready", "pending", "absent", "attached", *CLOUD_WORDS]))
+    @rule(word=st.sampled_from(["fetched", "unknown", "attached", "undone"]))
+    def look_at_hosts(self, word: str) -> None:
+        self._happen(word)
+
+    @rule(word=st.sampled_from(["made", "ready", "pending", "absent", *CLOUD_WORDS]))
     def look(self, word: str) -> None:
-        if self.history.job.generations:
+        if self.history.job.generations and self.history.job.spec.machines.maker:  # no maker answers about other hosts
             self._happen(word)
 
     @rule(kind=st.sampled_from(["busy", "busy:own", "busy:first", "unreachable", "person", "lost", "capacity"]))
@@ -512,11 +631,16 @@ class Lives(RuleBasedStateMachine):
         if self.history.job.is_open(Start, Make) and (self.history.job.attempts or "first" not in kind):
             self._happen(f"refused:{kind}")
 
-    @rule(kind=st.sampled_from(["look", "start", "stop", "fetch", "make", "delete", "prepare"]))
+    @rule(kind=st.sampled_from(["look", "start", "stop", "fetch", "make", "delete", "prepare", "undo"]))
     def do_not_answer(self, kind: str) -> None:
         before = self.history.job
         self._happen(f"not-asked:{kind}")
         assert self.history.job.state is before.state
+
+    @rule(kind=st.sampled_from(["busy", "unreachable", "person"]))
+    def undo_in_part(self, kind: str) -> None:
+        if self.history.job.is_open(Undo):
+            self._happen(f"undone-in-part:{kind}")
 
     @rule(word=st.sampled_from(["stop", "resume", "restart", "hold", "release", "taken-over"]))
     def ask(self, word: str) -> None:
@@ -551,6 +675,9 @@ class Lives(RuleBasedStateMachine):
             assert job.current is None
         if job.state is State.RUNNING:
             assert job.current is not None
+        given = [one for one in job.generations if one.phase is Phase.RELEASED and one.unclean]
+        assert not any(one.maker for one in given)
+        assert all(one.undo_tries for one in given)  # no host is given back before its keys were to be removed
         deletes = [one.order for one in job.open if isinstance(one.order, Delete)]
         releasing = {one.name for one in job.generations if one.phase is Phase.RELEASING}
         assert all(order.name in releasing for order in deletes)

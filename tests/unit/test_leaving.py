@@ -64,6 +64,30 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "requesting",
         "make start delete make make delete",
     ),
+    "the output of slices that are still there is fetched before they are deleted": (
+        CLOUD,
+        "granted made ready started lost-in-part",
+        "recovering",
+        "make start fetch",
+    ),
+    "with one try": (
+        CLOUD,
+        "granted made ready started lost-in-part not-asked:fetch @20 timer",
+        "recovering",
+        "make start fetch delete",
+    ),
+    "and they are deleted then": (
+        CLOUD,
+        "granted made ready started lost-in-part fetched",
+        "recovering",
+        "make start fetch delete",
+    ),
+    "and not later than a minute": (
+        CLOUD,
+        "granted made ready started lost-in-part @99 timer",
+        "recovering",
+        "make start fetch fetch delete",
+    ),
     "machines that never came are waited for": (SOON, "granted made lost", "recovering", "make delete"),
 }
 

@@ -20,9 +20,10 @@ from mesh.core.errors import MeshError
 from mesh.core.module import Conda, Step
 from mesh.modules.conda import CondaEnvironment
 from tests import conda
+from tests.full import times
 from tests.steps import Ended, Place, apply, check, prepare, run, start, tree, undo
 
-KILL_POINTS = 20
+KILL_POINTS = times(10, full=20)  # two in each state
 APPLY_S = 1.2  # about as long as an apply with the stand-in takes
 STATES = ("new", "changed", "broken", "half made", "adopted")
 FILE_DELAY_S = 0.03

@@ -18,9 +18,10 @@ from mesh.core.errors import MeshError
 from mesh.core.module import Python, Step
 from mesh.modules.python import PythonEnvironment
 from mesh.modules.uv import LocalUv
+from tests.full import times
 from tests.steps import Ended, Place, apply, check, prepare, run, start, tree, undo
 
-KILL_POINTS = 20
+KILL_POINTS = times(10, full=20)  # two in each state
 STATES = ("new", "changed", "broken", "half made", "adopted")
 APPLY_S = 0.5  # about as long as an apply with the stand-in takes
 # Each package is half installed for a while: its directory without RECORD.

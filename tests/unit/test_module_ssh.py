@@ -17,10 +17,11 @@ from mesh.core.module import Identity, ModuleError, Ssh, Step
 from mesh.modules.ssh import SshModule, label_of
 from mesh.modules.ssh_hosts import authorized_keys, config_block, known_hosts, machines_of
 from tests import host_steps as steps
+from tests.full import times
 from tests.host_steps import Place
 from tests.lab import make_key
 
-CUTS = 20
+CUTS = times(8, full=20)
 HOSTS = [Host(name="a", address="10.0.0.1"), Host(name="b", address="b.example")]
 KEYS = ["AAAAC3NzaC1lZDI1NTE5AAAAIGdA", "AAAAC3NzaC1lZDI1NTE5AAAAIGdB"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from mesh.core.notify import Moment
 from mesh.core.tpu import Pricing, TpuSpec
 from mesh.jobs import events, orders
 from mesh.jobs.costs import spent
-from mesh.jobs.decide import decide
+from mesh.jobs.decide import decide, wake_at
 from mesh.jobs.fold import fold_all
 from mesh.jobs.notices import notices
+from mesh.jobs.overdue import report_at
 from mesh.jobs.spending import cost_event
 from mesh.jobs.values import HOUR_S, Phase, State, row_of
 from tests.job_histories import History, op
@@ -169,3 +171,28 @@ def test_prices_are_read_again_after_a_change(tmp_path: Path) -> None:
     assert prices.of("v6e", "us-east1-d", "spot") == 2.0
     path.write_text("chip_hour: {v6e/us-east1/spot: two}\n")
     assert prices.of("v6e", "us-east1-d", "spot") is None
+
+
+def test_machines_that_are_not_gone_are_reported_after_ten_minutes_and_each_hour() -> None:
+    entry = NotifySpec(on=(Moment.STUCK,), command=("true",))
+    history = running(replace(SPEC, notify=(entry,), cost_limit=0.0)).play("@2000 ended:0 fetched deleting")
+    begin = history.job.generations[0].condemned
+    assert (history.job.state, begin) == (State.ENDING, 2002.0)
+    found = []
+    for _ in range(3):
+        due = report_at(history.job)
+        before, timer = history.job, events.Timer(time=due)
+        assert wake_at(replace(before, retry_at=0.0)) == due
+        history.happen(timer)
+        found += [(due - begin, one.news.reason) for one in notices(before, history.job, timer)]
+    assert [seconds for seconds, _ in found] == [600.0, 4200.0, 7800.0]
+    assert found[0][1] == "train-abc123-7-g1 is not gone 10 min after its deletion, which is tried on"
+    assert row_of(history.job).overdue_since == begin
+    assert fold_all(history.events) == history.job
+    # After a day without a steward one report is made, and not one for each hour.
+    late = events.Timer(time=begin + 86400.0)
+    history.happen(late)
+    assert report_at(history.job) > late.time
+    history.play("absent")
+    assert (history.job.state, row_of(history.job).overdue_since) == (State.SUCCEEDED, None)
+    assert report_at(history.job) == math.inf

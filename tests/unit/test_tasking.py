@@ -18,6 +18,7 @@ from mesh.jobs.turns import How, TurnEnd
 
 FILE = Path("/x/tasks.yaml")
 ANY = WorkerSpec(tasks=FILE)
+LATE = 1e6  # after every pause
 
 
 def task(name: str, **changes: object) -> TaskSpec:
@@ -34,7 +35,7 @@ class Queue:
 
     def give(self, job: int) -> str:
         """Give a worker its next task."""
-        found = tasking.next_task(self.tasks, self.records, self.workers.get(job, ANY), job)
+        found = tasking.next_task(self.tasks, self.records, self.workers.get(job, ANY), job, LATE)
         if found is None:
             return "-"
         self.records[found.id] = tasking.given(record_of(self.records, found.id), job, 1.0)
@@ -138,6 +139,38 @@ def test_the_rules_of_jobmans_task_files(tasks: tuple[TaskSpec, ...], words: str
     assert " ".join(answer for answer in answers if answer is not None) == expected
 
 
+def test_a_failed_task_is_given_again_after_a_pause_that_grows_until_a_person_wants_it_next() -> None:
+    queue, pauses = Queue(replace(A, max_retries=9, backoff=(10.0, 60.0)), B), []
+    for _ in range(5):
+        queue.play(["1", "1:failed"][0])
+        queue.play("1:failed")
+        at = tasking.next_try_at(queue.tasks.tasks[0], queue.records["a"])
+        pauses.append(at - 2.0)  # each turn ends at 2.0
+        assert tasking.next_task(queue.tasks, queue.records, ANY, 1, at - 0.1) == B  # others do not wait for it
+        assert tasking.next_task(queue.tasks, queue.records, ANY, 1, at) == queue.tasks.tasks[0]
+        assert tasking.shared_out(queue.tasks, queue.records, [(1, ANY), (2, ANY)], at - 0.1) == {1: "b"}
+    limits = zip(pauses, (10.0, 20.0, 40.0, 60.0, 60.0), strict=True)
+    assert all(0.75 * usual <= pause <= 1.25 * usual for pause, usual in limits)
+    why = statuses(queue.tasks, queue.records, 3.0)[0].why
+    assert why.startswith("failure 5 of 9, again at ")
+    assert statuses(queue.tasks, queue.records, LATE)[0].why == "failure 5 of 9"
+    assert not tasking.is_over(queue.tasks, queue.records, ANY)
+    queue.play("first:a")
+    assert tasking.next_task(queue.tasks, queue.records, ANY, 1, 2.0) == queue.tasks.tasks[0]
+
+
+def test_a_reset_ends_the_pause_and_interruptions_begin_none() -> None:
+    queue = Queue(A)
+    for word in ("1", "1:lost"):
+        queue.play(word)
+    assert tasking.next_try_at(A, queue.records["a"]) == 0.0
+    for word in ("1", "1:failed"):
+        queue.play(word)
+    assert tasking.next_try_at(A, queue.records["a"]) > 2.0
+    queue.play("reset:a")
+    assert tasking.next_try_at(A, queue.records["a"]) == 0.0
+
+
 def test_there_are_twenty_five() -> None:
     assert len(CASES) == 25
 
@@ -145,7 +178,7 @@ def test_there_are_twenty_five() -> None:
 def test_workers_that_wait_share_out_what_there_is() -> None:
     queue = Queue(task("a", max_jobs=2), task("b", accelerator="v6e-8"))
     workers = [(1, ANY), (2, ANY), (3, ANY), (4, ANY), (5, WorkerSpec(tasks=FILE, accelerator="v6e-8"))]
-    assert tasking.shared_out(queue.tasks, queue.records, workers) == {1: "a", 2: "a", 3: "b"}
+    assert tasking.shared_out(queue.tasks, queue.records, workers, LATE) == {1: "a", 2: "a", 3: "b"}
 
 
 def test_a_worker_has_nothing_left_once_its_tasks_are_final() -> None:

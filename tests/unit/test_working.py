@@ -397,7 +397,8 @@ def test_a_turn_and_its_record_are_one_transaction(store: Store) -> None:
     record = state.records["a"]
     assert (record.running, record.failures, record.history[-1].how) == ((), 1, How.FAILED)
     assert record.history[-1].run == run
-    assert store.give_task(second.id, 7.0) is not None
+    assert store.give_task(second.id, 7.0) is None  # a pause follows a failure
+    assert store.give_task(second.id, 99.0) is not None
     assert store.audit() == []
 
 

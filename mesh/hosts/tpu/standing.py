@@ -43,6 +43,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_waiting: bool = False  # with PENDING: in Google's queue
     nodes: tuple[TpuNode, ...] = ()  # in order, where they are READY
     is_deleting: bool = False  # all of them
+    alive: tuple[str, ...] = ()  # names of nodes that are READY
     sickness: str = ""  # a node under repair, or one that is not healthy, whatever its state is; "": none
 
 
@@ -55,7 +56,8 @@ def standing(intent: Intent, seen: Seen, ids: Sequence[str] = ()) -> Standing:
     # A queued resource takes its nodes with it.
     deciding = [one for one in found if one.is_request] or found
     is_deleting = bool(found) and all(one.state == DELETING for one in deciding)
-    return replace(_standing(intent, found, ids), is_deleting=is_deleting)
+    alive = tuple(one.name for one in found if not one.is_request and one.state == READY)
+    return replace(_standing(intent, found, ids), is_deleting=is_deleting, alive=alive)
 
 
 def _standing(intent: Intent, found: Sequence[Machine], ids: Sequence[str]) -> Standing:

@@ -35,14 +35,20 @@ class CallOptions:
 class _Flight:
     """A call that is not answered."""
 
-    __slots__ = ("alarm", "future", "is_sent", "items", "ready")
+    __slots__ = ("alarm", "future", "is_ready", "items", "ready")
 
     def __init__(self, future: "Future[object]") -> None:
         self.future = future
-        self.ready = threading.Event()  # credits for it are taken, or it has ended
-        self.is_sent = False
+        self.is_ready = False  # credits for it are taken, or it has ended
+        self.ready: "threading.Event | None" = None  # set then; only for a call that must wait
         self.alarm = -1  # its number at the clock
         self.items: "queue.SimpleQueue[Tuple[bool, object]] | None" = None  # of a stream
+
+    def set_ready(self) -> None:
+        """Let the sender go on. Called with the lock of the connection, or after the end of the call."""
+        self.is_ready = True
+        if self.ready is not None:
+            self.ready.set()
 
 
 class Connection:
@@ -133,14 +139,16 @@ class Connection:
                 return future, number
             self._flights[number] = flight
             self._grant()
+            if not flight.is_ready:
+                flight.ready = threading.Event()
         if deadline is not None and not flags & frames.STREAM:
             flight.alarm = CLOCK.at(deadline, lambda: self._time_out(number, options.timeout))
-        flight.ready.wait()
+        if flight.ready is not None:
+            flight.ready.wait()
         if future.done():  # the link was lost, perhaps before the alarm was set
             CLOCK.forget(flight.alarm)
         if not future.done() or flags & frames.STREAM:
             try:
-                flight.is_sent = True
                 self._link.send(frame)
             except OSError as error:
                 self.lose(str(error))
@@ -149,7 +157,7 @@ class Connection:
     def _grant(self) -> None:
         """Wake the senders whose calls may be sent now; they send in threads of their own."""
         for number in self._outgoing.sendable():
-            self._flights[number].ready.set()
+            self._flights[number].set_ready()
 
     def _give_up(self, number: int) -> None:
         """Settle a call whose caller no longer waits, and ask the node to cancel it."""
@@ -158,7 +166,7 @@ class Connection:
             was_granted = self._outgoing.settle(number)
             if flight is None:
                 return
-            flight.ready.set()
+            flight.set_ready()
         CLOCK.forget(flight.alarm)
         if was_granted:
             self._send_or_lose(Frame(frames.CANCEL, number))
@@ -168,7 +176,7 @@ class Connection:
         if flight is None:
             return
         place = f"{self.label} on {self.host}" if self.host else self.label
-        if flight.ready.is_set():
+        if flight.is_ready:
             flight.future.fail(CallTimeout(f"{place}: no answer within {timeout:g} s"))
         else:
             flight.future.fail(Backlogged(f"{place}: too many calls wait there, not sent within {timeout:g} s"))
@@ -252,7 +260,7 @@ class Connection:
         for flight in flights:
             flight.future.fail(NodeLost(self.label, self.host, self._reason or reason))
             CLOCK.forget(flight.alarm)  # after the failure, which a call that sets its alarm just now looks at
-            flight.ready.set()
+            flight.set_ready()
             if flight.items is not None:
                 flight.items.put((False, None))
         self._link.close()

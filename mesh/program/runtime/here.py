@@ -59,11 +59,20 @@ class Context:
             self.set_stopped("signal")
 
 
+class Mark:
+    """A mark that is set once, and that no thread waits for."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
 class _Current(threading.local):
     """The node of a thread, and the call that it serves."""
 
     context: "Context | None" = None
-    cancelled: "threading.Event | None" = None
+    cancelled: "Mark | None" = None
 
 
 CURRENT = _Current()

@@ -143,6 +143,7 @@ class TlsStream:
     def __init__(self, tls: ssl.SSLSocket) -> None:
         tls.setblocking(False)
         self._tls, self._lock = tls, threading.Lock()
+        self._polls: "dict[int, select.poll]" = {}  # by event; made once, as every small message waits
 
     def sendall(self, data: Memory) -> None:
         view = memoryview(data).cast("B")
@@ -157,6 +158,8 @@ class TlsStream:
                 self._wait(select.POLLIN)
 
     def recv_into(self, view: memoryview) -> int:
+        if view.nbytes <= AHEAD_BYTES and not self._tls.pending():  # a small message: it has not come yet, as a rule
+            self._wait(select.POLLIN)
         while True:
             try:
                 with self._lock:
@@ -172,8 +175,10 @@ class TlsStream:
         number = self._tls.fileno()
         if number < 0:
             raise OSError("the link is closed")
-        poll = select.poll()
-        poll.register(number, event)
+        poll = self._polls.get(event)
+        if poll is None:
+            poll = self._polls[event] = select.poll()
+            poll.register(number, event)
         poll.poll()
 
     def shutdown(self, how: int) -> None:

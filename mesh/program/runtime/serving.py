@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
+import queue
 import struct
 import threading
 import time
@@ -15,7 +16,7 @@ from mesh.program.runtime import codec, failures, frames, plain
 from mesh.program.runtime.calls import Inbox
 from mesh.program.runtime.errors import CLIENT, CallTimeout, LinkRefused, NotServed
 from mesh.program.runtime.frames import Frame
-from mesh.program.runtime.here import CURRENT, Context
+from mesh.program.runtime.here import CURRENT, Context, Mark
 from mesh.program.runtime.links import Link
 
 NOT_SERVED = ("run",)
@@ -31,7 +32,7 @@ class Session:
     def __init__(self, server: "Server", link: Link) -> None:
         self._server, self.link = server, link
         self.credits: Dict[int, threading.Semaphore] = {}  # of streams, by call
-        self.cancels: Dict[int, threading.Event] = {}
+        self.cancels: Dict[int, Mark] = {}
         self.calls: Dict[int, Frame] = {}
         self.tasks: Dict[int, asyncio.Future[object]] = {}  # of coroutines
         self.thread = threading.Thread(target=self._read, name="mesh-serving", daemon=True)
@@ -72,7 +73,7 @@ class Session:
         number = frame.call
         if frame.kind == frames.CALL:
             self.calls[number] = frame
-            self.cancels[number] = threading.Event()
+            self.cancels[number] = Mark()
             if frame.flags & frames.AT_ONCE:
                 self._server.serve(self, number)
                 return
@@ -120,6 +121,7 @@ class Server:
         self._on_failure = on_failure
         self._inbox = Inbox(concurrency)
         self._changed = threading.Condition()
+        self._arrivals: "queue.SimpleQueue[None]" = queue.SimpleQueue()  # one item for each call, and for each close
         self._sessions: List[Session] = []
         self._threads: List[threading.Thread] = []
         self._concurrency = concurrency
@@ -156,7 +158,8 @@ class Server:
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
             sessions = list(self._sessions)
-            self._changed.notify_all()
+        for _ in self._threads:
+            self._arrivals.put(None)
         for session in sessions:
             session.link.close()
         if self._loop is not None and not was_closed:
@@ -185,13 +188,13 @@ class Server:
         deadline = time.monotonic() + timeout
         with self._changed:
             self._inbox.arrive((session, number), deadline)
-            self._changed.notify()
+        self._arrivals.put(None)
 
     def cancel(self, session: Session, number: int) -> None:
         """Cancel a call: one that waits never begins, a generator is closed, others are marked."""
-        event = session.cancels.get(number)
-        if event is not None:
-            event.set()
+        mark = session.cancels.get(number)
+        if mark is not None:
+            mark.is_set = True
         if number in session.credits:
             session.credits[number].release()
         task = session.tasks.get(number)
@@ -213,13 +216,13 @@ class Server:
     def _work(self) -> None:
         CURRENT.context = self.context
         while True:
+            self._arrivals.get()
             with self._changed:
                 taken = self._inbox.take(time.monotonic())
-                while taken is None:
-                    if self._is_closed:
-                        return
-                    self._changed.wait()
-                    taken = self._inbox.take(time.monotonic())
+            if taken is None:  # the call was cancelled, or the end has come
+                if self._is_closed:
+                    return
+                continue
             session, number = _key(taken[0])
             try:
                 if taken[1]:
@@ -230,7 +233,6 @@ class Server:
                 CURRENT.cancelled = None
                 with self._changed:
                     self._inbox.end(taken[0])
-                    self._changed.notify()
 
     def serve(self, session: Session, number: int) -> None:
         """Run one call and send its answer."""
@@ -248,10 +250,11 @@ class Server:
             if frame.flags & frames.STREAM:
                 self._stream(session, frame, iter(method(*args, **kwargs)), buffer)  # type: ignore[call-overload]
                 return
-            if inspect.iscoroutinefunction(method):
-                self._begin_task(session, frame, method(*args, **kwargs))
+            value = method(*args, **kwargs)
+            if inspect.iscoroutine(value):
+                self._begin_task(session, frame, value)
                 return
-            self._reply(session, frame, method(*args, **kwargs))
+            self._reply(session, frame, value)
         except BaseException as error:
             self._failed(session, frame, error)
 
@@ -300,7 +303,7 @@ class Server:
         try:
             while True:
                 window.acquire()
-                if cancelled.is_set():
+                if cancelled.is_set:
                     raise CancelledError
                 try:
                     value = next(items)
@@ -324,8 +327,8 @@ class Server:
         task = asyncio.ensure_future(work)
         session.tasks[frame.call] = task
         task.add_done_callback(lambda done: self._end_task(session, frame, done))
-        event = session.cancels.get(frame.call)
-        if event is not None and event.is_set():
+        mark = session.cancels.get(frame.call)
+        if mark is not None and mark.is_set:
             task.cancel()
 
     def _end_task(self, session: Session, frame: Frame, task: "asyncio.Future[object]") -> None:

@@ -55,5 +55,5 @@ def stop_reason() -> str:
 
 def cancelled() -> bool:
     """Return True within a method whose caller has cancelled the call."""
-    event = CURRENT.cancelled
-    return event is not None and event.is_set()
+    mark = CURRENT.cancelled
+    return mark is not None and mark.is_set
