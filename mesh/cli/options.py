@@ -253,6 +253,10 @@ EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether 
 WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
+UP_FOR: Option[float | None] = Option(
+    "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
+)
+ADOPT = switch("adopt", ("up",), OTHER, "take pods that another machine or user has made")
 FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
 UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and run no command")
 
