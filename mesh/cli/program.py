@@ -17,6 +17,7 @@ from mesh.cli import (  # noqa: F401
     machines,
     others,
     othersjobman,
+    pods,
     runs,
     serve,
     shells,

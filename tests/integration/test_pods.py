@@ -123,7 +123,7 @@ def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
 
 # ---- pods that mesh makes
 
-MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 20s}\n"
+MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 90s}\n"
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty
 
 
 def test_where_not_all_pods_fit_none_stays(home: Home, empty: StandIn) -> None:
-    home.clusters(MADE.replace("nodes: 2", "nodes: 5").replace("20s", "3s"))
+    home.clusters(MADE.replace("nodes: 2", "nodes: 5").replace("90s", "3s"))
     done = home.mesh("run", "gpus", "true")
     assert done.status == 125, done.err
     assert "4 of 5 pods run; 1 wait: 0/1 nodes are available: 1 Insufficient cpu." in done.err
@@ -195,13 +195,15 @@ def test_an_image_that_cannot_be_had_ends_the_start_at_once(home: Home, empty: S
 
 
 def test_a_client_that_is_killed_leaves_no_pod(home: Home, empty: StandIn) -> None:
+    home.clusters(MADE.replace("90s", "10s"))
     client = home.popen("run", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
     assert eventually(lambda: len(empty.objects["pods"]) == 2, 60.0)
     client.kill()
     client.communicate()
     pods = list(empty.objects["pods"].values())
-    # 20 s for a client to come; or 30 s for it to come back, and then `hold`.
+    # 10 s for a client to come; or 30 s for it to come back, and then `hold`.
     assert eventually(lambda: all(one["status"]["phase"] in ("Succeeded", "Failed") for one in pods), AWAY_S)
+    home.clusters(MADE)
     done = home.mesh("run", "gpus", "true")
     assert done.status == 0, done.err
     assert len(empty.objects["configmaps"]) == 1

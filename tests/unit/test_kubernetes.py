@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
+from mesh.api.podshow import objects_text
 from mesh.backends.pods import frames, state
 from mesh.backends.pods.frames import BadFrame, Frames
 from mesh.backends.pods.objects import Pod
@@ -195,6 +197,17 @@ def test_an_image_that_is_not_there_is_final_and_a_slow_registry_is_not() -> Non
     assert not state.waits_for(waiting("i/o timeout"))[1]
 
 
+@pytest.mark.parametrize("kind", ["waiting", "terminated"])
+def test_an_image_without_python_is_named(kind: str) -> None:
+    message = 'exec: "python3": executable file not found in $PATH: unknown'
+    failed = {"reason": "RunContainerError", "message": message, "exitCode": 128}
+    status = {"name": "main", "image": "busybox", "state": {kind: failed}}
+    found = pod(status={"phase": "Failed" if kind == "terminated" else "Pending", "containerStatuses": [status]})
+    text, is_final = state.waits_for(found)
+    assert text.startswith("image busybox has no Python")
+    assert is_final
+
+
 def test_frames_in_any_pieces() -> None:
     data = b"".join(bytes((0x82, 0x7E)) + len(one).to_bytes(2, "big") + one for one in (b"a" * 300, b"b" * 200))
     data += b"\x89\x01p" + b"\x02\x02xy" + b"\x80\x01z"  # a ping, and a message in two parts
@@ -220,3 +233,20 @@ def test_other_clusters_import_nothing_of_kubernetes() -> None:
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     loaded = [name for name in out.split() if "kubernetes" in name or "backends" in name or name == "websocket"]
     assert loaded == ["mesh.config.kubernetes"]
+
+
+def test_the_role_for_pods_that_are_there_makes_and_deletes_nothing() -> None:
+    text = json.dumps(render.role_object(is_existing=True))
+    assert "delete" not in text
+    assert "configmaps" not in text
+    own = json.dumps(render.role_object(is_existing=False))
+    assert '"resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]' in own
+
+
+def test_objects_are_shown_without_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gpus:\n  kubernetes: {image: x, nodes: 3}\nold:\n  kubernetes: {selector: app=x}\n")
+    kinds = [one["kind"] for one in yaml.safe_load_all(objects_text("gpus", str(file)))]
+    assert kinds == ["ConfigMap", "Pod", "Pod", "Pod"]
+    with pytest.raises(UsageError, match="mesh makes no pods"):
+        objects_text("old", str(file))

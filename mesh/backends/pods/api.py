@@ -29,7 +29,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-ROLE_HINT = "mesh pods role | kubectl apply -f -"
+ROLE_HINT = "mesh pods role prints the Role that is needed"
 Body = Mapping[str, object]  # of a request
 T = TypeVar("T")
 

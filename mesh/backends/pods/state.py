@@ -18,6 +18,7 @@ FINAL_WAITS = (
 )
 MAKING = ("ContainerCreating", "PodInitializing")
 NO_IMAGE = ("not found", "does not exist", "manifest unknown", "repository name must be", "invalid reference")
+NO_PROGRAM = ("executable file not found", "no such file or directory: unknown")
 PULL_FAILURES = ("ErrImagePull", "ImagePullBackOff")
 _DISRUPTIONS = {  # reasons of the condition DisruptionTarget
     "PreemptionByScheduler": "preempted by a pod of higher priority",
@@ -60,6 +61,8 @@ def waits_for(pod: Pod) -> tuple[str, bool]:
     for one in statuses:
         waiting = one.state.waiting
         if waiting and waiting.reason not in ("", *MAKING):
+            if _has_no_program(waiting):
+                return _no_program(one), True
             text = waiting.reason + f" ({waiting.message})" * bool(waiting.message)
             if waiting.reason in PULL_FAILURES:
                 return f"cannot pull {one.image}: {text}", any(word in waiting.message for word in NO_IMAGE)
@@ -112,8 +115,19 @@ def _terminated(pod: Pod, status: ContainerStatus, ended: ContainerState) -> str
     if ended.reason == "OOMKilled":
         memory = (container_of(pod, status.name).resources.limits or {}).get("memory", "")
         return f"OOMKilled ({f'limit {memory}; ' if memory else ''}the kernel ended the whole container)"
+    if _has_no_program(ended):
+        return _no_program(status)
     killed = f"signal {ended.signal}" if ended.signal else f"exit {ended.exit_code}"
     return f"its container {status.name} has ended ({killed})"
+
+
+def _has_no_program(ended: ContainerState) -> bool:
+    """Return True if the image lacks the program that the container was to start with."""
+    return any(words in ended.message for words in NO_PROGRAM)
+
+
+def _no_program(status: ContainerStatus) -> str:
+    return f"image {status.image} has no Python that its first process needs (3.8 or later; `python:` names another)"
 
 
 def node_trouble(node: Node) -> str:

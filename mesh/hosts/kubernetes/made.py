@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from mesh.hosts.kubernetes.choice import hosts_of
 from mesh.hosts.kubernetes.making import Maker, Notify, NotOurs, remove_ended
 from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
 from mesh.hosts.kubernetes.render import Made
+from mesh.hosts.kubernetes.user import user_here
 
 
 class MadePodSource:
@@ -90,14 +90,6 @@ def _listed(cluster: Cluster) -> str:
     until = time.strftime("%b %d %H:%M", time.localtime(record.until))
     end = f"until {until}" if record.until else f"until idle for {record.hold:g} s"
     return f"{record.pods} pods of namespace {record.namespace} made {since}, held {end}"
-
-
-def user_here() -> str:
-    """Return the name of this user; a number where the machine has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _report(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zlib
 from collections.abc import Mapping
@@ -214,6 +213,19 @@ def _merged_lists(ours: list[object], theirs: list[object]) -> list[object]:
     return found
 
 
-def shown(objects: list[Object]) -> str:
-    """Return objects as JSON for `kubectl apply -f -`, which reads it as YAML."""
-    return "\n---\n".join(json.dumps(one, indent=2) for one in objects)
+def role_object(*, is_existing: bool) -> Object:
+    """Return the Role for a namespace. is_existing: mesh makes no pods there"""
+    own = not is_existing
+    rules: list[Object] = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", *(["create", "delete"] * own)]},
+        # A websocket is opened by GET; servers from 1.35 on ask for create as well.
+        {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+    ]
+    if own:
+        rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "mesh"},
+        "rules": rules,
+    }
