@@ -63,9 +63,7 @@ def test_an_api_server_that_is_started_again_ends_no_run(home: Home, kube: Stand
     kube.is_down = True
     kube.cut()
     # Every host has tried to come back at least once.
-    before = kube.requests.count("create pods/exec") + kube.requests.count("get pods/exec")
-    assert before == PODS
-    assert eventually(lambda: kube.requests.count("get pods") >= 2 * PODS, 20.0)
+    assert eventually(lambda: kube.requests.count("get pods") >= 2 * PODS, 25.0)
     kube.is_down = False
     for host in kube.hosts.values():
         host.script("touch ~/go")

@@ -31,6 +31,7 @@ GO = "/usr/lib/go-1.19/bin/go"
 # The vendored one does not know the map iterators of this Go.
 REFLECT2 = "/usr/share/gocode/src/github.com/modern-go/reflect2"
 KEYRING_SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+LOW = ("nice", "-n19", "ionice", "-c3")  # priority
 BUILD_TIMEOUT_S = 7200.0  # with the lowest priority on a busy machine
 STEP_TIMEOUT_S = 600.0
 LOG_BYTES = 3000  # of the log, in a message
@@ -147,14 +148,47 @@ def _build(apt: _AptSources, directory: Path, log: Path) -> None:
     major, minor = release.split(".")[:2]
     flags = f"-s -w -X {package}.gitVersion=v{release} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
     directory.mkdir(exist_ok=True)
+    _generate(source, environ, log)
     for name in PROGRAMS:
         if (directory / name).exists():
             continue
         new = work / name
-        build = ["nice", "-n19", "ionice", "-c3", GO, "build", "-ldflags", flags, "-o", str(new), f"./cmd/{name}"]
+        build = [*LOW, GO, "build", "-ldflags", flags, "-o", str(new), f"./cmd/{name}"]
         _run(build, log, cwd=source, environ=environ, timeout=BUILD_TIMEOUT_S)
         new.replace(directory / name)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _generate(source: Path, environ: dict[str, str], log: Path) -> None:
+    """Write the one generated file that the source package lacks: the schema of all objects, in Go."""
+    made = source / "pkg/generated/openapi/zz_generated.openapi.go"
+    if made.exists():
+        return
+    generator = source.parents[3] / "openapi-gen"
+    package = "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"
+    _run([*LOW, GO, "build", "-o", str(generator), package], log, cwd=source, environ=environ, timeout=BUILD_TIMEOUT_S)
+    tagged = sorted({file.parent for part in ("staging/src", "pkg") for file in _tagged(source / part)})
+    kept = [one for one in tagged if not {"code-generator", "sample-apiserver"} & set(one.parts)]
+    names = [str(one.relative_to(source)).replace("staging/src/", "vendor/", 1) for one in kept]
+    inputs = ",".join(f"k8s.io/kubernetes/{name}" for name in names)
+    output = [
+        "-p",
+        "k8s.io/kubernetes/pkg/generated/openapi",
+        "-O",
+        "zz_generated.openapi",
+        "-o",
+        str(source.parents[1]),
+    ]
+    header = ["--go-header-file", str(source / "hack/boilerplate/boilerplate.generatego.txt")]
+    report = ["-r", str(generator.with_name("violations"))]
+    path = {"PATH": f"{Path(GO).parent}:{environ['PATH']}"}
+    words = [*LOW, str(generator), "-i", inputs, *output, *header, *report]
+    _run(words, log, cwd=source, environ={**environ, **path}, timeout=BUILD_TIMEOUT_S)
+
+
+def _tagged(directory: Path) -> list[Path]:
+    """Return the files that ask for a schema of their package."""
+    return [file for file in directory.rglob("*.go") if b"+k8s:openapi-gen=true" in file.read_bytes()]
 
 
 def _run(
