@@ -14,6 +14,7 @@ from mesh.api.configuration import schema_text as schema_text
 from mesh.api.held import find_hosts
 from mesh.app.carriers import carrier_of
 from mesh.config.clusters import LOCAL, find_cluster
+from mesh.config.podspec import MadePods
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError, UsageError
@@ -21,6 +22,7 @@ from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 
 Notify = Callable[[str], None]
+UP_S = 8 * 3600.0  # that pods stay by default
 
 
 class ClusterLine(Struct, frozen=True, kw_only=True):
@@ -82,15 +84,28 @@ def ssh_argv(target: str, words: Sequence[str], clusters_file: str = "") -> list
     return argv
 
 
-def up(cluster: str, clusters_file: str = "", *, notify: Notify = lambda text: None) -> Cluster:
-    """Make the hosts of a cluster whose ``tpu:`` has ``accelerator:``, and hold them; return it with them.
+def up(
+    cluster: str,
+    clusters_file: str = "",
+    *,
+    notify: Notify = lambda text: None,
+    seconds: float | None = None,
+    adopts: bool = False,
+) -> Cluster:
+    """Make the hosts of a cluster whose ``tpu:`` has ``accelerator:`` or whose ``kubernetes:`` has ``image:``.
 
-    They stay until ``down``, also after this process. notify: gets a line for each change of their state
+    Return it with them. They stay until ``down``, also after this process. seconds: pods stay so long at most (8 h)
+    notify: gets a line for each change of their state; adopts: take pods that another machine or user has made
     Raises UsageError if mesh does not make the hosts of the cluster, and MeshError.
     """
+    found = _made(cluster, clusters_file)
+    if isinstance(found.source, MadePods):
+        from mesh.api.podhold import up_pods
+
+        return up_pods(found, notify, UP_S if seconds is None else seconds, adopts=adopts)
     from mesh.api.holding import hold_up
 
-    return hold_up(_made(cluster, clusters_file), notify)
+    return hold_up(found, notify)
 
 
 def down(cluster: str, clusters_file: str = "", *, is_forced: bool = False, notify: Notify = lambda text: None) -> None:
@@ -99,16 +114,21 @@ def down(cluster: str, clusters_file: str = "", *, is_forced: bool = False, noti
     is_forced: also while a run is on, or hosts do not answer
     Raises UsageError if mesh does not make the hosts of the cluster, and MeshError, with status 75 if a run is on.
     """
+    found = _made(cluster, clusters_file)
+    if isinstance(found.source, MadePods):
+        from mesh.api.podhold import down_pods
+
+        return down_pods(found, notify, is_forced=is_forced)
     from mesh.api.holding import hold_down
 
-    hold_down(_made(cluster, clusters_file), notify, is_forced=is_forced)
+    return hold_down(found, notify, is_forced=is_forced)
 
 
 def _made(name: str, clusters_file: str) -> Cluster:
     if not name:
         raise NOT_NAMED
     cluster = find_cluster(name, cluster_file(clusters_file))
-    if not isinstance(cluster.source, TpuMade):
+    if not isinstance(cluster.source, TpuMade | MadePods):
         origin = source_of(cluster).origin(cluster)
         raise UsageError(f"{name}: mesh neither makes nor deletes its hosts: they {origin}")
     return cluster

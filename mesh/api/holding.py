@@ -30,7 +30,7 @@ from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.events import Wished
 from mesh.jobs.reading import FINAL, Selection
-from mesh.jobs.values import Job, State, Wanted
+from mesh.jobs.values import State, Wanted
 
 POLL_S = 0.25  # between two looks at the job
 REPEAT_S = 60.0  # after which the same state is shown again, with the time that it has lasted
@@ -105,7 +105,9 @@ def hold_down(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
         notify(f"{cluster.name} is not up: nothing to delete")
         return
     if not is_forced and job.state is not State.ENDING:
-        _check_idle(cluster, job)
+        hosts = hosts_held(job)
+        if hosts is not None:
+            check_idle(replace(cluster, hosts=hosts.hosts, slices=hosts.slices, source=None))
     JobStore().record([job.id], Wished(time=time.time(), wanted=Wanted.STOP, by=user_name()))
     try:
         _wait(job.id, cluster.name, notify, lambda row: row.state in FINAL)
@@ -115,14 +117,11 @@ def hold_down(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
     notify(f"{cluster.name}: its machines are deleted")
 
 
-def _check_idle(cluster: Cluster, job: Job) -> None:
-    """Raise InUse if a run is on, or its output is only there; MeshError if a host does not answer."""
-    hosts = hosts_held(job)
-    if hosts is None:
-        return
+def check_idle(cluster: Cluster) -> None:
+    """Raise InUse if a run is on, or its output is only there, or a host does not answer. cluster: with its hosts"""
     from mesh.api.inquiries import runs_on
 
-    answers = runs_on(replace(cluster, hosts=hosts.hosts, slices=hosts.slices, source=None))
+    answers = runs_on(cluster)
     force = f"mesh down --force {cluster.name}"
     for run in answers.runs:
         if run.state == "ended":

@@ -132,6 +132,28 @@ def _command_described(cluster: Cluster, host: Host) -> str:
     return shlex.join(filled(cluster.command, host))
 
 
+# ---- pods
+
+
+def _open_pods(cluster: Cluster, means: Means) -> Backend:
+    from mesh.backends.pods.backend import PodsBackend
+
+    return PodsBackend(cluster.pods, means.environ)
+
+
+def _pods_shell(cluster: Cluster, host: Host, words: Sequence[str]) -> list[str]:
+    from mesh.backends.pods.terminal import terminal_argv
+
+    return terminal_argv(cluster.pods, host.name, words)
+
+
+def _pods_described(cluster: Cluster, host: Host) -> str:
+    place = cluster.pods
+    container = f" -c {shlex.quote(place.container)}" if place.container else ""
+    return f"kubectl exec -n {place.namespace} {host.name}{container}"
+
+
+PODS_HINT = "allow TCP between these pods: a NetworkPolicy may forbid it (kubectl get networkpolicy)"
 NETWORK_HINT = "give the hosts a network in common, or name an address that they reach by internal_ip: in cluster.yaml"
 
 CARRIERS: Mapping[str, Carrier] = {
@@ -150,6 +172,13 @@ CARRIERS: Mapping[str, Carrier] = {
         shell=_command_shell,
         describe=_command_described,
         hints=dict.fromkeys(("silent", "refused", "unresolved"), NETWORK_HINT),
+    ),
+    "pods": Carrier(
+        open=_open_pods,
+        steps=("reach", "python"),
+        shell=_pods_shell,
+        describe=_pods_described,
+        hints=dict.fromkeys(("silent", "refused", "unresolved"), PODS_HINT),
     ),
     "local": Carrier(open=_open_command, descriptors=2, locks=False, steps=("reach", "python")),
 }

@@ -156,8 +156,8 @@ def clusters(given: Given) -> None:
 
 @command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
 def up(given: Given) -> None:
-    """Make the machines that `tpu:` of a cluster asks for."""
-    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=say)
+    """Make the machines or pods that a cluster asks for."""
+    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=say, seconds=given[o.UP_FOR], adopts=given[o.ADOPT])
     say(f"{made.name}: {counted(len(made.hosts), 'host')} up; `mesh down {made.name}` deletes them")
 
 

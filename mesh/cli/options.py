@@ -99,8 +99,12 @@ NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS)  # commands that have no default cluster
-TAKES_CLUSTERS_FILE = (*SELECT, *NAMES_RUN, "ssh", "config", "clusters", *MAKES_HOSTS, "job submit", "jobman create")
+SHOWS_PODS = ("pods show",)
+NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
+TAKES_CLUSTERS_FILE = (
+    *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),
+    *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
+)
 READS_LOGS = ("logs", "job logs")
 WITH_RANKS = (*READS_LOGS, "signal", "stacks")
 
@@ -253,6 +257,11 @@ EXPLAIN = text("explain", ("push",), FILES, "PATH", "which rule decides whether 
 WATCH = switch("watch", ("push",), FILES, "push again whenever a file changes, until Ctrl-C")
 INTO = text("into", ("pull",), FILES, "DIR", "PATH of the first host is DIR/rank-0000/PATH (default: pulled)")
 FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless` would skip, and modules in place")
+UP_FOR: Option[float | None] = Option(
+    "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
+)
+EXISTING = switch("existing", ("pods role",), OTHER, "for pods that are there: mesh makes none")
+ADOPT = switch("adopt", ("up",), OTHER, "take pods that another machine or user has made")
 FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
 UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and run no command")
 

@@ -18,6 +18,7 @@ from mesh.cli import (  # noqa: F401
     others,
     othersjobman,
     otherstlaunch,
+    pods,
     runs,
     serve,
     shells,

@@ -119,7 +119,8 @@ def find_cluster(name: str, file: ClusterFile) -> Cluster:
         return _local(name)
     for reader in BUILT_IN_READERS:
         if name.startswith(reader.BUILT_IN):
-            return Cluster(name=name, hosts=(), source=reader.built_in(name))
+            source = reader.built_in(name)
+            return Cluster(name=name, hosts=(), source=source, backend=source.backend)
     if name in file.problems:
         raise UsageError("\n".join(file.problems[name]))
     if name in file.clusters:
@@ -197,7 +198,7 @@ def _cluster(name: str, node: Node, path: Path) -> tuple[Cluster, Problems]:
         interface=_interface(text("interface", "the name of a network interface"), keys, name, problems),
         source=sources[0] if sources else None,
         keep=_keep(keys, name, problems),
-        backend=way.backend,
+        backend=sources[0].backend if sources else way.backend,
         command=way.command,
     )
     return cluster, problems

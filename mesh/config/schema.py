@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, modules, notify, project, readers, tpu, tpuspec, ways
+from mesh.config import clusters, kubernetes, modules, notify, podspec, project, readers, tpu, tpuspec, ways
 from mesh.config.hosts import USER
 from mesh.config.settings import DURATION
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
@@ -204,7 +204,7 @@ def made_schema() -> Schema:
 
 def host_schema() -> Schema:
     """Return the shape of an item of ``hosts:``."""
-    shapes = {
+    shapes: dict[str, Schema] = {
         "host": about("an address, a name, a range or a Host of ssh_config", TEXT),
         "port": PORT,
         "user": USER_NAME,
@@ -212,6 +212,47 @@ def host_schema() -> Schema:
         "identity_file": about("a private key", TEXT),
     }
     return any_of(TEXT, keyed(clusters.HOST_KEYS, shapes, ["host"]))
+
+
+def kubernetes_schema() -> Schema:
+    """Return the shape of ``kubernetes:`` of a cluster."""
+    name = matching(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+    shapes: dict[str, Schema] = {
+        "context": about("of kubeconfig (default: its current one)", TEXT),
+        "namespace": about("of the pods (default: the context's)", name),
+        "selector": about("labels of pods that are there, as app=trainer,tier=gpu", TEXT),
+        "container": about("of each pod (default: the only one)", name),
+        "order": about("index, or name: how pods become ranks", {"enum": list(kubernetes.ORDERS)}),
+    }
+    return any_of(keyed(kubernetes.EXISTING_KEYS, shapes, ["selector"]), made_pods_schema())
+
+
+def made_pods_schema() -> Schema:
+    """Return the shape of ``kubernetes:`` with pods that mesh makes."""
+    values: Schema = {"type": "object", "additionalProperties": SCALAR}
+    fields: Schema = {"type": "object"}
+    span: Schema = {"type": ["string", "number"]}
+    shapes: dict[str, Schema] = {
+        "context": about("of kubeconfig (default: its current one)", SCALAR),
+        "namespace": about("of the pods (default: the context's)", SCALAR),
+        "nodes": about("how many pods (1)", {"type": "integer", "minimum": 1, "maximum": podspec.PODS_MAX}),
+        "image": about("an image with Python 3.8 or later", SCALAR),
+        "resources": about("quantities, or requests: and limits:", fields),
+        "hold": about("how long idle pods wait for the next command (10m)", span),
+        "start_timeout": about("by then all pods run, or none stays (10m)", span),
+        "node_selector": about("labels of the nodes", values),
+        "tolerations": about("as in a pod spec", items(fields)),
+        "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),
+        "shm": about("size of /dev/shm", SCALAR),
+        "service_account": about("whose token the pods have", SCALAR),
+        "priority_class": about("of the pods", SCALAR),
+        "image_pull_secrets": about("Secrets of the registry", items(SCALAR)),
+        "labels": about("more labels of the pods", values),
+        "annotations": about("annotations of the pods", values),
+        "env": about("variables of the container", values),
+        "pod": about("any field of a pod spec, merged last", fields),
+    }
+    return keyed(podspec.MADE_KEYS, shapes, ["image"])
 
 
 def cluster_shapes() -> dict[str, Schema]:
@@ -234,6 +275,7 @@ def cluster_shapes() -> dict[str, Schema]:
         "slices": about("hosts that are made and lost together", slices),
         "interface": about("the network interface of NCCL and gloo", matching(r"[^\s/]+")),
         tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
+        kubernetes.KEY: about("pods of Kubernetes", kubernetes_schema()),
         "keep": about("seconds that connections wait for the next command", {**SECONDS, "maximum": int(LONGEST_KEEP)}),
         "backend": about("how hosts are reached (ssh)", backends),
         "command": about("the words that reach a host, as [docker, exec, -i, '{name}']", items(TEXT, least=1)),
@@ -245,7 +287,7 @@ def cluster_schema() -> Schema:
     is_command: Schema = {"properties": {"backend": {"const": ways.COMMAND}}, "required": ["backend"]}
     return {
         **keyed(clusters.CLUSTER_KEYS, cluster_shapes()),
-        "oneOf": [{"required": [key]} for key in ("hosts", "slices", tpu.KEY)],
+        "oneOf": [{"required": [key]} for key in ("hosts", "slices", tpu.KEY, kubernetes.KEY)],
         "if": is_command,
         "then": {"required": ["command"]},
         "else": {"not": {"required": ["command"]}},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from yaml.nodes import Node
 
-from mesh.config import yamlfile
+from mesh.config import kubernetes, yamlfile
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import Host
 from mesh.core.prefix import PLACEHOLDERS, placeholders
@@ -30,6 +30,8 @@ class Way(Struct, frozen=True, kw_only=True):
 
 def read(keys: Mapping[str, tuple[Node, Node]], name: str, problems: Problems) -> Way:
     """Read both keys of a cluster, and refuse the keys that they leave without a meaning."""
+    if kubernetes.KEY in keys:  # whose reader refuses what has no meaning beside it
+        return Way(backend=kubernetes.BACKEND)
     backend = yamlfile.text(keys["backend"][1], f"{name}.backend", problems, EXPECTED) if "backend" in keys else SSH
     if backend not in (SSH, COMMAND):
         if backend:

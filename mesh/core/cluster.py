@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -37,8 +38,19 @@ class Host(Struct, frozen=True, kw_only=True):
     hints: Mapping[str, str] = field(default_factory=dict)  # what to try, by the step of connecting that failed
 
 
+class PodPlace(Struct, frozen=True, kw_only=True):
+    """The place of the pods of a cluster, with backend "pods"."""
+
+    context: str = ""  # of kubeconfig; "": its current one, or in a pod without kubeconfig that pod's service account
+    namespace: str = ""  # "": the context's
+    container: str = ""  # "": the only one of a pod, or the one that the pod names as its default
+    selector: str = ""  # labels that all of the pods have
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """A description of where hosts come from; only the source itself (``mesh.hosts``) reads it."""
+
+    backend: ClassVar[str] = "ssh"  # by which the hosts are reached, as in Cluster
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -48,6 +60,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     hosts: tuple[Host, ...]
     backend: str = "ssh"  # a key of app.carriers.CARRIERS
     command: tuple[str, ...] = ()  # with backend "command": the words before the agent's, see core/prefix.py
+    pods: PodPlace = PodPlace()  # with backend "pods"
     gateway: str = ""  # [user@]host[:port] that every connection goes through; "": ssh_config decides
     python: str = "python3"  # the interpreter that runs the agent on the hosts
     remote_dir: str = DEFAULT_REMOTE_DIR  # mesh's directory on a host; ~ is the host's

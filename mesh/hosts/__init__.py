@@ -1,1 +1,1 @@
-"""Sources of hosts: lists in cluster.yaml, and the TPU API."""
+"""Sources of hosts: lists in cluster.yaml, the TPU API, and pods of Kubernetes."""

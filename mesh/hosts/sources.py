@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mesh.config.jobname import JobId
+from mesh.config.kubernetes import Pods
+from mesh.config.podspec import MadePods
 from mesh.config.tpu import TpuName
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster, Source
@@ -34,11 +36,25 @@ def _made() -> HostSource:
     return MadeSource()
 
 
+def _pods() -> HostSource:
+    from mesh.hosts.kubernetes.source import PodSource
+
+    return PodSource()
+
+
+def _made_pods() -> HostSource:
+    from mesh.hosts.kubernetes.made import MadePodSource
+
+    return MadePodSource()
+
+
 SOURCES: Mapping[type[Source | None], Callable[[], HostSource]] = {
     type(None): FileSource,
     TpuName: _tpu,
     TpuMade: _made,
     JobId: _job,
+    Pods: _pods,
+    MadePods: _made_pods,
 }
 
 

@@ -1,0 +1,1 @@
+"""Pods of Kubernetes, reached by ``pods/exec`` on a websocket."""

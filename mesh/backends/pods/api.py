@@ -1,0 +1,269 @@
+"""The API of Kubernetes: requests, watches and the websockets of ``pods/exec``.
+
+The official client reads configuration, refreshes tokens and sends requests. Its import takes half a second, so that it
+is imported only here, and this module only for clusters with pods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from mesh.backends.pods.channel import ExecChannel
+from mesh.backends.pods.objects import Change, Status, Thing, decoded
+from mesh.core.cluster import PodPlace
+from mesh.core.errors import MeshError, UsageError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+    from urllib3 import BaseHTTPResponse
+
+PIP = "pip install 'mesh[kubernetes]'"
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
+IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ROLE_HINT = "mesh pods role prints the Role that is needed"
+Body = Mapping[str, object]  # of a request
+T = TypeVar("T")
+
+
+class ApiFailed(MeshError):
+    """The API server has refused a request; status is that of HTTP."""
+
+    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.reason = status, reason
+
+
+class ApiAway(MeshError):
+    """The API server does not answer."""
+
+
+class Api:
+    """The API server of one context, for one namespace."""
+
+    def __init__(self, place: PodPlace, environ: Mapping[str, str] = os.environ) -> None:
+        """Read the configuration. Raises UsageError, and MeshError if credentials cannot be had."""
+        self._client, context, namespace = _configured(place.context, environ)
+        self.place = PodPlace(
+            context=context,
+            namespace=place.namespace or namespace or "default",
+            container=place.container,
+            selector=place.selector,
+        )
+        self._configuration = self._client.configuration
+        self.server = str(self._configuration.host)
+
+    @property
+    def pods(self) -> str:
+        """The path of the pods of the namespace."""
+        return self.path("pods")
+
+    def path(self, kind: str, name: str = "", group: str = "") -> str:
+        """Return the path of objects of the namespace. group: as "rbac.authorization.k8s.io/v1"; "": the core's"""
+        base = f"/apis/{group}" if group else "/api/v1"
+        return f"{base}/namespaces/{self.place.namespace}/{kind}" + f"/{name}" * bool(name)
+
+    def get(
+        self, path: str, kind: type[T], query: Mapping[str, str] | None = None, timeout: float = ANSWER_TIMEOUT_S
+    ) -> T:
+        """Return an object or a list. Raises ApiFailed and ApiAway."""
+        try:
+            return self._read("GET", path, kind, query, None, timeout)
+        except ApiAway:  # a connection that was kept may be dead
+            return self._read("GET", path, kind, query, None, timeout)
+
+    def create(self, path: str, body: Body, query: Mapping[str, str] | None = None) -> Thing:
+        """Create an object. Raises ApiFailed and ApiAway."""
+        return self._read("POST", path, Thing, query, body, ANSWER_TIMEOUT_S)
+
+    def delete(self, path: str, body: Body | None = None) -> None:
+        """Delete an object; it is no error if there is none. Raises ApiFailed and ApiAway."""
+        try:
+            self._read("DELETE", path, Thing, None, body, ANSWER_TIMEOUT_S)
+        except ApiFailed as error:
+            if error.status != 404:
+                raise
+
+    def watch(self, path: str, query: Mapping[str, str], is_over: threading.Event) -> Iterator[Change]:
+        """Yield each change of pods until the server ends the stream. Raises ApiFailed and ApiAway."""
+        import urllib3
+
+        response = self._call("GET", path, {**query, "watch": "1"}, None, None)
+        rest = b""
+        try:
+            for data in response.stream(65536, decode_content=False):
+                *lines, rest = (rest + data).split(b"\n")
+                yield from (decoded(line, Change) for line in lines if line)
+                if is_over.is_set():
+                    return
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            raise ApiAway(f"{self.server}: the watch has ended ({type(error).__name__})") from error
+        finally:
+            with contextlib.suppress(Exception):
+                response.close()
+
+    def exec(
+        self, pod: str, argv: Sequence[str], timeout: float = CONNECT_TIMEOUT_S, *, tty: bool = False
+    ) -> ExecChannel:
+        """Start a program in a container of a pod; return its streams. Raises ApiFailed and ApiAway."""
+        import websocket
+
+        query = [("command", word) for word in argv]
+        query += [("stdin", "true"), ("stdout", "true"), ("stderr", str(not tty).lower()), ("tty", str(tty).lower())]
+        if self.place.container:
+            query.append(("container", self.place.container))
+        address = urlsplit(self.server)
+        scheme = "wss" if address.scheme == "https" else "ws"
+        url = f"{scheme}://{address.netloc}{address.path}{self.path('pods', pod)}/exec?{urlencode(query)}"
+        opened = websocket.WebSocket(sslopt=self._ssl_options())
+        headers = [f"{name}: {value}" for name, value in self._authorization().items()]
+        try:
+            opened.connect(url, header=headers, subprotocols=list(PROTOCOLS), timeout=timeout, **self._proxy())
+        except websocket.WebSocketBadStatusException as error:
+            opened.shutdown()
+            raise self._refused(error.status_code, error.resp_body or b"") from error
+        except (websocket.WebSocketException, OSError) as error:
+            opened.shutdown()
+            raise ApiAway(f"{self.server}: does not answer ({error})") from error
+        assert opened.sock is not None
+        return ExecChannel(opened.sock)
+
+    def _ssl_options(self) -> dict[str, object]:
+        ours = self._configuration
+        options: dict[str, object] = {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
+        if ours.verify_ssl:
+            options = {"cert_reqs": ssl.CERT_REQUIRED}
+            if ours.ssl_ca_cert:
+                options["ca_certs"] = ours.ssl_ca_cert
+            if ours.assert_hostname is not None:
+                options["check_hostname"] = ours.assert_hostname
+        if ours.cert_file:
+            options |= {"certfile": ours.cert_file, "keyfile": ours.key_file}
+        if getattr(ours, "tls_server_name", None):
+            options["server_hostname"] = ours.tls_server_name
+        return options
+
+    def _authorization(self) -> Mapping[str, str]:
+        """Return the header of credentials, refreshed where that is due."""
+        found = self._configuration.auth_settings().get("BearerToken")
+        return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
+
+    def _proxy(self) -> dict[str, object]:
+        if not self._configuration.proxy:
+            return {"http_no_proxy": ["*"]}
+        proxy = urlsplit(self._configuration.proxy)
+        return {"http_proxy_host": proxy.hostname, "http_proxy_port": proxy.port, "proxy_type": "http"}
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        query: Mapping[str, str] | None,
+        body: Body | None,
+        timeout: float,
+    ) -> T:
+        import urllib3
+
+        response = self._call(method, path, query, body, timeout)
+        try:
+            return decoded(response.read() or b"{}", kind)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise ApiAway(f"{self.server}: no answer to {method} {path} ({error})") from error
+        finally:
+            response.release_conn()
+
+    def _call(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Body | None, timeout: float | None
+    ) -> BaseHTTPResponse:
+        """Return the response of urllib3, not read yet. timeout: None for a watch, which has no end"""
+        import urllib3
+        from kubernetes.client import ApiException
+
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            response: BaseHTTPResponse = self._client.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+                _request_timeout=(CONNECT_TIMEOUT_S, timeout),
+            )
+        except ApiException as error:
+            raise self._refused(int(error.status or 0), error.body or b"") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiAway(f"{self.server}: does not answer ({_reason(error)})") from error
+        return response
+
+    def _refused(self, status: int, body: bytes | str) -> ApiFailed:
+        """Return the error for an answer that is none of success."""
+        data = body if isinstance(body, bytes) else body.encode()
+        try:
+            answer = decoded(data, Status)
+        except ValueError:
+            answer = Status(message=data.decode(errors="replace").strip())
+        message, reason = answer.message or f"HTTP {status}", answer.reason
+        hint = ""
+        if status == 401:
+            context = f" of context {self.place.context}" if getattr(self, "place", None) else ""
+            message = f"{self.server}: the credentials{context} are refused (expired, or wrong)"
+            hint = "log in again as your cluster wants it, then `kubectl auth can-i get pods`"
+        elif status == 403 and "quota" not in message:
+            hint = ROLE_HINT
+        return ApiFailed(message, status=status, reason=reason, hint=hint)
+
+
+def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, str, str]:
+    """Return a client, and the context and namespace that its configuration names. Raises UsageError."""
+    try:
+        import kubernetes.client
+        from kubernetes import config
+    except ImportError as error:
+        raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
+    configuration = kubernetes.client.Configuration()
+    configuration.retries = False  # urllib3 would log its own attempts
+    named = environ.get("KUBECONFIG") or str(Path(environ.get("HOME", "~"), ".kube/config").expanduser())
+    paths = [path for path in named.split(os.pathsep) if path]
+    if not any(Path(path).exists() for path in paths):
+        if (IN_POD / "token").exists() and not context:
+            config.load_incluster_config(client_configuration=configuration)
+            namespace = (IN_POD / "namespace").read_text().strip()
+            return kubernetes.client.ApiClient(configuration), "", namespace
+        raise UsageError(f"there is no kubeconfig ({named})", hint="set KUBECONFIG, or write ~/.kube/config")
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=named)
+        names = [str(one["name"]) for one in contexts]
+        chosen = context or str(current["name"])
+        if chosen not in names:
+            raise UsageError(
+                f"{named}: there is no context {chosen!r}",
+                hint=f"it has {', '.join(names)}; kubectl config get-contexts",
+            )
+        config.load_kube_config(config_file=named, context=chosen, client_configuration=configuration)
+    except config.ConfigException as error:
+        raise UsageError(f"{named}: {error}", hint="kubectl config view --minify") from error
+    found = next(one for one in contexts if one["name"] == chosen)
+    return kubernetes.client.ApiClient(configuration), chosen, str(found["context"].get("namespace") or "")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the end of an error's text, without urllib3's objects in it.
+
+    >>> _reason(OSError("<a.b object at 0x1>: Failed to connect: refused"))
+    'Failed to connect: refused'
+    """
+    return str(error).rpartition(">: ")[2].strip("')") or type(error).__name__

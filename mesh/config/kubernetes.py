@@ -1,0 +1,111 @@
+"""Reader of pods: ``kubernetes:`` in cluster.yaml, and ``k8s:SELECTOR`` in a cluster's place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from yaml.nodes import MappingNode, Node
+
+from mesh.config.podspec import MADE_KEYS, read_made
+from mesh.config.section import Section
+from mesh.config.yamlfile import Problems
+from mesh.core.cluster import Host, Source
+from mesh.core.errors import UsageError
+
+KEY = "kubernetes"  # of a cluster in cluster.yaml
+WORD = "k8s"
+BUILT_IN = f"{WORD}:"
+BACKEND = "pods"
+EXISTING_KEYS = ("context", "namespace", "selector", "container", "order")
+ORDERS = ("index", "name")
+INSTEAD = ("hosts", "slices")  # keys that list hosts
+# Keys of a cluster that are about SSH, or name another way.
+MEANINGLESS = (
+    "user",
+    "port",
+    "identity_file",
+    "gateway",
+    "password_env",
+    "host_keys",
+    "keep",
+    "backend",
+    "command",
+    "tpu",
+)
+NAME_CHARACTERS = 63
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SELECTOR = re.compile(r"[\w./=!,() -]+")
+EXPECTED_NAME = f"a name of at most {NAME_CHARACTERS} small letters, digits and dashes"
+EXPECTED_SELECTOR = "a selector of labels, as app=trainer,tier=gpu"
+
+
+class Pods(Source, frozen=True, kw_only=True):
+    """Pods that are there, by their labels."""
+
+    backend: ClassVar[str] = BACKEND
+
+    selector: str
+    context: str = ""  # of kubeconfig; "": its current one
+    namespace: str = ""  # "": the context's
+    container: str = ""  # "": the only one, or the default one of the pod
+    order: str = ""  # "name", or "" for the completion index where pods have one
+
+
+def built_in(name: str) -> Pods:
+    """Return the pods of ``k8s:[NAMESPACE:]SELECTOR``. Raises UsageError.
+
+    >>> built_in("k8s:app=x,tier=y").selector, built_in("k8s:team:app=x").namespace
+    ('app=x,tier=y', 'team')
+    """
+    namespace, colon, selector = name.removeprefix(BUILT_IN).rpartition(":")
+    if colon and not is_name(namespace):
+        raise UsageError(
+            f"{name!r}: expected a namespace, found {namespace!r}", hint=f"{BUILT_IN}NAMESPACE:app=trainer"
+        )
+    if not _SELECTOR.fullmatch(selector):
+        raise UsageError(f"{name!r}: expected {EXPECTED_SELECTOR}, found {selector!r}")
+    return Pods(selector=selector, namespace=namespace)
+
+
+def is_name(text: str) -> bool:
+    """Return True for a name that objects of Kubernetes may have everywhere."""
+    return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
+
+
+def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source:
+    """Read ``kubernetes:`` of a cluster, whose keys are given. The result is valid only without problems."""
+    node, where = cluster[KEY][1], f"{name}.{KEY}"
+    for other in INSTEAD:
+        if other in cluster:
+            problems.add(node, where, f"has {other}: beside it; its hosts are pods")
+    for other in MEANINGLESS:
+        if other in cluster:
+            problems.add(cluster[other][0], f"{name}.{other}", f"has no meaning beside {KEY}:")
+    written = [str(key.value) for key, _ in node.value] if isinstance(node, MappingNode) else []
+    if "image" in written and "selector" not in written:
+        return read_made(Section(node, where, MADE_KEYS, problems, "a mapping with image:"))
+    section = Section(node, where, EXISTING_KEYS, problems, "a mapping with selector: or image:")
+    selector = section.text("selector", EXPECTED_SELECTOR)
+    if not selector:
+        problems.add(node, where, "expected selector: (pods that are there) or image: (pods that mesh makes)")
+    elif not _SELECTOR.fullmatch(selector):
+        section.unexpected("selector", EXPECTED_SELECTOR)
+    order = section.text("order", " or ".join(ORDERS))
+    if order and order not in ORDERS:
+        section.unexpected("order", " or ".join(ORDERS))
+    return Pods(
+        selector=selector,
+        context=section.text("context", "a context of kubeconfig"),
+        namespace=_name(section, "namespace"),
+        container=_name(section, "container"),
+        order="name" if order == "name" else "",
+    )
+
+
+def _name(section: Section, key: str) -> str:
+    found = section.text(key, EXPECTED_NAME)
+    if found and not is_name(found):
+        section.unexpected(key, EXPECTED_NAME)
+    return found

@@ -1,0 +1,1 @@
+"""Pods as hosts: those that are there, and those that mesh makes."""

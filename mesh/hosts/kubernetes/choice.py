@@ -1,0 +1,77 @@
+"""The hosts of a list of pods, in their order. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mesh.backends.pods import state
+from mesh.backends.pods.objects import Meta as Meta
+from mesh.backends.pods.objects import Pod
+from mesh.core.cluster import Host
+from mesh.core.errors import MeshError, UsageError
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+DEFAULT_CONTAINER = ("kubectl.kubernetes.io/default-container", "kubectl.kubernetes.io/default-logs-container")
+SHOWN_PODS = 4  # in one message
+_NUMBER = re.compile(r"(\d+)")
+
+
+def in_order(pods: Sequence[Pod], order: str) -> list[Pod]:
+    """Return pods by completion index, or by name with numbers as numbers. order: "name" for names always
+
+    >>> [one.name for one in in_order([Pod(metadata=Meta(name=f"w-{n}")) for n in (10, 9, 1)], "")]
+    ['w-1', 'w-9', 'w-10']
+    """
+    indices = [_indices(pod) for pod in pods]
+    if order != "name" and pods and all(own is not None for own in indices) and len({*indices}) == len(pods):
+        return [pod for _, pod in sorted(zip(indices, pods, strict=True), key=lambda one: one[0] or (0, 0))]
+    return sorted(pods, key=lambda pod: _natural(pod.name))
+
+
+def _indices(pod: Pod) -> tuple[int, int] | None:
+    own = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
+    found, job = own.get(INDEX, ""), own.get(JOB_INDEX, "0")
+    return (int(job), int(found)) if found.isdecimal() and job.isdecimal() else None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(name) if part]
+
+
+def container_of(pods: Sequence[Pod], named: str) -> str:
+    """Return the container of all pods that is meant. Raises UsageError if that is not clear."""
+    for pod in pods:
+        names = [one.name for one in pod.spec.containers]
+        if named and named not in names:
+            hint = f"write container: {names[0]}" if names else ""
+            raise UsageError(f"pod {pod.name} has no container {named!r}: it has {', '.join(names)}", hint=hint)
+        if not named and len(names) > 1 and not _default(pod):
+            raise UsageError(
+                f"pod {pod.name} has several containers ({', '.join(names)})",
+                hint=f"name one: `container: {names[0]}` beside selector: in cluster.yaml",
+            )
+    return named or next((found for pod in pods if (found := _default(pod))), "")
+
+
+def _default(pod: Pod) -> str:
+    annotations = pod.metadata.annotations or {}
+    return next((annotations[key] for key in DEFAULT_CONTAINER if annotations.get(key)), "")
+
+
+def hosts_of(pods: Sequence[Pod], container: str, *, all_run: bool) -> tuple[Host, ...]:
+    """Return the pods as hosts. all_run: raise MeshError unless all of them run; else those that run"""
+    waiting = [pod for pod in pods if not state.runs(pod, container)]
+    if all_run and waiting:
+        shown = "; ".join(f"{pod.name} {_not_running(pod)}" for pod in waiting[:SHOWN_PODS])
+        more = f"; and {len(waiting) - SHOWN_PODS} more" if len(waiting) > SHOWN_PODS else ""
+        raise MeshError(
+            f"{len(waiting)} of {len(pods)} pods do not run: {shown}{more}",
+            hint=f"kubectl describe pod {waiting[0].name}",
+        )
+    return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods if state.runs(pod, container))
+
+
+def _not_running(pod: Pod) -> str:
+    return f"is {pod.status.phase} ({state.waits_for(pod)[0]})"

@@ -1,0 +1,97 @@
+"""Source of hosts that are pods which mesh makes when a command needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from msgspec.structs import replace
+
+from mesh.backends.pods import state
+from mesh.backends.pods.api import Api
+from mesh.backends.pods.objects import Pod
+from mesh.config.podspec import MadePods
+from mesh.core.cluster import DEFAULT_REMOTE_DIR, Cluster, PodPlace
+from mesh.core.errors import MeshError
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.kubernetes import render
+from mesh.hosts.kubernetes.choice import hosts_of
+from mesh.hosts.kubernetes.making import Maker, Notify, NotOurs, remove_ended
+from mesh.hosts.kubernetes.records import PodsRecord, PodsRecords
+from mesh.hosts.kubernetes.render import Made
+from mesh.hosts.kubernetes.user import user_here
+
+
+class MadePodSource:
+    """Pods that are made for a run, and end themselves once they have been idle for a time."""
+
+    def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
+        """Return the cluster with its pods as hosts; make them for a run. Raises MeshError."""
+        if purpose in (Purpose.LIST, Purpose.REFRESH):
+            return replace(cluster, note=_listed(cluster))
+        api, maker = maker_of(cluster, _report)
+        if purpose is Purpose.RUN:
+            remove_ended(api, user_here(), PodsRecords(os.environ))
+            uid, pods = maker.ensure()
+            return _with_pods(cluster, api, uid, pods)
+        root = maker.root()
+        pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
+        if root is None or not pods:
+            raise MeshError(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
+        return _with_pods(cluster, api, root.metadata.uid, pods)
+
+    def forget(self, cluster: Cluster) -> None: ...
+
+    def origin(self, cluster: Cluster) -> str:
+        return "are pods that mesh makes"
+
+
+def maker_of(cluster: Cluster, notify: Notify, until: float = 0.0) -> tuple[Api, Maker]:
+    """Return the API and the maker of a cluster's pods. until: seconds since the epoch before which they stay"""
+    source = cluster.source
+    assert isinstance(source, MadePods)
+    api = Api(PodPlace(context=source.context, namespace=source.namespace, container=render.CONTAINER), os.environ)
+    made = Made(cluster=cluster.name, user=user_here(), source=source, python=cluster.python, until=until)
+    return api, Maker(api, made, PodsRecords(os.environ), notify)
+
+
+def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:
+    """Make the pods of a cluster, which stay until a time; return it with them, and their record. Raises MeshError."""
+    api, maker = maker_of(cluster, notify, until)
+    if adopts:
+        maker.adopt()
+    uid, pods = maker.ensure()
+    record = next(one for one in PodsRecords(os.environ).read() if one.uid == uid)
+    if record.until < until and record.until < time.time():
+        raise NotOurs(
+            f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
+            hint=f"mesh down {cluster.name}, then mesh up {cluster.name}",
+        )
+    return _with_pods(cluster, api, uid, pods), record
+
+
+def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
+    place = replace(api.place, container=render.CONTAINER, selector=f"{render.ROOT}={uid}")
+    remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
+    hosts = hosts_of(pods, render.CONTAINER, all_run=False)
+    note = f"pods of namespace {place.namespace} that mesh has made"
+    return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
+
+
+def _listed(cluster: Cluster) -> str:
+    """Return how the pods of a cluster are held, by what was recorded here."""
+    found = [one for one in PodsRecords(os.environ).read() if one.cluster == cluster.name]
+    assert isinstance(cluster.source, MadePods)
+    if not found:
+        return f"{cluster.source.nodes} pods, made when a command needs them"
+    record = found[-1]
+    since = time.strftime("%b %d %H:%M", time.localtime(record.since))
+    until = time.strftime("%b %d %H:%M", time.localtime(record.until))
+    end = f"until {until}" if record.until else f"until idle for {record.hold:g} s"
+    return f"{record.pods} pods of namespace {record.namespace} made {since}, held {end}"
+
+
+def _report(text: str) -> None:
+    sys.stderr.write(f"==> {text}\n")
+    sys.stderr.flush()

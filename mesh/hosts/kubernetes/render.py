@@ -1,0 +1,231 @@
+"""The objects of pods that mesh makes. Pure: a description in, objects out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from mesh.config.kubernetes import NAME_CHARACTERS
+from mesh.config.podspec import MadePods, Volume
+
+CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
+TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
+CONTAINER = "main"
+REMOTE_DIR = "/mesh"  # a volume: the root may be read-only, and the user may have no home
+ENDING_S = 40  # from SIGTERM to SIGKILL of a pod, in which ranks are ended
+NAME_PART_CHARACTERS = 40  # of a root's name; pods add a suffix and an index
+_UNSAFE = re.compile(r"[^a-z0-9]+")
+HOLDER = Path(__file__).with_name("holder.py")
+Object = Mapping[str, object]
+
+
+class Made(Struct, frozen=True, kw_only=True):
+    """Pods of one cluster of one user."""
+
+    cluster: str  # its name in cluster.yaml
+    user: str
+    source: MadePods
+    python: str = "python3"
+    until: float = 0.0  # seconds since the epoch before which the pods stay; 0: `hold` decides
+
+    @property
+    def root_name(self) -> str:
+        """The name of the object that all pods belong to."""
+        return root_name(self.cluster, self.user)
+
+    @property
+    def digest(self) -> str:
+        """A number for the template, by which pods of another one are found."""
+        source = self.source
+        data = msgspec.json.encode((source.template, source.nodes, source.hold, self.python), order="sorted")
+        return hashlib.sha256(data).hexdigest()[:16]
+
+
+def safe(text: str, characters: int = NAME_CHARACTERS) -> str:
+    """Return a text as a label value or a part of a name; a number marks one that was changed.
+
+    >>> safe("team"), safe("My Cluster!")
+    ('team', 'my-cluster-0b4e192d')
+    """
+    found = _UNSAFE.sub("-", text.lower()).strip("-")
+    if found == text and len(found) <= characters:
+        return found
+    return f"{found[: characters - 9].rstrip('-') or 'x'}-{zlib.crc32(text.encode()):08x}"
+
+
+def root_name(cluster: str, user: str) -> str:
+    """Return the name of the root of a cluster of a user.
+
+    >>> root_name("gpus", "ana")
+    'mesh-gpus-ana'
+    """
+    return f"mesh-{safe(f'{safe(cluster)}-{safe(user)}', NAME_PART_CHARACTERS)}"
+
+
+def root_object(made: Made) -> Object:
+    """Return the ConfigMap that all pods belong to, so that its deletion deletes them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": made.root_name,
+            "labels": {CLUSTER: safe(made.cluster), USER: safe(made.user)},
+            "annotations": {
+                FULL_CLUSTER: made.cluster,
+                FULL_USER: made.user,
+                TEMPLATE: made.digest,
+                UNTIL: f"{made.until:.0f}",
+            },
+        },
+    }
+
+
+def pod_object(made: Made, index: int, root_uid: str) -> Object:
+    """Return one pod. root_uid: of the root object"""
+    template = made.source.template
+    labels = {CLUSTER: safe(made.cluster), USER: safe(made.user), ROOT: root_uid, INDEX: str(index)}
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": made.root_name, "uid": root_uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(made, index, root_uid),
+            "labels": {**template.labels, **labels},
+            "annotations": {**template.annotations, FULL_CLUSTER: made.cluster, FULL_USER: made.user},
+            "ownerReferences": [owner],
+        },
+        "spec": merged(_spec(made), template.pod),
+    }
+
+
+def pod_name(made: Made, index: int, root_uid: str) -> str:
+    """Return the name of a pod. Pods of an earlier root, which may still end, have other names."""
+    return f"{made.root_name}-{zlib.crc32(root_uid.encode()) & 0xFFFFF:05x}-{index}"
+
+
+def _spec(made: Made) -> Object:
+    source, template = made.source, made.source.template
+    holder = [made.python, "-I", "-S", "-c", HOLDER.read_text()]
+    times = [f"{source.hold:g}", f"{source.start_timeout:g}", f"{made.until:.0f}"]
+    volumes, mounts = _volumes(made)
+    container: dict[str, object] = {
+        "name": CONTAINER,
+        "image": template.image,
+        "command": [*holder, *times],
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "volumeMounts": mounts,
+    }
+    resources = {"requests": template.requests, "limits": template.limits}
+    if any(resources.values()):
+        container["resources"] = {key: dict(value) for key, value in resources.items() if value}
+    if template.env:
+        container["env"] = [{"name": name, "value": value} for name, value in template.env.items()]
+    spec: dict[str, object] = {
+        "restartPolicy": "Never",
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": ENDING_S,
+        "automountServiceAccountToken": bool(template.service_account),
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": volumes,
+    }
+    optional = {
+        "nodeSelector": dict(template.node_selector),
+        "tolerations": list(template.tolerations),
+        "serviceAccountName": template.service_account,
+        "priorityClassName": template.priority_class,
+        "imagePullSecrets": [{"name": name} for name in template.image_pull_secrets],
+    }
+    return {**spec, **{key: value for key, value in optional.items() if value}}
+
+
+def _volumes(made: Made) -> tuple[list[Object], list[Object]]:
+    volumes: list[Object] = [{"name": "mesh", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    mounts: list[Object] = [
+        {"name": "mesh", "mountPath": REMOTE_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},  # control sockets lie there
+    ]
+    if made.source.template.shm:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": made.source.template.shm}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    for number, volume in enumerate(made.source.template.volumes):
+        volumes.append({"name": f"volume-{number}", **_volume(volume)})
+        mounts.append({"name": f"volume-{number}", "mountPath": volume.path, "readOnly": volume.read_only})
+    return volumes, mounts
+
+
+def _volume(volume: Volume) -> Object:
+    value = volume.value
+    if volume.kind == "claim":
+        return {"persistentVolumeClaim": {"claimName": value, "readOnly": volume.read_only}}
+    if volume.kind == "host_path":
+        return {"hostPath": {"path": value}}
+    if volume.kind == "empty_dir":
+        return {"emptyDir": {"sizeLimit": value} if value else {}}
+    if volume.kind == "secret":
+        return {"secret": {"secretName": value}}
+    if volume.kind == "config_map":
+        return {"configMap": {"name": value}}
+    server, _, path = value.partition(":")
+    return {"nfs": {"server": server, "path": path or "/", "readOnly": volume.read_only}}
+
+
+def merged(ours: Object, theirs: Object) -> Object:
+    """Return a mapping with the fields of another one, which win; mappings and lists of named things are merged.
+
+    >>> json.dumps(merged({"a": {"b": 1}, "c": [{"name": "x", "d": 1}]}, {"a": {"e": 2}, "c": [{"name": "x", "f": 3}]}))
+    '{"a": {"b": 1, "e": 2}, "c": [{"name": "x", "d": 1, "f": 3}]}'
+    """
+    found = dict(ours)
+    for key, value in theirs.items():
+        before = found.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            found[key] = merged(before, value)
+        elif isinstance(before, list) and isinstance(value, list) and _are_named(value):
+            found[key] = _merged_lists(before, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _are_named(listed: list[object]) -> bool:
+    return all(isinstance(one, Mapping) and "name" in one for one in listed)
+
+
+def _merged_lists(ours: list[object], theirs: list[object]) -> list[object]:
+    found = list(ours)
+    for value in theirs:
+        assert isinstance(value, Mapping)
+        names = [one.get("name") if isinstance(one, Mapping) else None for one in found]
+        if value["name"] in names:
+            place = names.index(value["name"])
+            before = found[place]
+            assert isinstance(before, Mapping)
+            found[place] = merged(before, value)
+        else:
+            found.append(value)
+    return found
+
+
+def role_object(*, is_existing: bool) -> Object:
+    """Return the Role for a namespace. is_existing: mesh makes no pods there"""
+    own = not is_existing
+    rules: list[Object] = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", *(["create", "delete"] * own)]},
+        # A websocket is opened by GET; servers from 1.35 on ask for create as well.
+        {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+    ]
+    if own:
+        rules.append({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "delete"]})
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "mesh"},
+        "rules": rules,
+    }

@@ -1,0 +1,71 @@
+"""Source of hosts that are pods which are there already."""
+
+from __future__ import annotations
+
+import os
+
+from msgspec.structs import replace
+
+from mesh.backends.pods import state
+from mesh.backends.pods.api import Api, ApiFailed
+from mesh.backends.pods.objects import Pod, Thing
+from mesh.backends.pods.objects import Pods as PodList
+from mesh.config.kubernetes import Pods
+from mesh.core.cluster import Cluster, PodPlace
+from mesh.core.errors import MeshError
+from mesh.hosts.interfaces import Purpose
+from mesh.hosts.kubernetes.choice import container_of, hosts_of, in_order
+
+
+class PodSource:
+    """Pods of a namespace, by their labels. Mesh neither makes nor deletes them."""
+
+    def find(self, cluster: Cluster, purpose: Purpose) -> Cluster:
+        """Return the cluster with its pods as hosts. Raises MeshError."""
+        source = cluster.source
+        assert isinstance(source, Pods)
+        if purpose is Purpose.LIST:  # half a second of imports, and a request
+            return replace(cluster, note=f"pods with {source.selector}; mesh clusters --refresh asks for them")
+        api = Api(place_of(source), os.environ)
+        pods = in_order(_pods(api, source), source.order)
+        container = container_of(pods, source.container)
+        hosts = hosts_of(pods, container, all_run=purpose is Purpose.RUN)
+        if not hosts:
+            raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
+        place = replace(api.place, container=container)
+        note = f"pods of namespace {place.namespace}{f', context {place.context}' if place.context else ''}"
+        return replace(cluster, hosts=hosts, backend="pods", pods=place, note=note)
+
+    def forget(self, cluster: Cluster) -> None: ...
+
+    def origin(self, cluster: Cluster) -> str:
+        return "are pods that are there already"
+
+
+def place_of(source: Pods) -> PodPlace:
+    """Return where the pods of a source are."""
+    return PodPlace(
+        context=source.context, namespace=source.namespace, container=source.container, selector=source.selector
+    )
+
+
+def _pods(api: Api, source: Pods) -> list[Pod]:
+    """Return the pods of a selector that have not ended. Raises MeshError if there are none."""
+    found = api.get(api.pods, PodList, {"labelSelector": source.selector}).items or ()
+    pods = [pod for pod in found if not state.is_over(pod)]
+    if not pods:
+        namespace = api.place.namespace
+        try:
+            api.get(f"/api/v1/namespaces/{namespace}", Thing)
+        except ApiFailed as error:
+            if error.status == 404:
+                raise MeshError(f"there is no namespace {namespace}", hint="kubectl get namespaces") from error
+        ended = f": its {len(found)} pods have ended" if found else ""
+        raise MeshError(
+            f"selector {source.selector!r} matches no pod of namespace {namespace}{ended}", hint=_shown(api, source)
+        )
+    return pods
+
+
+def _shown(api: Api, source: Pods) -> str:
+    return f"kubectl get pods -n {api.place.namespace} -l {source.selector!r} --show-labels"

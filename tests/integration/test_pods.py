@@ -1,0 +1,207 @@
+"""Pods as hosts, over the stand-in: a run in pods that are there behaves as a run over SSH."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Home
+from tests.kubecluster.stand_in import Refused, StandIn
+from tests.lab import Lab, eventually
+
+pytestmark = [pytest.mark.root, pytest.mark.sshd]
+PODS = 3
+AWAY_S = 90.0  # 30 s for a client that is away, its grace, `hold`, and a machine with much to do
+LINES = "for i in $(seq 200); do echo line $i; [ $i = 100 ] && until [ -e ~/go ]; do sleep 0.1; done; done; true"
+
+
+@pytest.fixture
+def kube(home: Home, lab: Lab) -> Iterator[StandIn]:
+    """Three pods with the label app=x, and a user with a kubeconfig."""
+    with StandIn(lab) as cluster:
+        cluster.write_kubeconfig(home.path)
+        for number in (10, 9, 2):
+            cluster.make_pod(f"w-{number}", {"app": "x", "tier": "gpu"})
+        home.clusters("gpus:\n  kubernetes:\n    selector: app=x\n")
+        yield cluster
+
+
+def test_files_are_sent_and_a_command_runs_in_every_pod(home: Home, kube: StandIn) -> None:
+    home.files(hello__txt="hello\n")
+    done = home.mesh("run", "gpus", "sh", "-c", "echo $IN_POD $RANK $(cat hello.txt) $MASTER_ADDR")
+    assert done.status == 0, done.err
+    first = kube.hosts["w-2"].address  # by name, with numbers as numbers
+    names = ("w-2", "w-9", "w-10")
+    assert done.lines == [f"[{rank}] {name} {rank} hello {first}" for rank, name in enumerate(names)]
+    assert all("exec" in one or one.split()[0] in ("list", "get", "watch") for one in kube.requests)
+
+
+def test_a_selector_in_place_of_a_cluster_takes_commas(home: Home, kube: StandIn) -> None:
+    done = home.mesh("exec", "--hosts", "w-9", "k8s:team:app=x,tier=gpu", "--", "sh", "-c", "echo $IN_POD; exit 3")
+    assert (done.status, done.lines) == (3, ["[0] w-9"]), done.err
+    done = home.mesh("exec", "k8s:app=y", "true")
+    assert done.status == 125
+    assert "selector 'app=y' matches no pod of namespace team" in done.err
+
+
+def test_a_run_is_detached_and_attached(home: Home, kube: StandIn) -> None:
+    started = home.mesh("run", "-d", "gpus", "sh", "-c", "until [ -e ~/go ]; do sleep 0.1; done; echo $RANK done")
+    assert started.status == 0, started.err
+    for host in kube.hosts.values():
+        host.script("touch ~/go")
+    done = home.mesh("attach", started.out.decode().strip())
+    assert done.status == 0, done.err
+    assert done.lines == [f"[{rank}] {rank} done" for rank in range(PODS)]
+
+
+def test_an_api_server_that_is_started_again_ends_no_run(home: Home, kube: StandIn) -> None:
+    client = home.popen("run", "gpus", "sh", "-c", f"touch ~/up; {LINES}")
+    assert eventually(lambda: all(host.path("/root/up").exists() for host in kube.hosts.values()), 60.0)
+    kube.is_down = True
+    kube.cut()
+    # Every host has tried to come back at least once.
+    assert eventually(lambda: kube.requests.count("get pods") >= 2 * PODS, 25.0)
+    kube.is_down = False
+    for host in kube.hosts.values():
+        host.script("touch ~/go")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 0, err
+    expected = "".join(f"line {number}\n" for number in range(1, 201))
+    logs = sorted((home.path / ".local/state/mesh/runs").glob("*/logs/rank-*.out"))
+    assert [log.read_text() for log in logs] == [expected] * PODS
+
+
+def test_a_deleted_pod_is_named_and_ends_the_run(home: Home, kube: StandIn) -> None:
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
+    assert eventually(lambda: all(host.path("/root/up").exists() for host in kube.hosts.values()), 60.0)
+    kube.remove("pods", "w-9")
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == 76, err
+    assert b"w-9" in err
+    assert b"the pod was deleted (by kubectl, a controller or a drain)" in err
+    assert eventually(lambda: not any("4567" in text for host in kube.lab.hosts for _, text in host.processes()), 20.0)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (Refused(401, "Unauthorized", "Unauthorized"), "the credentials of context stand-in are refused"),
+        (Refused(403, 'pods is forbidden: User "u" cannot list resource "pods"'), 'User "u" cannot list'),
+    ],
+)
+def test_refusals_of_the_cluster(home: Home, kube: StandIn, refusal: Refused, expected: str) -> None:
+    kube.refused["list pods"] = refusal
+    done = home.mesh("exec", "gpus", "true")
+    assert done.status == 125
+    assert expected in done.err
+
+
+def test_a_terminal_in_a_pod(home: Home, kube: StandIn) -> None:
+    done = home.mesh("ssh", "gpus:1", "--", "sh", "-c", "echo $IN_POD; echo no >&2; exit 5")
+    assert (done.status, done.out, done.err) == (5, b"w-9\n", "no\n")
+
+
+def test_the_check_of_pods(home: Home, kube: StandIn) -> None:
+    done = home.mesh("check", "gpus", "--json")
+    assert done.status == 0, done.err
+    assert "w-10" in json.dumps(json.loads(done.out))
+
+
+def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
+    client = home.popen("run", "gpus", "sh", "-c", "touch ~/up; exec sleep 4567")
+    assert eventually(lambda: all(host.path("/root/up").exists() for host in kube.hosts.values()), 60.0)
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=60)
+    assert client.returncode == 130
+    assert not any("4567" in text for host in kube.lab.hosts for _, text in host.processes())
+
+
+# ---- pods that mesh makes
+
+MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 90s}\n"
+
+
+@pytest.fixture
+def empty(home: Home, lab: Lab) -> Iterator[StandIn]:
+    """A cluster without pods, and a user who has mesh make two."""
+    with StandIn(lab) as cluster:
+        cluster.write_kubeconfig(home.path)
+        home.clusters(MADE)
+        yield cluster
+
+
+def test_pods_are_made_for_a_run_used_again_and_end_themselves(home: Home, empty: StandIn) -> None:
+    home.files(hello__txt="hello\n")
+    done = home.mesh("run", "gpus", "sh", "-c", "echo $RANK $(cat hello.txt); pwd")
+    assert done.status == 0, done.err
+    assert "[0] 0 hello" in done.lines
+    assert "/mesh/" in done.out.decode()
+    pods = list(empty.objects["pods"].values())
+    assert len(pods) == 2
+    assert eventually(lambda: all(one["status"]["phase"] == "Succeeded" for one in pods), 30.0)
+    listed = home.mesh("clusters")
+    assert "held until idle for 2 s" in listed.out.decode()
+    done = home.mesh("run", "gpus", "true")
+    assert done.status == 0, done.err
+    assert home.mesh("down", "gpus", within=90).status == 0
+    assert empty.objects == {"pods": {}, "configmaps": {}}
+
+
+def test_down_refuses_during_a_run_and_ends_it_by_force(home: Home, empty: StandIn) -> None:
+    up = home.mesh("up", "--for", "1h", "gpus")
+    assert up.status == 0, up.err
+    assert "its pods stay until" in up.err
+    client = home.popen("run", "--grace", "1", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
+    assert eventually(lambda: all(host.path("/root/up").exists() for host in empty.hosts.values()), 60.0)
+    refused = home.mesh("down", "gpus")
+    assert refused.status == 75, refused.err
+    assert "mesh down --force gpus" in refused.err
+    assert home.mesh("down", "--force", "gpus", within=90).status == 0
+    client.communicate(timeout=60)
+    assert client.returncode == 76
+    assert empty.objects == {"pods": {}, "configmaps": {}}
+
+
+def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty: StandIn) -> None:
+    assert home.mesh("up", "gpus").status == 0
+    home.environ["XDG_STATE_HOME"] = str(home.path / "elsewhere")
+    for words in (("run", "gpus", "true"), ("down", "gpus")):
+        refused = home.mesh(*words)
+        assert refused.status == 75, refused.err
+        assert "were made elsewhere" in refused.err
+    assert home.mesh("up", "--adopt", "gpus").status == 0
+    assert home.mesh("down", "gpus", within=90).status == 0
+
+
+def test_where_not_all_pods_fit_none_stays(home: Home, empty: StandIn) -> None:
+    home.clusters(MADE.replace("nodes: 2", "nodes: 5").replace("90s", "3s"))
+    done = home.mesh("run", "gpus", "true")
+    assert done.status == 125, done.err
+    assert "4 of 5 pods run; 1 wait: 0/1 nodes are available: 1 Insufficient cpu." in done.err
+    assert empty.objects == {"pods": {}, "configmaps": {}}
+
+
+def test_an_image_that_cannot_be_had_ends_the_start_at_once(home: Home, empty: StandIn) -> None:
+    empty.dead_images["test"] = "ErrImagePull: manifest unknown"
+    done = home.mesh("run", "gpus", "true")
+    assert done.status == 125, done.err
+    assert "cannot pull test: ErrImagePull (manifest unknown)" in done.err
+    assert empty.objects == {"pods": {}, "configmaps": {}}
+
+
+def test_a_client_that_is_killed_leaves_no_pod(home: Home, empty: StandIn) -> None:
+    home.clusters(MADE.replace("90s", "10s"))
+    client = home.popen("run", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
+    assert eventually(lambda: len(empty.objects["pods"]) == 2, 60.0)
+    client.kill()
+    client.communicate()
+    pods = list(empty.objects["pods"].values())
+    # 10 s for a client to come; or 30 s for it to come back, and then `hold`.
+    assert eventually(lambda: all(one["status"]["phase"] in ("Succeeded", "Failed") for one in pods), AWAY_S)
+    home.clusters(MADE)
+    done = home.mesh("run", "gpus", "true")
+    assert done.status == 0, done.err
+    assert len(empty.objects["configmaps"]) == 1
