@@ -25,7 +25,7 @@ KUBERNETES = "belongs to Kubernetes; mesh starts jobs on hosts over SSH"
 
 
 class TLaunchJob(Struct, frozen=True, kw_only=True):
-    """A distributed job. method: "basic", "torchrun" or "deepspeed"; command: the words of the trainer"""
+    """Description of a distributed job. method: one of METHODS; command: the words of the trainer"""
 
     method: str
     cluster: str  # a selector; "": the default cluster
