@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mesh.core.tasks import WorkerSpec
 from mesh.jobs.events import TasksSeen
@@ -28,6 +29,7 @@ class Loaded(Struct, frozen=True, kw_only=True):
 
     state: TaskFileState | None  # None: it was never readable
     problem: str = ""  # with its text now; the state is that of the text before
+    read_at: float = 0.0  # the last look that has ended began then, in seconds since the epoch
 
 
 class _File:
@@ -40,7 +42,8 @@ class _File:
         self._look_at = 0.0  # monotonic
         self._mirrored = 0  # the seq that the mirror has, or will have soon
         self._unwritten = ""
-        self.loaded = Loaded(state=tables.state(str(path)))
+        self.loaded = Loaded(state=None)  # the text in the store may be an old one
+        self._begun_at = 0.0
 
     def look(self) -> Loaded:
         """Return the file with its tasks and their records. It never waits for the file."""
@@ -48,24 +51,27 @@ class _File:
             self._unwritten = report.unwritten
             if report.text is not None:
                 self._take(report.text)
+            self.loaded = replace(self.loaded, read_at=self._begun_at)
         state, file = self.loaded.state, str(self._path)
-        if self._tables.seq(file) != (state.seq if state else 0):
+        if self.loaded.read_at and self._tables.seq(file) != (state.seq if state else 0):
             state = self._tables.state(file)
-            self.loaded = Loaded(state=state, problem=self.loaded.problem)
+            self.loaded = replace(self.loaded, state=state)
         now = time.monotonic()
         if not self._reader.is_busy and (now >= self._look_at or self.is_unwritten):
             self._look_at = now + FILE_LOOK_S
             mirror = state if self.is_unwritten else None
             self._mirrored = state.seq if state else 0
-            self._reader.begin(self._signature, state.digest if state else "", mirror)
+            known = state or self._tables.state(file)
+            self._begun_at = time.time()
+            self._reader.begin(self._signature, known.digest if known else "", mirror)
         silence = self._reader.silence
-        return Loaded(state=self.loaded.state, problem=silence) if silence else self.loaded
+        return replace(self.loaded, problem=silence) if silence else self.loaded
 
     def _take(self, text: FileText) -> None:
         """Take the text of the file into the store, where it has changed."""
         file, state = str(self._path), self.loaded.state
         if text.problem:
-            self.loaded = Loaded(state=state, problem=text.problem)
+            self.loaded = replace(self.loaded, state=state, problem=text.problem)
         elif text.tasks is not None:
             self.loaded = Loaded(state=self._tables.load(file, text.digest, text.tasks, text.first))
         else:
@@ -159,7 +165,8 @@ def _news(job: Job, loaded: Loaded, shares: dict[int, str], now: float) -> Itera
     if work is None or work.turn is not None or not (job.state is State.QUEUED or is_ready(job)):
         return
     has_tasks, over, failed = job.id in shares, False, 0
-    if _spec(job).ends and not has_tasks and state is not None and not loaded.problem:
+    is_fresh = loaded.read_at > job.submitted and not loaded.problem
+    if _spec(job).ends and not has_tasks and state is not None and is_fresh:
         over = is_over(state.tasks, state.records, _spec(job))
         failed = failed_count(state.tasks, state.records, _spec(job)) if over else 0
     if job.state is not State.QUEUED:
