@@ -52,6 +52,7 @@ class ScriptedChannel:
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._script: Frames = iter(())
         self._running: list[int] = []  # ranks
+        self._changes = threading.Lock()  # no rank ends before all of them have started
         self._obeyed = self._ports = 0
         self._is_closed = False
         self.received = 0  # bytes
@@ -113,9 +114,10 @@ class ScriptedChannel:
         ranks = [rank["rank"] for rank in header["ranks"]]
         # Before the first answer: it wakes who reads.
         self._script = (frame for rank in ranks for frame in self._play(rank))
-        self._running = list(ranks)
-        for rank in ranks:
-            self._tell("started", rank=rank, pid=1000 + rank, time=time.time())
+        with self._changes:
+            self._running = list(ranks)
+            for rank in ranks:
+                self._tell("started", rank=rank, pid=1000 + rank, time=time.time())
 
     def _on_signal(self, header: Mapping[str, Any]) -> None:
         self._end(header["signal"])
@@ -128,10 +130,11 @@ class ScriptedChannel:
         self._tell("beat", echo=header["time"], held=0.0, time=time.time(), orders=self._obeyed)
 
     def _end(self, signal: int) -> None:
-        ended, self._running = self._running, []
-        for rank in ended:
-            how = {"signal": signal} if signal else {"code": self._codes.get(rank, 0)}
-            self._tell("exited", rank=rank, time=time.time(), during="", **how)
+        with self._changes:
+            ended, self._running = self._running, []
+            for rank in ended:
+                how = {"signal": signal} if signal else {"code": self._codes.get(rank, 0)}
+                self._tell("exited", rank=rank, time=time.time(), during="", **how)
 
 
 class ScriptedBackend:

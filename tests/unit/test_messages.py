@@ -262,13 +262,21 @@ def run(moment: str, frame: bytes) -> tuple[Outcome, Seen, Hosts]:
         decider=Supervisor(spec, placement),
     )
     launcher = Launcher(parts, [seen])
-    enough = threading.Timer(0.1, lambda: [channel.end() for channel in backend.channels])
-    enough.start()
+    over = threading.Event()
+    ending = threading.Thread(target=end_ranks, args=(backend, over))
+    ending.start()
     try:
         return launcher.run(), seen, backend
     finally:
-        enough.cancel()
-        enough.join()
+        over.set()
+        ending.join()
+
+
+def end_ranks(backend: ScriptedBackend, over: threading.Event) -> None:
+    """End the ranks of all hosts again and again: some may start late."""
+    while not over.wait(0.1):
+        for channel in list(backend.channels):
+            channel.end()
 
 
 @pytest.mark.parametrize("frame", NONSENSE, ids=range(len(NONSENSE)))
