@@ -52,7 +52,7 @@ class Desk:
 
     def rows(self, *jobs: int) -> list[dict[str, object]]:
         """Return all jobs or some as the store's file has them, without a command."""
-        return [json.loads(text) for text in json_rows(self.store, Selection(ids=jobs, deleted=bool(jobs)))]
+        return [json.loads(text) for text in json_rows(self.store, Selection(ids=jobs))]
 
     def until(self, job: int, *states: str, within: float = 40.0) -> dict[str, object]:
         """Wait until a job is in one of these states."""
