@@ -106,6 +106,10 @@ def test_an_executor_cancels_calls_that_wait() -> None:
     BLOCK.clear()
     workers = executor(where="threads")
     futures = [workers.submit(blocks) for _ in range(5)]
+    deadline = time.monotonic() + PATIENCE
+    while not futures[1].running():  # the two that a worker has at the same time
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     threading.Timer(0.05, BLOCK.set).start()
     workers.shutdown(cancel_futures=True)
     assert [future.cancelled() for future in futures[2:]] == [True] * 3
