@@ -200,7 +200,7 @@ class Processes:
         self._is_described = False
         self._result: RunResult | None = None
         self._error: BaseException | None = None
-        self._here = ClientNodes(program, payloads, running, self._connect, setting.calls_run)
+        self._here = ClientNodes(program, payloads, running, (self._connect, self._send_states), setting.calls_run)
         self.client = self._here.client
         self._thread = threading.Thread(target=self._run, name="mesh-program", daemon=True)
 
@@ -240,6 +240,11 @@ class Processes:
             return SocketLink(self._relay.connect(role_of(label)))
         except MeshError as error:
             raise ConnectionError(str(error)) from error
+
+    def _send_states(self, states: Mapping[str, State]) -> None:
+        """Send the hosts the states of nodes here."""
+        if self._relay is not None:
+            self._relay.note([(role_of(label), state.value, 0) for label, state in states.items()])
 
     # ---- events of the run, in a thread of their own
 
