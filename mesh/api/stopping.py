@@ -42,7 +42,22 @@ def stop(
         )
     else:
         where = find_run(run, cluster, options, clusters_file)
-    message = Stop(run=where.run, grace=options.grace)
+    stopped = stop_found(where, options.grace)
+    if not stopped and run and not where.record:
+        names = ", ".join(found.name for found in where.clusters)
+        raise UsageError(f"no run {run!r} is on {names}, and none is recorded here", hint="`mesh ps` lists what runs")
+    for one in sorted({*stopped, *([where.run] if where.run else [])}):
+        _note_end(one, clusters_file)
+    return tuple(sorted(stopped))
+
+
+def stop_found(where: FoundRun, grace: float | None = None) -> set[str]:
+    """End a run that was found, or every run of its clusters; return the ids of those that were ended.
+
+    grace: seconds from SIGTERM to SIGKILL; None: those of the run
+    Raises MeshError if something is left or a host cannot be asked.
+    """
+    message = Stop(run=where.run, grace=grace)
     stopped: set[str] = set()
     troubles = list(where.problems)
     for found in where.clusters:
@@ -53,12 +68,7 @@ def stop(
             troubles += [f"{found.hosts[node].name}: something of run {left} is left" for left in answer.left]
     if troubles:
         raise MeshError("\n".join(troubles), hint="`mesh ps` shows what is still there")
-    if not stopped and run and not where.record:
-        names = ", ".join(found.name for found in where.clusters)
-        raise UsageError(f"no run {run!r} is on {names}, and none is recorded here", hint="`mesh ps` lists what runs")
-    for one in sorted({*stopped, *([where.run] if where.run else [])}):
-        _note_end(one, clusters_file)
-    return tuple(sorted(stopped))
+    return stopped
 
 
 def _note_end(run: str, clusters_file: str) -> None:

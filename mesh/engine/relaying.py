@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from mesh.core.cluster import Placement
 from mesh.core.errors import MeshError
@@ -73,6 +73,12 @@ class Relay:
         if session is None or self._is_closed:
             raise MeshError(f"{label}: its host is not connected")
         session.restart(self._ranks[label])
+
+    def note(self, states: Sequence[tuple[str, str, int]]) -> None:
+        """Send all hosts how nodes on the client have changed: label, state and attempt of each."""
+        if not self._is_closed:
+            for session in list(self._sessions.values()):
+                session.change(states)
 
     def take(self, message: Message, data: bytes) -> None:
         """Take a message of an agent about a stream, in the thread of its host. One about no stream is dropped."""

@@ -11,9 +11,11 @@ import sys
 import threading
 from types import FrameType
 
+from mesh.core.errors import MeshError
 from mesh.program.ledger import Stop
 from mesh.program.running import Running
 
+FAILURE_STATUS = 1
 _RUNNING: list[Running] = []
 _STATUS: list[int] = []
 
@@ -33,7 +35,12 @@ def _wait() -> None:
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for running in _RUNNING:
-            result = running.wait()
+            try:
+                result = running.wait()
+            except Exception as error:  # Python would report it, and exit with 0
+                sys.stderr.write(f"mesh: {running.run or 'the program'}: {error}\n")
+                _STATUS.append(error.exit_code if isinstance(error, MeshError) else FAILURE_STATUS)
+                continue
             if not result.ok:
                 cause = result.failures.get(result.label)
                 if result.why or cause:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from mesh.core.errors import MeshError
 from mesh.program.graph import Graph
-from mesh.program.ledger import Stop
+from mesh.program.ledger import State, Stop
 from mesh.program.payload import Payload
 from mesh.program.running import Running
 from mesh.program.runtime import frames, plain
@@ -26,6 +26,27 @@ LINK_NEWS_TIMEOUT_S = 1.0  # for the event that explains the end of a link
 START_TIMEOUT_S = 900.0  # for the process of a node to begin, so that it can be called
 
 
+class ClientNode(NodeThread):
+    """A node that is a thread here."""
+
+    def __init__(
+        self,
+        payload: Payload,
+        context: Context,
+        running: Running,
+        calls_run: bool,
+        on_end: Callable[[str, State], None],
+    ) -> None:
+        super().__init__(payload, context, running, calls_run)
+        self._on_end = on_end
+
+    def _finish(self, state: State, why: str = "") -> None:
+        is_first = not self.has_ended
+        super()._finish(state, why)
+        if is_first:
+            self._on_end(self.context.here.label, state)
+
+
 class ClientNodes:
     """The nodes of one program that are threads here."""
 
@@ -34,11 +55,16 @@ class ClientNodes:
         program: Graph,
         payloads: Mapping[str, Payload],
         running: Running,
-        connect: Callable[[str], Link],
+        way: tuple[Callable[[str], Link], Callable[[Mapping[str, State]], None]],
         calls_run: bool,
     ) -> None:
-        """payloads: of all nodes; connect: returns a link to a node on a host, or raises OSError"""
-        self._program, self._running, self._remote = program, running, connect
+        """payloads: of all nodes
+
+        way: returns a link to a node on a host, or raises OSError; and sends the hosts the states of nodes here
+        """
+        self._program, self._running = program, running
+        self._remote, self._send_states = way
+        self._ended: dict[str, State] = {}  # nodes here, for those on hosts, whose processes may begin later
         self._hosts = {label: payload.place.host for label, payload in payloads.items()}
         self._changed = threading.Condition()
         self._begun: set[str] = set()  # nodes whose processes are there
@@ -59,7 +85,16 @@ class ClientNodes:
         def stop(code: int, why: str) -> None:
             self._running.end(Stop(reason="stop", code=code, why=why, label=place.label))
 
-        return NodeThread(payload, Context(here, self._caller(place.label), stop), self._running, calls_run)
+        context = Context(here, self._caller(place.label), stop)
+        return ClientNode(payload, context, self._running, calls_run, self._note_end)
+
+    def _note_end(self, label: str, state: State) -> None:
+        """Send the hosts the end of a node here: calls to it fail there, and nodes wait for it no longer."""
+        with self._changed:
+            self._ended[label] = state
+            has_others = bool(self._begun)
+        if has_others:
+            self._send_states({label: state})
 
     @property
     def labels(self) -> frozenset[str]:
@@ -90,6 +125,9 @@ class ClientNodes:
         with self._changed:
             self._begun.add(label)
             self._changed.notify_all()
+            ended = dict(self._ended)
+        if ended:
+            self._send_states(ended)
         if self._nodes:
             threading.Thread(target=self._offer, args=(label,), name="mesh-offer", daemon=True).start()
 

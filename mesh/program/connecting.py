@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from mesh.rundir.records import Record
 STOP_TIMEOUT_S = 5.0  # for a node to take the request
 ANSWER_TIMEOUT_S = 60.0  # for a host to connect to its node
 RESULT_BYTES_MAX = 1 << 27
+RESULT_TIMEOUT_MIN_S = 0.001  # a socket with a timeout of 0 does not wait, and raises another error
 
 
 class Connected:
@@ -105,11 +105,14 @@ class Connected:
             connection = self._reach(label, "calls")
         except MeshError as error:
             raise ConnectionError(str(error)) from error
-        connection.settimeout(ANSWER_TIMEOUT_S)
-        if reason := answer_of(connection):
-            connection.close()
-            raise ConnectionError(reason)
-        connection.settimeout(None)
+        try:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            if reason := answer_of(connection):
+                raise ConnectionError(reason)
+            connection.settimeout(None)
+        except BaseException:
+            connection.close()  # ends the process on the host
+            raise
         return SocketLink(connection)
 
     def _reach(self, label: str, wants: str) -> socket.socket:
@@ -117,7 +120,7 @@ class Connected:
 
     def _result(self, label: str, timeout: float | None) -> object:
         with self._reach(label, "result") as connection:
-            connection.settimeout(timeout)
+            connection.settimeout(None if timeout is None else max(RESULT_TIMEOUT_MIN_S, timeout))
             try:
                 if reason := answer_of(connection):
                     raise MeshError(f"{label}: {reason}")
@@ -127,7 +130,7 @@ class Connected:
                     if len(data) > RESULT_BYTES_MAX:
                         raise MeshError(f"{label}: its host sends more than any result has")
             except TimeoutError:
-                raise TimeoutError(f"{label} has no result after {timeout or math.inf:g} s") from None
+                raise TimeoutError(f"{label} has no result after {timeout:g} s") from None
         try:
             kind, value = read_result(data)
         except (ValueError, EOFError, OSError) as error:

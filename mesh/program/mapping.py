@@ -18,13 +18,14 @@ from mesh.config.settings import Options
 from mesh.core.errors import MeshError, UsageError
 from mesh.program.program import Program
 from mesh.program.runtime import codec
-from mesh.program.runtime.errors import NodeLost
+from mesh.program.runtime.errors import NodeLost, RemoteError
 from mesh.program.runtime.handles import Group, Handle
 
 P = ParamSpec("P")
 T = TypeVar("T")
 ITEMS_AT_A_WORKER = 2  # items that are at a worker at the same time, so that it has the next one at once
 WORKERS_LIMIT = 4096
+JOIN_TIMEOUT_S = 5.0  # for the thread that sends calls
 
 
 class ItemFailed(MeshError):
@@ -91,11 +92,13 @@ class ProgramExecutor(concurrent.futures.Executor):
 
     def __init__(self, program: Program, handles: list[Handle[Worker]], where: str) -> None:
         self._running = program.launch(where)
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()
         self._waiting: deque[_Task] = deque()
         self._load = dict.fromkeys(handles, 0)
         self._open: set[concurrent.futures.Future[object]] = set()
-        self._is_shut = False
+        self._is_shut = self._is_over = False
+        self._feeder = threading.Thread(target=self._feed, name="mesh-feeder", daemon=True)
+        self._feeder.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
         """Call a function on a free worker. Raises RuntimeError after ``shutdown``."""
@@ -106,12 +109,12 @@ class ProgramExecutor(concurrent.futures.Executor):
     ) -> concurrent.futures.Future[object]:
         """Queue a call. retries: starts on another worker after the loss of one"""
         task = _Task(concurrent.futures.Future(), call, retries)
-        with self._lock:
+        with self._changed:
             if self._is_shut:
                 raise RuntimeError("the executor is shut down")
             self._open.add(task.future)
             self._waiting.append(task)
-        self._feed()
+            self._changed.notify_all()
         return task.future
 
     @property
@@ -120,15 +123,13 @@ class ProgramExecutor(concurrent.futures.Executor):
         return ITEMS_AT_A_WORKER * len(self._load)
 
     def _feed(self) -> None:
-        """Send calls that wait to the workers with the fewest."""
-        while True:
-            with self._lock:
-                handle = min(self._load, key=self._load.__getitem__, default=None)
-                if not self._waiting or (handle is not None and self._load[handle] >= ITEMS_AT_A_WORKER):
-                    return
-                task = self._waiting.popleft()
-                if handle is not None:
-                    self._load[handle] += 1
+        """Send calls that wait to the workers with the fewest, until the end.
+
+        In a thread of its own: a large call waits for the credits of its worker, which the thread that reads the
+        worker's answers grants.
+        """
+        while (found := self._next()) is not None:
+            handle, task = found
             if handle is None:
                 self._settle(task, NodeLost("worker", "", "all workers are lost"))
                 continue
@@ -137,25 +138,50 @@ class ProgramExecutor(concurrent.futures.Executor):
                 continue
             try:
                 future = handle.futures.call(*task.call)
+            except NodeLost as error:
+                self._end(handle, task, error, was_sent=False)
             except BaseException as error:
                 self._end(handle, task, error)
-                continue
-            future.add_done_callback(  # type: ignore[attr-defined]
-                lambda done, handle=handle, task=task: self._take(handle, task, done)
-            )
+            else:
+                future.add_done_callback(  # type: ignore[attr-defined]
+                    lambda done, handle=handle, task=task: self._take(handle, task, done)
+                )
+
+    def _next(self) -> tuple[Handle[Worker] | None, _Task] | None:
+        """Wait for a call and a worker that takes it; return them. A call without any worker left has None."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or (self._waiting and self._is_free()))
+            if self._is_over:
+                return None
+            task = self._waiting.popleft()
+            handle = min(self._load, key=self._load.__getitem__, default=None)
+            if handle is not None:
+                self._load[handle] += 1
+            return handle, task
+
+    def _is_free(self) -> bool:
+        return min(self._load.values(), default=0) < ITEMS_AT_A_WORKER
 
     def _take(self, handle: Handle[Worker], task: _Task, done: concurrent.futures.Future[object]) -> None:
         error = done.exception() if not done.cancelled() else concurrent.futures.CancelledError()
         self._end(handle, task, error, None if error else done.result())
-        self._feed()
 
-    def _end(self, handle: Handle[Worker], task: _Task, error: BaseException | None, value: object = None) -> None:
-        """Settle a call that has left its worker; one whose worker is lost waits again if it may."""
-        with self._lock:
-            if isinstance(error, NodeLost):
+    def _end(
+        self,
+        handle: Handle[Worker],
+        task: _Task,
+        error: BaseException | None,
+        value: object = None,
+        *,
+        was_sent: bool = True,
+    ) -> None:
+        """Settle a call that has left its worker; one whose worker is lost waits again if it may, or was not sent."""
+        with self._changed:
+            self._changed.notify_all()
+            if isinstance(error, NodeLost) and not isinstance(error, RemoteError):  # not one that the function raised
                 self._load.pop(handle, None)
-                if task.retries > 0 and not self._is_shut:
-                    task.retries -= 1
+                if (task.retries > 0 or not was_sent) and not self._is_over:
+                    task.retries -= was_sent
                     self._waiting.appendleft(task)
                     return
             elif handle in self._load:
@@ -163,12 +189,15 @@ class ProgramExecutor(concurrent.futures.Executor):
         self._settle(task, error, value)
 
     def _settle(self, task: _Task, error: BaseException | None, value: object = None) -> None:
-        with self._lock:
+        with self._changed:
             self._open.discard(task.future)
+        if task.future.cancelled():
+            task.future.set_running_or_notify_cancel()  # wakes those that wait for it
+            return
         try:
             if error is not None:
                 task.future.set_exception(error)
-            elif not task.future.cancelled():
+            else:
                 task.future.set_result(value)
         except concurrent.futures.InvalidStateError:
             pass
@@ -178,18 +207,35 @@ class ProgramExecutor(concurrent.futures.Executor):
 
         wait: False to end the calls that run as well
         """
-        with self._lock:
+        with self._changed:
             self._is_shut = True
             waiting = list(self._waiting) if cancel_futures or not wait else []
             for task in waiting:
                 self._waiting.remove(task)
-                self._open.discard(task.future)
-            left = list(self._open)
+            left = self._open - {task.future for task in waiting}
         for task in waiting:
-            task.future.cancel()
+            self._cancel(task)
         if wait:
             concurrent.futures.wait(left)
+        self._finish()
+
+    def _finish(self) -> None:
+        """End the workers, and the calls that still wait for them."""
+        with self._changed:
+            self._is_over = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for task in waiting:
+            self._cancel(task)
         self._running.stop()
+        if self._feeder is not threading.current_thread():
+            self._feeder.join(JOIN_TIMEOUT_S)
+
+    def _cancel(self, task: _Task) -> None:
+        """Cancel a call that waits; one that waits for another worker fails, as it has been begun."""
+        task.future.cancel()
+        self._settle(task, concurrent.futures.CancelledError())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -19,6 +19,7 @@ from mesh.api.hangs import Stacks, stacks_of
 from mesh.api.inquiries import FoundRun
 from mesh.api.records import find_record
 from mesh.api.running import Beside, Listener, run_on
+from mesh.api.stopping import stop_found
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
@@ -199,7 +200,7 @@ class Processes:
         self._is_described = False
         self._result: RunResult | None = None
         self._error: BaseException | None = None
-        self._here = ClientNodes(program, payloads, running, self._connect, setting.calls_run)
+        self._here = ClientNodes(program, payloads, running, (self._connect, self._send_states), setting.calls_run)
         self.client = self._here.client
         self._thread = threading.Thread(target=self._run, name="mesh-program", daemon=True)
 
@@ -214,10 +215,18 @@ class Processes:
             self._result = run_on(
                 self._setting.cluster, self._spec, self._showing, listener=self._listener, beside=self._beside
             )
+            if self._result.cause is Cause.DETACHED and self._here.labels:
+                self._end_without_client()
         except BaseException as error:
             self._error = error
         self._here.finish(REASONS.get(self._result.cause, "failure") if self._result is not None else "failure")
         self._running.finish()
+
+    def _end_without_client(self) -> None:
+        """End what ``mesh detach`` has left to the hosts, because a node of it is here. Raises MeshError, always."""
+        stop_found(self._found())
+        what = f"{self._program.name}: ended, because {min(self._here.labels)} is on the client and cannot be detached"
+        raise MeshError(what, hint="do not use `mesh detach` for this program")
 
     def _take_relay(self, relay: Relay) -> None:
         self._relay = relay
@@ -231,6 +240,11 @@ class Processes:
             return SocketLink(self._relay.connect(role_of(label)))
         except MeshError as error:
             raise ConnectionError(str(error)) from error
+
+    def _send_states(self, states: Mapping[str, State]) -> None:
+        """Send the hosts the states of nodes here."""
+        if self._relay is not None:
+            self._relay.note([(role_of(label), state.value, 0) for label, state in states.items()])
 
     # ---- events of the run, in a thread of their own
 

@@ -285,6 +285,15 @@ def test_the_program_goes_on_as_long_as_a_node_runs_on_the_client() -> None:
     assert (max(found[0]), found[1:]) == (4, (os.getpid(), "client"))
 
 
+def test_no_node_waits_for_one_on_the_client_that_has_ended() -> None:
+    program = new_program()
+    first = program.add(nodes.returns, 7, on="client")
+    program.add(nodes.returns, 8, on="a", label="later", after=first)
+    with launch(program) as running:
+        assert running.wait(PATIENCE).exit_code == 0
+        assert running.results == {"returns": (7, "client"), "later": (8, "a")}
+
+
 def test_a_failure_on_the_client_ends_the_program() -> None:
     program = new_program()
     program.add(nodes.waits, on="a")

@@ -563,3 +563,22 @@ def test_a_host_has_all_names(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, (python, done.stderr)
+
+
+def test_a_program_whose_end_is_an_error_is_no_success_of_its_interpreter() -> None:
+    script = (
+        "from mesh.core.errors import MeshError\n"
+        "from mesh.launchpad.leaving import wait_at_exit\n"
+        "from mesh.program.ledger import Ledger\n"
+        "from mesh.program.running import Running\n"
+        "class Unreachable:\n"
+        "    def close(self):\n"
+        "        raise MeshError('no host answers')\n"
+        "for _ in range(2):\n"
+        "    running = Running({}, Ledger({}))\n"
+        "    running.attach(Unreachable())\n"
+        "    running.finish()\n"
+        "    wait_at_exit(running)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (125, 2 * "mesh: the program: no host answers\n")

@@ -77,6 +77,16 @@ class Caller(RuleBasedStateMachine):
 TestCaller = Caller.TestCase
 
 
+def test_a_call_that_was_given_up_before_its_bytes_were_sent_returns_its_credits() -> None:
+    outgoing = Outgoing(CALLS_LIMIT, BYTES_LIMIT)
+    given_up, waiting = outgoing.add(BYTES_LIMIT), outgoing.add(BYTES_LIMIT)
+    assert outgoing.sendable() == [given_up]
+    assert outgoing.settle(given_up)
+    outgoing.take_back(given_up)
+    outgoing.take_back(waiting)  # it has no credits yet
+    assert outgoing.sendable() == [waiting]
+
+
 def test_an_answer_to_no_call_is_refused() -> None:
     outgoing = Outgoing()
     for number in (0, 7, -1):

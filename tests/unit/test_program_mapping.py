@@ -12,6 +12,7 @@ import pytest
 from mesh.core.errors import UsageError
 from mesh.program import Handle, ItemFailed, MailboxHandle, NodeLost, Program, executor, here
 from mesh.program import map as map_items
+from mesh.program.runtime.calls import BYTES_LIMIT
 from mesh.program.runtime.mailbox import Relay
 from tests.conftest import PATIENCE
 
@@ -105,10 +106,38 @@ def test_an_executor_cancels_calls_that_wait() -> None:
     BLOCK.clear()
     workers = executor(where="threads")
     futures = [workers.submit(blocks) for _ in range(5)]
+    deadline = time.monotonic() + PATIENCE
+    while not futures[1].running():  # the two that a worker has at the same time
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     threading.Timer(0.05, BLOCK.set).start()
     workers.shutdown(cancel_futures=True)
     assert [future.cancelled() for future in futures[2:]] == [True] * 3
     assert [future.exception() for future in futures[:2]] == [None, None]
+
+
+def size_of(data: bytes) -> int:
+    return len(data)
+
+
+def test_two_calls_that_wait_and_are_more_than_the_credits_of_a_worker() -> None:
+    BLOCK.clear()
+    large = bytes(BYTES_LIMIT * 2 // 3)
+    with executor(where="threads") as workers:
+        first = [workers.submit(blocks) for _ in range(2)]
+        sizes = [workers.submit(size_of, large) for _ in range(2)]
+        BLOCK.set()
+        assert [one.result(PATIENCE) for one in first + sizes] == [None, None, len(large), len(large)]
+
+
+def lost(value: int) -> int:
+    raise NodeLost("other", "", "it has ended")
+
+
+def test_a_loss_that_the_function_reports_is_not_that_of_its_worker() -> None:
+    with executor(where="threads") as workers:
+        assert isinstance(workers.submit(lost, 1).exception(PATIENCE), NodeLost)
+        assert workers.submit(picky, 1).result(PATIENCE) == 1
 
 
 # ---- mailboxes

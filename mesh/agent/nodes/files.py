@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BOOK, KEY = "nodes.json", "key.pem"
 COPY_BYTES = 1 << 20
+ENDED = "ended"  # begins the name of an empty file, before the rank of a node that has ended for good
 RESULT = "kept"  # begins the name of a file with the result of a node, before its rank
 
 
@@ -55,6 +56,14 @@ class NodeFiles:
     def add_to_payload(self, name: str, data: bytes) -> None:
         """Append a piece to a payload. Raises OSError."""
         self._write("payload-" + name, data, os.O_APPEND)
+
+    def note_end(self, rank: int) -> None:
+        """Note that a node has ended for good, for clients that wait for its result. A full disk loses it."""
+        if self._is_made:
+            try:
+                self._write(f"{ENDED}-{rank}", b"")
+            except OSError:
+                pass
 
     def keep(self, name: str, directory: str) -> None:
         """Copy a file to a directory that outlives the run, if both are there. A full disk loses it."""

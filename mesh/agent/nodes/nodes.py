@@ -195,6 +195,7 @@ class Nodes:
             return
         self._loop.cancel(("restart", rank))
         node.has_ended = True
+        self._files.note_end(rank)
         self._close_sockets(node)
         self._change(node, "failed" if status else "ended", node.attempt)
         if node.about.ends_run and not status and not self._port.stops_ranks:

@@ -12,7 +12,7 @@ from mesh.agent.base.directories import node_directory, places_of
 from mesh.agent.base.errors import why
 from mesh.agent.base.light import dumps, socket
 from mesh.agent.link.journal import journal_directory
-from mesh.agent.nodes.files import RESULT
+from mesh.agent.nodes.files import ENDED, RESULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def _send_result(request: Reach) -> None:
     name, directory = f"{RESULT}-{request.rank}", node_directory(request.run, request.node)
     places = [journal_directory(place, request.run, request.node) for place in places_of(request.remote_dir)]
     while True:
-        is_on = os.path.isdir(directory)  # before the look: the agent copies results before it removes its directory
+        # Before the look: the agent has the result of a node before its end, and copies it before it removes all.
+        is_on = os.path.isdir(directory)
+        has_ended = os.path.exists(os.path.join(directory, f"{ENDED}-{request.rank}"))
         for place in (directory, *places):
             try:
                 file = open(os.path.join(place, name), "rb")
@@ -85,6 +87,9 @@ def _send_result(request: Reach) -> None:
                 _answer("")
                 while data := file.read(READ_BYTES):
                     _write(data)
+            return
+        if has_ended:
+            _answer("it has ended without a result")
             return
         if not is_on:
             _answer("the run has ended, and its host has no result of this node")

@@ -118,7 +118,8 @@ class Ranks:
     def restart(self, number: int) -> None:
         """Kill the process of a node, so that the node is started again. One that has ended for good stays so."""
         for rank in list(self.ranks.values()):
-            if rank.rank == number and self.nodes is not None and self.nodes.ask_restart(number):
+            is_there = rank.rank == number and rank.status < 0  # else its pid may be that of another process
+            if is_there and self.nodes is not None and self.nodes.ask_restart(number):
                 pass_on(rank.pid, signal.SIGKILL)
 
     # ---- what goes to a rank

@@ -63,6 +63,11 @@ class Outgoing:
             del self._sizes[call]
         return False
 
+    def take_back(self, call: int) -> None:
+        """Return the credits of a call that was given up before its bytes were sent. No answer to it comes."""
+        if call in self._sent:
+            self.answer(call)
+
     def answer(self, call: int) -> bool:
         """Take back the credits of a call; return True if its caller still waits.
 

@@ -152,6 +152,11 @@ class Connection:
                 self._link.send(frame)
             except OSError as error:
                 self.lose(str(error))
+        else:
+            with self._lock:  # its credits may have come just before it was given up
+                self._flights.pop(number, None)
+                self._outgoing.take_back(number)
+                self._grant()
         return future, number
 
     def _grant(self) -> None:

@@ -91,6 +91,9 @@ class Mailbox:
                 await asyncio.wait_for(one, left)
             except asyncio.TimeoutError:
                 continue
+            finally:
+                if one in self._changed:
+                    self._changed.remove(one)
         return True
 
 
