@@ -43,7 +43,8 @@ def queue(job: Job, time: float, reason: str) -> Job:
 
 def hold(job: Job, time: float, reason: str, hint: str = "") -> Job:
     """Hold a job that cannot go on without a person."""
-    return move(job, State.HELD, time, reason, hint or f"mesh job resume {job.id}", retry_at=0.0, tries=0)
+    job = replace(job, retry_at=0.0, tries=0, is_restarting=False)
+    return move(job, State.HELD, time, reason, hint or f"mesh job resume {job.id}")
 
 
 def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:

@@ -190,6 +190,9 @@ def _ended(job: Job, event: RunEnded) -> Job:
         cause=event.cause,
     )
     job = replace(job, started=job.started or attempt.started or event.time)
+    if job.state is State.HELD and verdict.outcome is State.SUCCEEDED and job.work is None:
+        # It was done before the order to end it came: a resume must not run it again.
+        return end(replace(job, cause=event.cause), State.SUCCEEDED, event.time, verdict.reason, event.exit_code)
     if job.state not in (State.PREPARING, State.RUNNING):
         return job
     job = replace(
