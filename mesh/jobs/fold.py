@@ -24,6 +24,7 @@ from mesh.jobs.change import (
     lose_machines,
     move,
     recover,
+    retried,
     settle,
     short_list,
     silenced,
@@ -103,7 +104,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.UndoneByHand(hosts=hosts):
             return cleaning.cleaned(job, hosts)
         case events.Timer(time=time):
-            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            return retried(job) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
