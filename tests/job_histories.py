@@ -55,7 +55,9 @@ class History:
         """Have one event happen."""
         before = self.job
         self.job, given = decide(before, event)
-        self.events += written(before, event, given)
+        new = written(before, event, given)
+        assert before.seq + len(new) == self.job.seq  # the store has every event that was folded
+        self.events += new
         self.orders += [operation_of(one.order) for one in given]
         self.jobs.append(self.job)
 

@@ -43,12 +43,14 @@ def queue(job: Job, time: float, reason: str) -> Job:
 
 def hold(job: Job, time: float, reason: str, hint: str = "") -> Job:
     """Hold a job that cannot go on without a person."""
-    return move(job, State.HELD, time, reason, hint or f"mesh job resume {job.id}", retry_at=0.0, tries=0)
+    job = replace(job, retry_at=_again_at(job, time), tries=0, is_restarting=False)
+    return move(job, State.HELD, time, reason, hint or f"mesh job resume {job.id}")
 
 
 def end(job: Job, outcome: State, time: float, reason: str, status: int) -> Job:
     """Decide the outcome of a job: what it still has is ended first."""
-    return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=0.0, tries=0)
+    again = _again_at(job, time)
+    return move(job, State.ENDING, time, reason, outcome=outcome, status=status, retry_at=again, tries=0)
 
 
 def recover(job: Job, time: float, reason: str, delay: float, *, keeps_machines: bool = False) -> Job:
@@ -57,8 +59,21 @@ def recover(job: Job, time: float, reason: str, delay: float, *, keeps_machines:
     keeps_machines: machines that were made stay, and the next attempt starts on them
     """
     not_before = time + delay if delay else 0.0
-    job = replace(job, keeps_machines=keeps_machines, not_before=not_before, retry_at=0.0, tries=0)
+    again = _again_at(job, time)
+    job = replace(job, keeps_machines=keeps_machines, not_before=not_before, retry_at=again, tries=0)
     return move(job, State.RECOVERING, time, reason)
+
+
+def _again_at(job: Job, time: float) -> float:
+    """Return the end of a job's pause as it enters another state: now, if an order waits to be repeated."""
+    return time if job.retry_at and job.open else 0.0
+
+
+def retried(job: Job) -> Job:
+    """End a job's pause: its open orders are repeated, but nothing is made or prepared that it does not want."""
+    if job.state not in (State.REQUESTING, State.PREPARING):
+        job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Prepare | Make)))
+    return replace(job, retry_at=0.0)
 
 
 def with_attempt(job: Job, run: str, **changes: object) -> Job:

@@ -75,8 +75,8 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
         return None
     if not generation.maker:
         return undo_order(job, generation)
-    if leaving.is_being_deleted(job, generation.number):
-        return None
+    if leaving.is_being_deleted(job, generation.number) or time >= leaving.leave_at(job):
+        return None  # machines that are due to be left have an order of their own
     return Delete(generation=generation.number, name=generation.name)
 
 
@@ -119,6 +119,17 @@ def looks(job: Job) -> tuple[AnyLook, ...]:
         found.append(LookAtMachines(generation=generation.number, name=generation.name))
     found += [LookAtMachines(generation=one.number, name=one.name) for one in job.left]
     return tuple(found)
+
+
+def ends_starts(before: Job | None, job: Job) -> bool:
+    """Return True if the hands that prepare or start a job are to be ended. before: the job before the last change
+
+    Such an order takes hours at most, and its machines cost meanwhile. One whose machines are gone is open no more.
+    """
+    if not (job.is_open(Start, Prepare) or (before is not None and before.is_open(Start, Prepare))):
+        return False
+    is_returning = job.work is not None and job.work.is_returning
+    return job.state in (State.ENDING, State.RECOVERING, State.HELD) or is_returning
 
 
 def is_urgent(job: Job) -> bool:

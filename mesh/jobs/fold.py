@@ -24,6 +24,7 @@ from mesh.jobs.change import (
     lose_machines,
     move,
     recover,
+    retried,
     settle,
     short_list,
     silenced,
@@ -103,7 +104,7 @@ def _asked(job: Job, event: AnyEvent) -> Job:
         case events.UndoneByHand(hosts=hosts):
             return cleaning.cleaned(job, hosts)
         case events.Timer(time=time):
-            return replace(job, retry_at=0.0) if job.retry_at and time >= job.retry_at else job
+            return retried(job) if job.retry_at and time >= job.retry_at else job
         case events.TakenOver():
             for one in job.open:
                 job = unanswered(job, one, is_repeated=True)
@@ -190,6 +191,9 @@ def _ended(job: Job, event: RunEnded) -> Job:
         cause=event.cause,
     )
     job = replace(job, started=job.started or attempt.started or event.time)
+    if job.state is State.HELD and verdict.outcome is State.SUCCEEDED and job.work is None:
+        # It was done before the order to end it came: a resume must not run it again.
+        return end(replace(job, cause=event.cause), State.SUCCEEDED, event.time, verdict.reason, event.exit_code)
     if job.state not in (State.PREPARING, State.RUNNING):
         return job
     job = replace(

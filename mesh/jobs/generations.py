@@ -70,10 +70,10 @@ def pools_of(job: Job) -> tuple[str, ...]:
 
 def place_of(job: Job, pool: str) -> tuple[str, str]:
     """Return the zone and the quota of the next generation. pool: that the queue has granted, which may name none"""
-    zones = next_zones(job)
-    if not pool or not zones:  # hosts that are there, and the grants of an earlier version
+    zones, pools = next_zones(job), pools_of(job)
+    if not zones or pool not in pools:  # hosts that are there, and the grants of an earlier version
         return (zones[0] if zones else ""), job.spec.machines.pool
-    return zones[pools_of(job).index(pool)], pool
+    return zones[pools.index(pool)], pool
 
 
 def overdue_at(job: Job) -> float:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mesh.core.tpu import Recreate
 from mesh.jobs.events import MachinesPending
-from mesh.jobs.orders import Delete
+from mesh.jobs.orders import Delete, Fetch
 from mesh.jobs.values import Generation, Job, Phase, State
 
 LEAVE_AFTER_S = 60.0  # from the API's first answer that machines are being deleted
@@ -35,6 +35,8 @@ def leave(job: Job, time: float) -> Job:
         return job
     generation = job.generations[-1]
     is_open = is_being_deleted(job, generation.number)
+    # Output that was not fetched in time is deleted now: its order must not hold up those of the next attempt.
+    job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Fetch)))
     return _changed(_closed(job, generation.number), generation.number, time + DELETE_AGAIN_S if is_open else time)
 
 

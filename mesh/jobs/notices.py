@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from mesh.core.job import Format, NotifySpec
 from mesh.core.notify import Moment
 from mesh.core.sending import Sending, post
-from mesh.jobs.events import AnyEvent, CostSeen, StraysSeen, Timer
+from mesh.jobs.events import AnyEvent, CostSeen, StraysSeen
 from mesh.jobs.overdue import overdue
 from mesh.jobs.values import Job, State
 
@@ -67,7 +67,8 @@ def notices(before: Job, job: Job, event: AnyEvent) -> list[Notice]:
     cost = event.amount if isinstance(event, CostSeen) else None
     if job.is_warned and not before.is_warned:
         moments = (*moments, Moment.COST)
-    if sum(one.reports for one in job.generations) > sum(one.reports for one in before.generations):
+    is_late = sum(one.reports for one in job.generations) > sum(one.reports for one in before.generations)
+    if is_late:
         moments = (*moments, Moment.STUCK)
     if set(job.strays) - set(before.strays):
         moments = (*moments, Moment.LEFT)
@@ -76,7 +77,7 @@ def notices(before: Job, job: Job, event: AnyEvent) -> list[Notice]:
         name=job.spec.name,
         state=job.state.value,
         before=before.state.value,
-        reason=_reason(job, event),
+        reason=_late_words(job, event.time) if is_late else _reason(job, event),
         attempt=job.attempt,
         exit_code=job.exit_code,
         user=job.spec.user,
@@ -93,10 +94,13 @@ def _reason(job: Job, event: AnyEvent) -> str:
             return f"{amount:.2f} of its cost limit {job.spec.cost_limit * job.allowances:g} is spent"
         case StraysSeen(names=names) if names:
             return f"{', '.join(names)} has no owner and may cost: mesh job audit"
-        case Timer(time=time) if late := overdue(job):
-            listed, since = ", ".join(one.name for one in late), min(one.condemned for one in late)
-            return f"{listed} is not gone {(time - since) / 60:.0f} min after its deletion, which is tried on"
     return job.reason
+
+
+def _late_words(job: Job, time: float) -> str:
+    late = overdue(job)
+    listed, since = ", ".join(one.name for one in late), min(one.condemned for one in late)
+    return f"{listed} is not gone {(time - since) / 60:.0f} min after its deletion, which is tried on"
 
 
 def send(notice: Notice, environ: Mapping[str, str], limit: float = NOTICE_TIMEOUT_S) -> str:

@@ -13,7 +13,12 @@ OVERDUE_AGAIN_S = 3600.0
 
 def report_at(job: Job) -> float:
     """Return when machines that are still being deleted are to be reported next; infinity without any."""
-    return min((_report_at(one) for one in job.generations if one.phase is Phase.RELEASING), default=math.inf)
+    return min((_report_at(one) for one in job.generations if _is_deleted(one)), default=math.inf)
+
+
+def _is_deleted(generation: Generation) -> bool:
+    """Return True for machines that are being deleted; hosts that stay are only given back."""
+    return generation.phase is Phase.RELEASING and bool(generation.maker)
 
 
 def _report_at(generation: Generation) -> float:
@@ -25,7 +30,7 @@ def _report_at(generation: Generation) -> float:
 def noted(job: Job, time: float) -> Job:
     """Note when the deletion of machines was decided, and that they are reported."""
     for one in job.generations:
-        if one.phase is not Phase.RELEASING:
+        if not _is_deleted(one):
             continue
         if not one.condemned:
             job = with_generation(job, one.number, condemned=time)
@@ -37,4 +42,4 @@ def noted(job: Job, time: float) -> Job:
 
 def overdue(job: Job) -> tuple[Generation, ...]:
     """Return the generations that were reported and are not gone."""
-    return tuple(one for one in job.generations if one.phase is Phase.RELEASING and one.reports)
+    return tuple(one for one in job.generations if _is_deleted(one) and one.reports)

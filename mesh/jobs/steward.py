@@ -27,12 +27,13 @@ from mesh.jobs.books import LOOK_S, URGENT_LOOK_S, Books
 from mesh.jobs.children import Children, operation_of
 from mesh.jobs.coding import encode
 from mesh.jobs.database import StoreFailed
+from mesh.jobs.decide import ends_starts
 from mesh.jobs.events import AnyAnswer, AnyEvent, CostSeen, DependencyEnded, Granted, TakenOver, Timer
 from mesh.jobs.interfaces import Request, event_of
 from mesh.jobs.leases import LEASE_S, Lease, LeaseLost
 from mesh.jobs.mailing import Mailing
 from mesh.jobs.mirror import Mirror
-from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun, Prepare, Start
+from mesh.jobs.orders import AnyLook, AnyOrder, LookAtMachines, LookAtRun
 from mesh.jobs.queue import Grant, Pools
 from mesh.jobs.reading import Selection
 from mesh.jobs.requests import About, AnyRequest, Reply
@@ -293,9 +294,7 @@ class Steward:
         repeated = {one.op for one in orders}
         ops = before.ops if before is not None else 0
         self._carry_out(job, [one for one in job.open if one.op > ops or one.op in repeated])
-        # A start whose machines are gone is no open order any more, and its child would try for hours.
-        starts = job.is_open(Start) or (before is not None and before.is_open(Start, Prepare))
-        if starts and (job.state in (State.ENDING, State.RECOVERING) or (job.work and job.work.is_returning)):
+        if ends_starts(before, job):
             self._children.stop_starts(job.id)
         if job.state.is_final:
             self._release_dependents({job.id: job.state.value})

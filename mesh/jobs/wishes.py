@@ -7,7 +7,10 @@ from msgspec.structs import replace
 from mesh.core.outcome import Cause
 from mesh.jobs import events, working
 from mesh.jobs.change import EXIT_STOPPED, end, hold, move, queue, recover
+from mesh.jobs.orders import Stop
 from mesh.jobs.values import Job, Phase, State, Wanted
+
+KEEPS_MACHINES = "goes on with the machines that it has"
 
 
 def wished(job: Job, event: events.Wished) -> Job:
@@ -35,7 +38,9 @@ def resume(job: Job, time: float) -> Job:
     if job.state is State.HELD:
         generation = job.generation
         if generation is not None and generation.phase is Phase.READY:
-            return move(job, State.PREPARING, time, "goes on with the machines that it has")
+            if job.is_open(Stop):  # its ranks are being ended: that end is no end of the job
+                return recover(job, time, KEEPS_MACHINES, 0.0, keeps_machines=True)
+            return move(job, State.PREPARING, time, KEEPS_MACHINES)
         if generation is not None:  # condemned, or not made yet
             return recover(job, time, working.WAITS_FOR_TURN, 0.0)
         after = job.spec.after if job.spec.after > time else 0.0  # a release ends a pause, not the wait for its time

@@ -60,6 +60,30 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
     # ---- keys and mounts on hosts that stay
     "keys are removed before a job ends": (KEYED, f"{KEYED_RUN} ended fetched", "ending", "prepare start fetch undo"),
     "and then it ends": (KEYED, f"{KEYED_RUN} ended fetched undone", "succeeded 0", "prepare start fetch undo"),
+    "a set-up without an answer is not repeated for a job that was stopped": (
+        KEYED,
+        "granted not-asked:prepare stop timer undone",
+        "stopped 143",
+        "prepare undo",
+    ),
+    "machines are not asked for again for it either": (
+        job_spec(made=True),
+        "granted not-asked:make stop timer absent",
+        "stopped 143",
+        "make delete",
+    ),
+    "an order that waits to be repeated is repeated at once after a wish": (
+        job_spec(),
+        "granted started restart not-asked:stop stop timer ended:143 fetched",
+        "stopped 143",
+        "start stop stop fetch",
+    ),
+    "and the deletion of machines too": (
+        job_spec(made=True),
+        "granted made ready started lost not-asked:delete stop timer",
+        "ending",
+        "make start delete delete",
+    ),
     "a stopped set-up is undone": (
         KEYED,
         "granted stop not-asked:prepare @99 timer undone",
@@ -712,3 +736,9 @@ def test_each_word_of_a_history_is_an_event() -> None:
     used = {word.partition(":")[0] for _, words, _, _ in HISTORIES.values() for word in words.split() if word[0] != "@"}
     assert used <= set(EVENTS)
     assert len(HISTORIES) >= 60
+
+
+@pytest.mark.parametrize("words", ["restart not-asked:stop stop", "stop not-asked:stop resume"])
+def test_a_timer_is_due_while_an_order_waits_to_be_repeated(words: str) -> None:
+    history = History(job_spec()).play(f"granted started {words}")
+    assert wake_at(history.job) <= history.now

@@ -6,6 +6,7 @@ import pytest
 
 from mesh.core.job import JobSpec
 from mesh.jobs.books import Books
+from mesh.jobs.children import operation_of
 from mesh.jobs.decide import wake_at
 from mesh.jobs.fold import fold_all
 from mesh.jobs.leaving import DELETE_AGAIN_S, LEAVE_AFTER_S
@@ -113,3 +114,10 @@ def test_machines_that_were_left_are_looked_at_and_deleted_until_they_are_gone()
     books.put(history.job)
     due = books.due_looks(history.now + 99, LookAtMachines, is_busy=False)
     assert [look.generation for _, look in due if isinstance(look, LookAtMachines)] == [2]
+
+
+@pytest.mark.parametrize("words", ["@99 timer", "@99 not-asked:look timer"])
+def test_output_that_comes_too_late_is_fetched_no_more_once_machines_were_left(words: str) -> None:
+    history = History(SOON).play(f"granted made ready started lost-in-part {words}")
+    assert (history.told, [operation_of(one.order) for one in history.job.open]) == ("queued", ["delete"])
+    assert fold_all(history.events) == history.job

@@ -10,17 +10,19 @@ from msgspec.structs import replace
 
 from mesh.config.prices import PricesFile
 from mesh.core.job import CommandSpec, JobSpec, MachinesSpec, NotifySpec
+from mesh.core.module import Ssh
 from mesh.core.notify import Moment
 from mesh.core.tpu import Pricing, TpuSpec
 from mesh.jobs import events, orders
 from mesh.jobs.costs import spent
-from mesh.jobs.decide import decide, wake_at
+from mesh.jobs.decide import decide, ends_starts, wake_at
 from mesh.jobs.fold import fold_all
+from mesh.jobs.generations import place_of
 from mesh.jobs.notices import notices
 from mesh.jobs.overdue import report_at
 from mesh.jobs.spending import cost_event
 from mesh.jobs.values import HOUR_S, Phase, State, row_of
-from tests.job_histories import History, op
+from tests.job_histories import History, job_spec, op
 
 SPOT = TpuSpec(accelerator="v6e-8", runtime="r", zones=("us-east1-d",), project="lab", pricing=Pricing.SPOT)
 SPEC = JobSpec(
@@ -117,6 +119,33 @@ def test_an_end_that_is_decided_stays_as_it_is() -> None:
     assert history.job.state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("restart", ["", "restart"])
+def test_a_resume_while_the_ranks_are_being_ended_starts_them_again(restart: str) -> None:
+    history = running().play(restart)
+    history.happen(events.CostSeen(time=9000.0, amount=100.0, is_reached=True))
+    history.play("@9000 resume ended:143 fetched")
+    assert (history.job.state, history.orders[-1], history.job.allowances) == (State.PREPARING, "start", 2)
+    history.play("started ended fetched absent")
+    assert history.told == "succeeded 0"  # once: a restart from before the limit is no part of it
+    assert fold_all(history.events) == history.job
+
+
+def test_a_job_that_was_done_before_the_order_to_end_it_has_succeeded() -> None:
+    history = running()
+    history.happen(events.CostSeen(time=9000.0, amount=100.0, is_reached=True))
+    history.play("@9000 ended fetched absent")
+    assert history.told == "succeeded 0"
+
+
+def test_the_limit_ends_the_hands_that_start_the_job() -> None:
+    history = History(SPEC).play("granted made ready")
+    assert not ends_starts(None, history.job)
+    history.happen(events.CostSeen(time=9000.0, amount=100.0, is_reached=True))
+    assert ends_starts(None, history.job)
+    history.play("@9000 not-asked:start @9100 timer unknown")
+    assert history.orders[-2:] == ["stop", "delete"]
+
+
 def test_nothing_follows_without_a_price() -> None:
     history = running()
     assert cost_event(history.job, 1e9, lambda *_: None) is None
@@ -196,3 +225,25 @@ def test_machines_that_are_not_gone_are_reported_after_ten_minutes_and_each_hour
     history.play("absent")
     assert (history.job.state, row_of(history.job).overdue_since) == (State.SUCCEEDED, None)
     assert report_at(history.job) == math.inf
+
+
+def test_a_report_has_its_text_whatever_event_it_comes_with() -> None:
+    entry = NotifySpec(on=(Moment.STUCK,), command=("true",))
+    before = running(replace(SPEC, notify=(entry,))).play("@2000 ended:0 fetched deleting").job
+    seen = events.MachinesPending(time=report_at(before), generation=1, state="DELETING")
+    (notice,) = notices(before, decide(before, seen)[0], seen)
+    assert "is not gone 10 min after its deletion" in notice.news.reason
+
+
+def test_hosts_that_stay_are_not_reported_as_machines_that_are_not_gone() -> None:
+    keyed = job_spec(modules=(("ssh", Ssh()),))
+    history = History(keyed).play("granted prepared started ended fetched")
+    assert history.orders[-1] == "undo"
+    assert (report_at(history.job), history.job.generations[0].condemned) == (math.inf, 0.0)
+    assert row_of(history.play("@9999 timer").job).overdue_since is None
+
+
+def test_a_quota_of_another_version_leads_to_the_first_zone() -> None:
+    job = History(SPEC).job
+    assert place_of(job, "v6e/us-east1-d/spot") == ("us-east1-d", "v6e/us-east1-d/spot")
+    assert place_of(job, "of old") == ("us-east1-d", "v6e/us-east1-d/spot")
