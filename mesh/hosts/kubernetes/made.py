@@ -66,7 +66,7 @@ def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False
     if record.until < until and record.until < time.time():
         raise NotOurs(
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
-            hint=f"mesh down {cluster.name}, then mesh up {cluster.name}",
+            hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
     return _with_pods(cluster, api, uid, pods), record
 
