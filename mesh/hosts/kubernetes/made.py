@@ -74,7 +74,7 @@ def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False
 def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
     place = replace(api.place, container=render.CONTAINER, selector=f"{render.ROOT}={uid}")
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
-    hosts = hosts_of(pods, render.CONTAINER, all_run=False)
+    hosts = hosts_of(pods, place, all_run=False)
     note = f"pods of namespace {place.namespace} that mesh has made"
     return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
 

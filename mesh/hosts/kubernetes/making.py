@@ -124,8 +124,8 @@ class Maker:
             if error.status != 409:
                 raise
             raise NotOurs(
-                f"{self._made.cluster}: another command is making its pods",
-                hint=f"wait for it, then repeat this command: {self._look()}",
+                f"{self._made.cluster}: another command is making its pods; wait until it has ended",
+                hint=self._look(),
             ) from error
         self._record(root)
         return root.metadata.uid
@@ -185,10 +185,10 @@ class Maker:
 
     def _look(self) -> str:
         labels = f"{render.CLUSTER}={render.safe(self._made.cluster)}"
-        return f"kubectl get pods,configmaps -n {self._api.place.namespace} -l {labels}"
+        return f"{self._api.place.kubectl('get pods,configmaps')} -l {labels}"
 
     def _hint(self, pod: Pod) -> str:
-        return f"kubectl describe pod -n {self._api.place.namespace} {pod.name}"
+        return f"{self._api.place.kubectl('describe pod')} {pod.name}"
 
 
 def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:
