@@ -94,8 +94,10 @@ def up(
 ) -> Cluster:
     """Make the hosts of a cluster whose ``tpu:`` has ``accelerator:`` or whose ``kubernetes:`` has ``image:``.
 
-    Return it with them. They stay until ``down``, also after this process. seconds: pods stay so long at most (8 h)
-    notify: gets a line for each change of their state; adopts: take pods that another machine or user has made
+    Return it with them. They stay until ``down``, also after this process.
+
+    notify: gets a line for each change of their state
+    seconds: that pods stay (8 h); adopts: take over pods that this user has made on another machine
     Raises UsageError if mesh does not make the hosts of the cluster, and MeshError.
     """
     found = _made(cluster, clusters_file)

@@ -45,7 +45,7 @@ def rate_of(tpu: TpuSpec, prices: Prices) -> str:
     found = [price for zone in tpu.zones if (price := prices.of(tpu.kind, zone, tpu.pricing.value)) is not None]
     unknown = f"unknown for {', '.join(unpriced(tpu, prices))}"
     if not found:
-        return f"{unknown}: `mesh job cost` reads ~/.config/mesh/prices.yaml"
+        return f"{unknown}: write its price into ~/.config/mesh/prices.yaml"
     least, most = min(found) * tpu.chips, max(found) * tpu.chips
     amount = f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}"
     more = f"; {unknown}" if unpriced(tpu, prices) else ""
@@ -53,7 +53,7 @@ def rate_of(tpu: TpuSpec, prices: Prices) -> str:
 
 
 def limit_notices(spec: JobSpec) -> tuple[str, ...]:
-    """Return a notice where the cost limit of a job does not hold, for want of a price. Raises UsageError."""
+    """Return a notice if a price is missing, so that the cost limit of a job does not hold. Raises UsageError."""
     tpu = spec.machines.tpu
     if not spec.cost_limit or tpu is None:
         return ()
@@ -61,7 +61,7 @@ def limit_notices(spec: JobSpec) -> tuple[str, ...]:
     if not missing:
         return ()
     path = prices_path(os.environ)
-    return (f"cost.limit: machines of {', '.join(missing)} count nothing, as {path} has no price of them",)
+    return (f"cost.limit: machines of {', '.join(missing)} are not counted, because {path} has no price for them",)
 
 
 def limit_lines(spec: JobSpec) -> Iterator[str]:
@@ -72,5 +72,6 @@ def limit_lines(spec: JobSpec) -> Iterator[str]:
     prices = prices_here()
     yield f"price      {rate_of(tpu, prices)}"
     if spec.cost_limit:
-        yield f"limit      {f'{spec.cost_limit:g} {prices.currency}'.rstrip()}: then it is held without machines"
+        limit = f"{spec.cost_limit:g} {prices.currency}".rstrip()
+        yield f"limit      {limit}: at this cost the job is held, and its machines are deleted"
         yield from (f"notice     {notice}" for notice in limit_notices(spec))

@@ -319,7 +319,7 @@ def _fetched(request: Request, order: FetchOrder) -> list[str]:
 
 
 def _is_condemned(job: Job, run: str) -> bool:
-    """Return True for a run whose machines are about to be deleted: what they have now is all that will come."""
+    """Return True for a run whose machines are about to be deleted, so that no more output follows."""
     number = next((one.generation for one in job.attempts if one.run == run), 0)
     phases = [one.phase for one in job.generations if one.number == number and one.maker]
     return Phase.RELEASING in phases

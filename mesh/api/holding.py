@@ -118,7 +118,10 @@ def hold_down(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
 
 
 def check_idle(cluster: Cluster) -> None:
-    """Raise InUse if a run is on, or its output is only there, or a host does not answer. cluster: with its hosts"""
+    """Raise InUse if a run goes on, if hosts have output that is nowhere else, or if a host does not answer.
+
+    cluster: with its hosts
+    """
     from mesh.api.inquiries import runs_on
 
     answers = runs_on(cluster)

@@ -160,7 +160,7 @@ def stray_lines() -> list[str]:
         return []
     names = ", ".join(dict.fromkeys(one.name for one in last.found))
     when = time.strftime("%H:%M", time.localtime(last.time))
-    return [f"without an owner at {when}, and perhaps at a cost: {names}; see `mesh job audit`"]
+    return [f"machines without an owner at {when} (they may cost money): {names}; `mesh job audit` lists them"]
 
 
 def show(job: int | str) -> JobRow:

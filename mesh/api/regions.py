@@ -47,9 +47,9 @@ def far_words(bucket: str, location: str, zones: list[str]) -> str:
     """Return the warning about a bucket that is far from machines.
 
     >>> far_words("mine", "EU", ["us-east1-d"])
-    'gs://mine is in EU, and its machines in us-east1-d: reads are slow there, and cost traffic between regions'
+    'gs://mine is in EU, but the machines are in us-east1-d: reads are slow, and traffic between regions costs money'
     """
     return (
-        f"gs://{bucket} is in {location}, and its machines in {', '.join(zones)}: "
-        "reads are slow there, and cost traffic between regions"
+        f"gs://{bucket} is in {location}, but the machines are in {', '.join(zones)}: "
+        "reads are slow, and traffic between regions costs money"
     )

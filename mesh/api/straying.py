@@ -1,4 +1,4 @@
-"""Audits of the steward: machines of this store that no job has, shown by two looks. ``python -m mesh.api.straying``"""
+"""The steward's audit: it finds machines of this store without a job. Run by ``python -m mesh.api.straying``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWNERLESS = (Whose.ORPHAN, Whose.UNKNOWN)
 def find_strays(
     *, look: Look | None = None, interval: float = LOOK_INTERVAL_S, sleep: Callable[[float], None] = time.sleep
 ) -> Strays:
-    """Return what two looks at every zone that a job has named both show as ours and without an owner.
+    """Return the machines of this store without an owner, as two looks at the zones of all jobs agree.
 
     interval: seconds between the looks. Raises MeshError.
     """
@@ -46,7 +46,7 @@ def argv() -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Write the findings to standard output, as a child of the steward."""
+    """Run the audit as a child of the steward, and write the findings to standard output."""
     from mesh.api.hand import use_users_path
     from mesh.core.title import set_title
     from mesh.jobs.child import die_with_parent

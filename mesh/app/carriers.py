@@ -150,7 +150,7 @@ def _pods_shell(cluster: Cluster, host: Host, words: Sequence[str]) -> list[str]
 def _pods_described(cluster: Cluster, host: Host) -> str:
     place = cluster.pods
     container = f" -c {shlex.quote(place.container)}" if place.container else ""
-    return f"kubectl exec -n {place.namespace} {host.name}{container}"
+    return f"{place.kubectl('exec')} {host.name}{container}"
 
 
 PODS_HINT = "allow TCP between these pods: a NetworkPolicy may forbid it (kubectl get networkpolicy)"

@@ -27,7 +27,7 @@ MEMBERS_SHOWN = 4  # members of an array that `submit` shows one by one
 REPAINT_S = 1.0
 HOME, CLEAR_LINE, CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 SUBMIT_USAGE = "mesh job submit FILE, or mesh job submit --cluster CLUSTER -- COMMAND ..."
-family("job", GROUP, "Runs that are looked after: submit, list, show, logs, stop, ...")
+family("job", GROUP, "Jobs: runs that `mesh serve` starts, and restarts after a failure.")
 
 
 @command(
@@ -294,7 +294,7 @@ def stop(given: Given) -> None:
 
 @command("job resume", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh job resume 42", "after a stop, too"),))
 def resume(given: Given) -> None:
-    """Let jobs go on that are held, or have ended."""
+    """Continue jobs that are held or have ended."""
     from mesh.api import jobs
 
     _change(given, jobs.resume)
@@ -327,7 +327,7 @@ def hold(given: Given) -> None:
 
 @command("job release", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh job release 42", "it may start"),))
 def release(given: Given) -> None:
-    """Let jobs go on that are held."""
+    """Release jobs that are held, so that they can start."""
     from mesh.api import jobs
 
     _change(given, jobs.release)

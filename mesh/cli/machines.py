@@ -29,7 +29,7 @@ EXIT_FOUND = 1  # `audit` has found orphans, unknown or missing machines
     examples=(("mesh job machines", "those that jobs have now"), ("mesh job machines --all", "also those given back")),
 )
 def machines(given: Given) -> None:
-    """List the machines that were made for jobs, as the store has them."""
+    """List the machines of jobs, as the steward has recorded them."""
     from mesh.api.jobs import stray_lines
     from mesh.api.machines import list_machines
 
@@ -41,7 +41,7 @@ def machines(given: Given) -> None:
     "job audit", GROUP, examples=(("mesh job audit", "ask every zone; status 1: orphan, unknown or missing ones"),)
 )
 def audit(given: Given) -> int:
-    """Ask the cloud for all machines of mesh, and list whose they are."""
+    """List all machines that mesh has made in the cloud, with their jobs."""
     from mesh.api.machines import audit_machines
     from mesh.jobs.audit import TROUBLES
 
@@ -120,7 +120,7 @@ def cost(given: Given) -> None:
     examples=(("mesh job selftest --project lab --zone us-west4-a", "it costs a machine for some minutes"),),
 )
 def selftest(given: Given) -> None:
-    """Make and delete the smallest machine, and kill the steward meanwhile."""
+    """Test jobs on the real cloud: make and delete a small machine. Costs money."""
     from mesh.api.selftest import selftest
 
     where = given[j.SELF_PROJECT], given[j.SELF_ZONE]

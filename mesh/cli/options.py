@@ -260,8 +260,8 @@ FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless
 UP_FOR: Option[float | None] = Option(
     "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
 )
-EXISTING = switch("existing", ("pods role",), OTHER, "for pods that are there: mesh makes none")
-ADOPT = switch("adopt", ("up",), OTHER, "take pods that another machine or user has made")
+EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")
+ADOPT = switch("adopt", ("up",), OTHER, "take over pods that you have made on another machine")
 FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
 UNDO = switch("undo", ("setup",), COMMAND, "undo what modules have set up, and run no command")
 

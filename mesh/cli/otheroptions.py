@@ -92,15 +92,17 @@ MAD_CONFIG = text("config", MAD, OTHER, "FILE", "an INI file with these flags as
 TLAUNCH_BASIC = ("tlaunchrun basic",)
 TLAUNCH = (*TLAUNCH_BASIC, "tlaunchrun torchrun", "tlaunchrun deepspeed")
 TLAUNCH_CLUSTER = text("cluster", TLAUNCH, HOSTS, "CLUSTER", "a cluster, or some of its hosts", is_place=True)
-TLAUNCH_NAME = text("lpjob_name", TLAUNCH, COMMAND, "NAME", "of the run")
-TLAUNCH_GPU = Option("gpu", TLAUNCH, RANKS, "N", "processes on each host, each with one GPU", read_number, None)
-TLAUNCH_TRAINERS = Option("num_trainer", TLAUNCH_BASIC, RANKS, "N", "trainers in all", read_number, None)
+TLAUNCH_NAME = text("lpjob_name", TLAUNCH, COMMAND, "NAME", "name of the run")
+TLAUNCH_GPU = Option("gpu", TLAUNCH, RANKS, "N", "processes on each host, one for each GPU", read_number, None)
+TLAUNCH_TRAINERS = Option(
+    "num_trainer", TLAUNCH_BASIC, RANKS, "N", "number of trainers on all hosts together", read_number, None
+)
 TLAUNCH_SHARE = text(
-    "set_share_file", TLAUNCH_BASIC, FILES, "PATH", "add --share_file PATH, in a directory that all hosts share"
+    "set_share_file", TLAUNCH_BASIC, FILES, "PATH", "add --share_file PATH; all hosts must share its directory"
 )
 TLAUNCH_SAVE = switch("set_save_path", TLAUNCH, FILES, "add --save_path models/NAME")
 TLAUNCH_CHECKPOINT = switch("set_checkpoint_path", TLAUNCH, FILES, "add --checkpoint_path models/last.tar.gz")
-REFUSED_HELP = "of Kubernetes; refused"
+REFUSED_HELP = "refused: only for Kubernetes"
 TLAUNCH_REFUSED = tuple(
     text(name, TLAUNCH, OTHER, "TEXT", REFUSED_HELP)
     for name in ("namespace", "image", "image_pull_policy", "gpu_memory", "gpu_cores")

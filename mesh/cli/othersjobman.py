@@ -120,7 +120,7 @@ def _changed(given: Given, change: Callable[[Sequence[str]], Sequence[JobRow]]) 
 
 @command("jobman resume", GROUP, "ID ...", takes=Takes.PATHS, examples=(("mesh jobman resume 000042", "it goes on"),))
 def resume(given: Given) -> None:
-    """Let jobs go on that are held, or have ended."""
+    """Continue jobs that are held or have ended."""
     from mesh.api import jobs
 
     _changed(given, jobs.resume)
@@ -242,12 +242,12 @@ for _module in j.STAGES:
     "ID [-- COMMAND ...]",
     takes=Takes.PATHS,
     examples=(
-        ("mesh jobman ssh 000042", "its keys again, or a login: docs/from-jobman.md"),
+        ("mesh jobman ssh 000042", "docs/from-jobman.md has the rule"),
         ("mesh jobman ssh 000042 -- nvidia-smi", "a command on worker 0"),
     ),
 )
 def ssh(given: Given) -> int:
-    """Set the keys of a job up, as JOBMAN's second version does, or log in to its worker 0, as the third does."""
+    """Set up SSH keys of a job (as JOBMAN 2 does), or log in to its worker 0 (as JOBMAN 3)."""
     from mesh.api import jobs
     from mesh.api.jobsetup import job_setup
     from mesh.app.screen import Showing
@@ -259,7 +259,7 @@ def ssh(given: Given) -> int:
     why = jobman.why_login(row)
     if words or (why and not given[j.FORCE_SETUP]):
         if not words:
-            say(f"a login to worker 0, as {why}; `mesh job setup {row.id} ssh` sets keys up")
+            say(f"logging in to worker 0, because {why}; to set up keys: `mesh job setup {row.id} ssh`")
         command_line = [f"job:{row.id}:0", *(["--", *words] if words else [])]
         return COMMANDS["ssh"].body(parse(COMMANDS["ssh"], command_line)) or 0
     return job_setup(row.id, ["ssh"], force=given[j.FORCE_SETUP], showing=Showing(look=given.look())).exit_code

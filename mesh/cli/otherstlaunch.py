@@ -8,7 +8,7 @@ from mesh.cli.options import Given
 from mesh.cli.others import GROUP
 from mesh.config.settings import given_command
 
-family("tlaunchrun", GROUP, "TLaunch's jobs: basic, torchrun, deepspeed")
+family("tlaunchrun", GROUP, "Run a training script on every host, as TLaunch's tlaunchrun does.")
 
 
 @command(
@@ -17,12 +17,15 @@ family("tlaunchrun", GROUP, "TLaunch's jobs: basic, torchrun, deepspeed")
     "CLUSTER COMMAND [ARG ...]",
     takes=Takes.COMMAND,
     examples=(
-        ("mesh tlaunchrun basic --num_trainer 4 pod python3 train.py", "--rank and --world_size are added"),
-        ("mesh tlaunchrun basic --set_share_file /nfs/meet pod python3 train.py", "--share_file as well"),
+        (
+            "mesh tlaunchrun basic --num_trainer 4 pod python3 train.py",
+            "4 processes, each with --rank and --world_size",
+        ),
+        ("mesh tlaunchrun basic --set_share_file /nfs/meet pod python3 train.py", "adds --share_file as well"),
     ),
 )
 def basic(given: Given) -> int:
-    """Run a command with --rank and --world_size of each rank."""
+    """Run a command on every host, with --rank and --world_size added."""
     return _start(given, "basic")
 
 

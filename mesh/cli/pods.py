@@ -8,7 +8,7 @@ from mesh.cli.inspection import GROUP
 from mesh.cli.options import Given
 from mesh.cli.speech import show
 
-family("pods", GROUP, "the Role for pods of Kubernetes, and their objects")
+family("pods", GROUP, "Print the Kubernetes rights and objects that pods need.")
 
 
 @command(
@@ -16,12 +16,12 @@ family("pods", GROUP, "the Role for pods of Kubernetes, and their objects")
     GROUP,
     "[--existing]",
     examples=(
-        ("mesh pods role > role.yaml", "for somebody who may apply it"),
-        ("mesh pods role --existing", "where mesh makes no pods"),
+        ("mesh pods role > role.yaml", "for an administrator: kubectl apply -f role.yaml"),
+        ("mesh pods role --existing", "for pods that mesh does not make"),
     ),
 )
 def role(given: Given) -> None:
-    """Print the Role that mesh needs in a namespace."""
+    """Print the Role (the rights) that mesh needs in a namespace, as YAML."""
     from mesh.api.podshow import role_text
 
     show(role_text(is_existing=given[o.EXISTING]).splitlines())
@@ -34,7 +34,7 @@ def role(given: Given) -> None:
     examples=(("mesh pods show gpus", "the objects that `mesh run gpus` makes"),),
 )
 def show_objects(given: Given) -> None:
-    """Print the objects that mesh makes for a cluster, as YAML. No API server is asked."""
+    """Print the objects that mesh would make for a cluster, as YAML; sends no request."""
     from mesh.api.podshow import objects_text
 
     show(objects_text(given[o.NAMED_CLUSTER], given[o.CLUSTERS]).splitlines())

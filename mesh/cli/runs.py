@@ -48,7 +48,7 @@ def attach(given: Given) -> int:
 
 @command("detach", GROUP, "[RUN]", examples=(("mesh detach last", "close the laptop after that"),))
 def detach(given: Given) -> None:
-    """Have the hosts keep a run without its client, which leaves."""
+    """Let a run continue on its hosts; its client exits."""
     run = api.detach(given[o.RUN] or LAST, cluster=given[o.CLUSTER_OF_RUN], clusters_file=given[o.CLUSTERS])
     say(f"{run} is still running, detached; `mesh attach {run}` comes back")
 

@@ -145,7 +145,7 @@ def _as_json(row: object) -> str:
     examples=(("mesh job requeue pretrain-8b", "it ends first; its worker takes the next task"),),
 )
 def requeue(given: Given) -> None:
-    """Give tasks back that workers run: each ends, and waits behind the others."""
+    """End tasks that workers run, and put them behind the others in the queue."""
     from mesh.api.jobruns import told
     from mesh.api.tasks import requeue as give_back
 

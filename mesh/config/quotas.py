@@ -15,7 +15,7 @@ _POOL = re.compile(r"([a-z][a-z0-9]*)/([a-z]+-[a-z]+[0-9]+-[a-z])/([a-z-]+)")
 
 
 def read_quotas(path: Path) -> Mapping[str, float]:
-    """Return the chips that may be used of each quota. A quota that is not listed is unlimited; all are without a file.
+    """Return the chips of each quota. A quota that is not listed has no limit; without a file none has.
 
     Raises UsageError with all problems.
     """

@@ -194,7 +194,9 @@ def made_schema() -> Schema:
         **dict.fromkeys(("reservation", "network", "subnetwork", "service_account", "description"), SCALAR),
         **dict.fromkeys(("user", "identity_file", "num_workers"), SCALAR),
         **dict.fromkeys(("valid_for", "make_for", "keep", "unreachable_for", "repair_for"), time),
-        "recreate": about("when others are asked for after a loss (wait)", {"enum": [one.value for one in Recreate]}),
+        "recreate": about(
+            "when other machines are requested after a loss (wait)", {"enum": [one.value for one in Recreate]}
+        ),
         "probe": about("HOST[:PORT] of an SSH server elsewhere, for unreachable_for", SCALAR),
         "ips": {"type": "array"},
     }
@@ -239,18 +241,18 @@ def made_pods_schema() -> Schema:
         "image": about("an image with Python 3.8 or later", SCALAR),
         "resources": about("quantities, or requests: and limits:", fields),
         "hold": about("how long idle pods wait for the next command (10m)", span),
-        "start_timeout": about("by then all pods run, or none stays (10m)", span),
+        "start_timeout": about("time for all pods to run; else all are deleted (10m)", span),
         "node_selector": about("labels of the nodes", values),
         "tolerations": about("as in a pod spec", items(fields)),
         "volumes": about("claim, host_path, empty_dir, secret, config_map or nfs; path, read_only", items(fields)),
         "shm": about("size of /dev/shm", SCALAR),
-        "service_account": about("whose token the pods have", SCALAR),
+        "service_account": about("the service account whose token the pods get", SCALAR),
         "priority_class": about("of the pods", SCALAR),
-        "image_pull_secrets": about("Secrets of the registry", items(SCALAR)),
+        "image_pull_secrets": about("Secrets with the registry's credentials", items(SCALAR)),
         "labels": about("more labels of the pods", values),
         "annotations": about("annotations of the pods", values),
         "env": about("variables of the container", values),
-        "pod": about("any field of a pod spec, merged last", fields),
+        "pod": about("more fields of the pod spec, merged last", fields),
     }
     return keyed(podspec.MADE_KEYS, shapes, ["image"])
 

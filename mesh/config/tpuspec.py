@@ -46,7 +46,7 @@ V = TypeVar("V")
 
 
 def machines_of(tpu: TpuSpec) -> MachinesSpec:
-    """Return the machines of a job that are made. The quota is that of the first zone; the queue tries all of them."""
+    """Return the machines of a job that are made. ``pool``: quota of the first zone; the queue tries all zones."""
     return MachinesSpec(maker=MAKER, pool=tpu.pool(tpu.zones[0] if tpu.zones else ""), units=tpu.chips, tpu=tpu)
 
 

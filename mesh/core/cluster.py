@@ -46,6 +46,19 @@ class PodPlace(Struct, frozen=True, kw_only=True):
     container: str = ""  # "": the only one of a pod, or the one that the pod names as its default
     selector: str = ""  # labels that all of the pods have
 
+    def kubectl(self, verb: str) -> str:
+        """Return the beginning of a kubectl command in this context and namespace, for hints.
+
+        >>> PodPlace(context="prod", namespace="team-a").kubectl("get pods"), PodPlace().kubectl("get pods")
+        ('kubectl get pods --context prod -n team-a', 'kubectl get pods')
+        """
+        import shlex
+
+        options = {"--context": self.context, "-n": self.namespace}
+        return " ".join(
+            ("kubectl", verb, *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value))
+        )
+
 
 class Source(Struct, frozen=True, kw_only=True):
     """A description of where hosts come from; only the source itself (``mesh.hosts``) reads it."""

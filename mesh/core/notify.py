@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Moment(Enum):
-    """The end that a notification is for. Those behind FAILED are for jobs, and no run has them."""
+    """The event that a notification is for. Those after FAILED are for jobs only."""
 
     END = "end"  # any end
     DONE = "done"  # with status 0

@@ -1,8 +1,8 @@
-"""Keys and mounts that modules make on hosts that stay: they are removed before the job gives its hosts back.
+"""The removal of a job's keys and mounts from hosts of a cluster, before the job gives these hosts back.
 
-This is an obligation of a generation. It begins with the order to set modules up, is in the store from then on, and
-ends with the report of the hosts. A host that cannot be reached in time keeps it, and a person gets the command.
-Environments and images are no part of it: they are caches, which the next job of the user finds there.
+A generation owes this removal from the order to set modules up until the report of the hosts. The store keeps that.
+If a host cannot be reached in time, its keys and mounts stay, and people see the command that removes them.
+Environments and images stay as caches for the next job of the user.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ UNDO_RETRY_S = 5.0
 
 
 def removed_modules(spec: JobSpec) -> tuple[str, ...]:
-    """Return the modules of a job that are undone where it gives hosts back, which stay."""
+    """Return the modules of a job that are undone when it gives back hosts of a cluster."""
     described = spec.modules or spec.project_modules
     return tuple(name for name, module in described if isinstance(module, REMOVED))
 
 
 def setup_due(job: Job, generation: Generation) -> tuple[str, ...] | None:
-    """Return the modules to set up before the next start, () for all of them; None if none is.
+    """Return the modules to set up before the next start: () for all of them, None for none.
 
-    A person who wants no set-up still needs those that were removed when the job gave its hosts back.
+    Without set-up (``--skip-setup``), modules that were removed when the job gave its hosts back are still set up.
     """
     if not job.spec.modules or job.prepared == generation.number:
         return None
@@ -44,7 +44,7 @@ def setup_due(job: Job, generation: Generation) -> tuple[str, ...] | None:
 
 
 def begun(job: Job, hosts: Sequence[str]) -> Job:
-    """Note that modules may leave something on hosts of the present generation from now on."""
+    """Note that hosts of the present generation may have keys or mounts from now on."""
     generation = job.generation
     if generation is None or generation.maker or not removed_modules(job.spec):
         return job
@@ -67,7 +67,7 @@ def undo_order(job: Job, generation: Generation) -> Undo | None:
 
 
 def cleaned(job: Job, hosts: Sequence[str]) -> Job:
-    """Note that nothing of the job is left on some hosts. An earlier generation may have had them too."""
+    """Note that some hosts have no keys or mounts of the job any more, in whichever generation they were."""
     for one in job.generations:
         if set(one.unclean) & set(hosts):
             unclean = tuple(host for host in one.unclean if host not in hosts)
@@ -76,7 +76,7 @@ def cleaned(job: Job, hosts: Sequence[str]) -> Job:
 
 
 def undone(job: Job, event: Undone) -> Job:
-    """Fold the report of hosts: try again after a pause, or give the hosts back with what is left there."""
+    """Fold the report of hosts: try again after a pause, or give the hosts back as they are."""
     job, generation = cleaned(job, event.hosts), job.generation
     if generation is None or generation.number != event.generation or not _is_condemned(generation):
         return job
@@ -91,7 +91,7 @@ def undone(job: Job, event: Undone) -> Job:
 
 
 def unanswered(job: Job, order: Undo) -> Job:
-    """Note that a hand is gone without a report."""
+    """Note that the child that undid modules has ended without a report."""
     tries = [one.undo_tries + 1 for one in job.generations if one.number == order.generation]
     return with_generation(job, order.generation, undo_tries=sum(tries), unclean_why="no answer")
 
@@ -107,7 +107,7 @@ def given_up(job: Job, time: float) -> Job:
 
 
 def left_words(job: Job) -> str:
-    """Return what is left on hosts, for the reason of an ended job; "": nothing is."""
+    """Return the words about keys or mounts left on hosts, for the reason of an ended job; "" without any."""
     if not job.left_on:
         return ""
     why = next((one.unclean_why for one in reversed(job.generations) if one.unclean and one.unclean_why), "")
@@ -115,7 +115,7 @@ def left_words(job: Job) -> str:
 
 
 def leftovers(hosts: Sequence[str]) -> str:
-    """Return the message that modules may have left something on hosts.
+    """Return the message that keys or mounts may be left on hosts.
 
     >>> leftovers(["h1", "h2"])
     'keys or mounts may be left on h1, h2'

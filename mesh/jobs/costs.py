@@ -14,7 +14,7 @@ PriceOf = Callable[[str, str, str], float | None]  # of kind, zone and pricing: 
 
 
 def no_price(kind: str, zone: str, pricing: str) -> float | None:
-    """Return that a price is unknown, as every price is without a list of them."""
+    """Return None: without a price list every price is unknown."""
     return None
 
 

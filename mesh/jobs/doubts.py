@@ -15,7 +15,7 @@ from mesh.jobs.values import Generation, Job
 
 UNREACHABLE_LIMIT_S = 600.0  # for hosts to become reachable before a job gives them back
 UNREACHABLE_RETRY_S = 10.0
-LONG_RETRY_S = 60.0  # the same after the limit
+LONG_RETRY_S = 60.0  # between tries after UNREACHABLE_LIMIT_S
 
 
 def is_waited_for(job: Job, hosts: Sequence[str], time: float) -> bool:
@@ -46,7 +46,7 @@ def is_silent(job: Job) -> bool:
 
 
 def accused(job: Job, hosts: Sequence[str]) -> Job:
-    """Note that an attempt has ended by loss on the present machines. hosts: those that agents report as lost"""
+    """Note that an attempt has lost hosts of the present machines. hosts: those that agents report as lost"""
     generation = job.generation
     if generation is None or not generation.maker:
         return job

@@ -93,14 +93,15 @@ def _reason(job: Job, event: AnyEvent) -> str:
         case CostSeen(amount=amount, is_reached=False):
             return f"{amount:.2f} of its cost limit {job.spec.cost_limit * job.allowances:g} is spent"
         case StraysSeen(names=names) if names:
-            return f"{', '.join(names)} has no owner and may cost: mesh job audit"
+            return f"{', '.join(names)} has no owner and may cost money: `mesh job audit` lists it"
     return job.reason
 
 
 def _late_words(job: Job, time: float) -> str:
     late = overdue(job)
     listed, since = ", ".join(one.name for one in late), min(one.condemned for one in late)
-    return f"{listed} is not gone {(time - since) / 60:.0f} min after its deletion, which is tried on"
+    minutes = (time - since) / 60
+    return f"{listed} is not gone {minutes:.0f} min after its deletion began; mesh serve repeats the deletion"
 
 
 def send(notice: Notice, environ: Mapping[str, str], limit: float = NOTICE_TIMEOUT_S) -> str:

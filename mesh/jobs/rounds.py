@@ -1,4 +1,4 @@
-"""Rounds of the steward beside the times of its jobs: cost limits each turn, and an audit of machines every 10 minutes.
+"""Periodic work of the steward for all jobs: cost limits at each turn, and an audit of machines every 10 minutes.
 
 The audit asks the API in a child process. It deletes nothing: `mesh job gc` does, and a person starts that.
 """
@@ -53,7 +53,9 @@ class Rounds:
         self._written = b""
         self._kill_at = 0.0  # monotonic
         last = read_strays(store.place.directory)
-        self._told = {one.job for one in last.found if one.job is not None}  # jobs with strays at the last audit
+        self._reported = {
+            one.job for one in last.found if one.job is not None
+        }  # jobs that had a machine without an owner at the last audit
         self._audit_at = max(time.time(), last.time + options.interval) if last.time else time.time() + options.interval
 
     def go(self, limited: Iterable[Job], now: float) -> None:
@@ -90,7 +92,7 @@ class Rounds:
         self._selector.register(child.stdout, selectors.EVENT_READ, self._read)
 
     def _read(self) -> None:
-        """Take the answer of the child at its end. A child that failed has found nothing out."""
+        """Read the findings of the child when it ends. The findings of a child that failed are unknown."""
         assert self._child is not None
         assert self._child.stdout is not None
         try:
@@ -105,21 +107,21 @@ class Rounds:
         try:
             found = decode(written, Strays)
         except ValueError:
-            log.warning("the audit of machines has ended without an answer")
+            log.warning("the audit of machines has failed; the next one is due in %g s", self._options.interval)
             return
         self._take(found)
 
     def _take(self, found: Strays) -> None:
-        """Show what has no owner: to people, in the log, and to the job that had it."""
+        """Record machines without an owner: in a file, in the log, and as an event of the job that had them."""
         before = read_strays(self._store.place.directory)
         found = found.beside(before)
         write_strays(self._store.place.directory, found)
         known = {one.identity for one in before.found}
         for one in found.found:
             if one.identity not in known:
-                log.warning("%s in %s has no owner: mesh job audit", one.name, one.zone)
+                log.warning("%s in %s has no owner: `mesh job audit` lists it", one.name, one.zone)
         jobs = found.by_job()
-        for number in sorted({*self._told, *jobs}):
+        for number in sorted({*self._reported, *jobs}):
             if self._store.job(number) is not None:
                 self._record(number, StraysSeen(time=time.time(), names=jobs.get(number, ())))
-        self._told = set(jobs)
+        self._reported = set(jobs)

@@ -31,7 +31,7 @@ UNBILLED = re.compile(r"\b(PREEMPTED|TERMINATED|STOPPED|SUSPENDED|FAILED)\b")
 
 
 def metered(before: Job, job: Job, event: AnyEvent) -> Job:
-    """Note since when machines cost and until when, that they are not gone in time, and that a limit was extended."""
+    """Note the times from and to which machines cost, overdue deletions, and an extended limit."""
     time = event.time
     match event:
         case MachinesPending(generation=number, state=state) if BILLED.search(state):

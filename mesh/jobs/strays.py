@@ -34,14 +34,14 @@ class Strays(Struct, frozen=True, kw_only=True):
     silent: tuple[tuple[str, str], ...] = ()  # projects and zones without a complete answer
 
     def beside(self, before: Strays) -> Strays:
-        """Return these findings, with those of the audit before in zones that gave no complete answer now."""
+        """Return these findings, and the former ones of zones that gave no complete answer now."""
         kept = tuple(one for one in before.found if (one.project, one.zone) in self.silent)
         known = {one.identity for one in self.found}
         found = (*self.found, *(one for one in kept if one.identity not in known))
         return Strays(time=self.time, found=found, silent=self.silent)
 
     def by_job(self) -> dict[int, tuple[str, ...]]:
-        """Return the names of what jobs had, by job."""
+        """Return the names of machines without an owner, by the job that had them."""
         found: dict[int, tuple[str, ...]] = {}
         for one in self.found:
             if one.job is not None and one.name not in found.get(one.job, ()):

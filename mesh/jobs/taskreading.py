@@ -131,7 +131,7 @@ class FileReader:
                 unwritten = f"{self._path}: its state cannot be written beside it ({error.strerror})"
         try:
             text = read_text(self._path, signature, digest)
-        except Exception as error:  # a thread has nobody else to show it to
+        except Exception as error:  # the report is the only way out of the thread
             text = FileText(signature=(), problem=f"{self._path}: {type(error).__name__}: {error}")
         self._report = Report(text=text, unwritten=unwritten)
         if text is not None or unwritten:

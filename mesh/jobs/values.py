@@ -74,7 +74,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     billed: float = 0.0  # its first machine was seen: from then on it costs; 0: none was
     unbilled: float = 0.0  # its machines were gone; 0: they are there
     condemned: float = 0.0  # its deletion was decided
-    reports: int = 0  # how often it was reported, as it was not gone long after that
+    reports: int = 0  # number of reports that it is overdue
     zone: str = ""  # of a maker that has zones: decided once, so that a repeated order goes to the same one
     is_unsure: bool = False  # an order to make it had no answer: it may be there whatever a later answer is
     asked: float = 0.0  # the maker has accepted the request
@@ -174,9 +174,9 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: str = ""  # the last match of `progress:`
     store: str = ""  # six characters of the store's id; part of every name outside
     is_deleted: bool = False
-    is_warned: bool = False  # most of what `cost.limit` allows is spent
+    is_warned: bool = False  # 80 % of what `cost.limit` allows is spent
     is_over_limit: bool = False  # all of it is: the job is held, and its machines are given back
-    allowances: int = 1  # how often it may spend the limit: a person who lets it go on adds one
+    allowances: int = 1  # how often it may spend the limit: 1, and 1 more for each resume
     strays: tuple[str, ...] = ()  # names of machines that were made for it, and that the last audit found ownerless
     work: Work | None = None  # of a worker
 

@@ -1,4 +1,4 @@
-"""Launchpad's API over ``mesh.program``: programs of Launchpad, and of TLaunch's ``lp_ssh``, run unchanged.
+"""Launchpad's API over ``mesh.program``: programs of Launchpad and TLaunch run with another import line.
 
 Each name is imported when it is first used. On a host only the names of ``mesh.launchpad.runtime`` are there.
 """

@@ -92,7 +92,7 @@ def launch(
 
     launch_type: None for "mesh" where a cluster is named, else for the flag --lp_launch_type
     local_resources: command line and environment by label
-    test_case: is failed if a node fails, and stops the program at its end
+    test_case: the test that fails if a node fails; its end stops the program
     terminal: a view of the logs: "tmux_session", "xterm", "gnome-terminal", "output_to_files", "current_terminal"
     choices: ``cluster``, ``where``, ``options`` as in Choices; ``serialize_py_nodes`` and xm_resources change nothing
     Raises UsageError for a launch type that mesh does not have, or for hosts that are not there.
@@ -120,7 +120,7 @@ def launch_ssh(
     session_name_prefix: str = "",
     **choices: object,
 ) -> Launched | list[Launched]:
-    """Launch TLaunch's programs on the hosts that their nodes name; return at once. As ``launch`` in all else.
+    """Launch TLaunch's programs on the hosts that their nodes name, and return at once, as ``launch`` does.
 
     session_name_prefix: the name of the tmux session; "": that of the program
     choices: as in Choices

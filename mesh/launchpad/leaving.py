@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # its own hook must be older than ours, which runs first then  # noqa: F401
+import concurrent.futures.thread  # imported before our hook is registered: hooks run in reverse order  # noqa: F401
 import logging
 import os
 import signal

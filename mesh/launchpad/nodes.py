@@ -17,10 +17,10 @@ POOL_SIZE = 16  # methods that run at the same time, as Courier has it
 
 
 class Where(Struct, frozen=True, kw_only=True):
-    """The place of the nodes of a label."""
+    """The hosts, GPUs, interpreter and environment of the nodes of a label."""
 
     on: object = None  # names or ranges of hosts, or ``has(...)``; None: all hosts
-    gpus: int = 0  # of its host, for each node alone
+    gpus: int = 0  # GPUs for each node, shared with no other node
     python: str = ""  # the interpreter on the hosts; "": python3
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,11 +60,11 @@ class PyNode:
         return POOL_SIZE
 
     def create_handle(self) -> Handle[object]:
-        """Return a handle that nobody can call."""
+        """Return a handle without methods."""
         return DummyHandle()
 
     def allocate_address(self, address: Address) -> None:
-        """Make an address one of this node's."""
+        """Add an address to this node."""
         address.assign(self)
 
     def part(self) -> Part:
@@ -84,11 +84,11 @@ class PyClassNode(PyNode):
     kind = CLASS
 
     def disable_run(self) -> None:
-        """Have ``run()`` not called, for a test that calls methods by the handle."""
+        """Turn off the call of ``run()``, for a test that calls methods by the handle."""
         self._should_run = False
 
     def enable_run(self) -> None:
-        """Have ``run()`` called, as is the default."""
+        """Turn on the call of ``run()``, which is the default."""
         self._should_run = True
 
 

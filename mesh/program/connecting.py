@@ -37,7 +37,7 @@ class Connected:
     """A program that another process has launched. As a context manager it ends its own connections only."""
 
     def __init__(self, record: Record, description: Description, cluster: Cluster, *, trust_hosts: bool) -> None:
-        """Make no connection yet: that is done by the first call to each node."""
+        """Prepare without a connection: the first call to each node makes it."""
         self.run = record.run
         self._cluster, self._program, self._labels = cluster, description.program, description.labels
         placement = record.placement
@@ -73,7 +73,7 @@ class Connected:
         return values[0] if label in self._labels else values
 
     def stop(self, code: int = 0, why: str = "") -> None:
-        """End the program with a status. Raises MeshError if no node takes that."""
+        """End the program with a status. Raises MeshError if no node takes the request."""
         for label in self._labels:
             options = CallOptions(timeout=STOP_TIMEOUT_S)
             with contextlib.suppress(Exception):  # it has ended, or hangs: the next one may answer

@@ -300,7 +300,7 @@ def _results(workers: ProgramExecutor, items: Iterable[object], ordered: bool, r
 
 
 def _anchor() -> object:
-    """Return an argument that has hosts load what functions of the main module need."""
+    """Return an argument by which hosts load the main module, for functions that are defined there."""
     if not codec.has_main_file():
         return lambda: None  # travels by value, and with it what reads such functions
     file = getattr(sys.modules.get("__main__"), "__file__", "") or ""

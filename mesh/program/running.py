@@ -337,7 +337,7 @@ class Running:
             raise MeshError(f"{', '.join(failed)}: not ready after the restart (it has ended)")
 
     def _is_back(self, label: str, attempt: int) -> bool:
-        """Return True for a node that is ready again, or never will be. attempt: the one before"""
+        """Return True for a node that is ready again, or has ended for good. attempt: before the restart"""
         state = self._ledger.states[label]
         return self._has_finished or state in OVER or (state is State.READY and self._attempts[label] > attempt)
 
@@ -358,7 +358,7 @@ class Running:
         return self._where.logs(self._chosen(node), only_stderr=stderr)
 
     def detach(self) -> ProgramResult:
-        """Leave the program to its hosts, and return once this process has no part in it any more.
+        """Leave the program to its hosts, and return once they run it without this process.
 
         Handles end with it; ``mesh attach RUN`` comes back. Raises UsageError for nodes that are threads, MeshError if
         a host does not keep it.

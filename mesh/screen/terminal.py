@@ -188,7 +188,7 @@ class TerminalSink:
                 self._say(f"{self._name(node)}: {text}")
             case PairRelayed(node=node, rank=rank, to=other, why=why):
                 calls = f"calls from {self._placement.role(rank)} to {other} go through this machine"
-                self._say(f"{self._name(node)}: {calls} (a direct connection: {why}); see `mesh check`")
+                self._say(f"{self._name(node)}: {calls} (no direct connection: {why}); see `mesh check`")
             case Notice(text=text):
                 self._say(text)
             case Finished():

@@ -88,7 +88,7 @@ def test_a_job_by_the_commands_of_jobman(desk: Desk) -> None:
     assert "has no TPU of its own" in tpu.err
     assert mesh("jobman", "ssh", "000001", "--force").status == 2  # the file has no module
     login = mesh("jobman", "ssh", "000001")
-    assert "a login to worker 0, as its file has job.worker_num" in login.err
+    assert "logging in to worker 0, because its file has job.worker_num" in login.err
     assert "job:1:0 is this machine" in login.err
     assert mesh("jobman", "reboot", "000001").status == 0
     assert desk.until(1, "running")["attempt"] in (1, 2)
@@ -135,7 +135,7 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         desk.home.environ["MESH_SERVE"] = "0"
         for name, zone in (("far", "us-east1-d"), ("near", "us-central1-a")):
             (desk.home.project / f"{name}.yaml").write_text(tpu.replace("ZONE", zone) + job)
-        warning = "gs://mine is in US-CENTRAL1, and its machines in us-east1-d: reads are slow there"
+        warning = "gs://mine is in US-CENTRAL1, but the machines are in us-east1-d: reads are slow"
         far = desk.mesh("jobman", "create", "far.yaml")
         assert far.status == 0, far.err
         assert warning in far.err

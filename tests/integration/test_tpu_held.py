@@ -155,7 +155,7 @@ def test_the_steward_names_a_machine_that_nobody_owns(user: Home, tpus: Emulator
         (gone,) = [json.loads(line) for line in found.mesh("job", "machines", "--all", "--json").out.splitlines()]
         store = gone["name"].split("-")[-3]
         plant(tpus, gone["name"], labels_of(store, str(job), 1, "root"))
-        assert eventually(lambda: f"at a cost: {gone['name']};" in found.mesh("job", "list").out.decode(), UP_S)
+        assert eventually(lambda: f"cost money): {gone['name']};" in found.mesh("job", "list").out.decode(), UP_S)
         assert gone["name"] in found.mesh("job", "machines").out.decode()
         assert eventually(lambda: found.show(job)["strays"] == [gone["name"]], UP_S), found.show(job)
         assert f"{ZONES[0]}/{gone['name']}" in tpus.nodes  # nothing is deleted

@@ -408,7 +408,7 @@ def test_a_cost_limit_outlives_the_steward_and_gives_the_machines_back(user: Hom
             (user.project / "train.yaml").write_text(text)
             planned = desk.mesh("job", "submit", "train.yaml", "--dry-run").out.decode()
             assert "price      unknown for v4/us-central2/spot, v4/us-east1/spot" in planned
-            assert "machines of v4/us-central2/spot, v4/us-east1/spot count nothing" in planned
+            assert "machines of v4/us-central2/spot, v4/us-east1/spot are not counted" in planned
             job = desk.submit(text)
             desk.until(job, "running", within=WITHIN_S)
             process.kill()

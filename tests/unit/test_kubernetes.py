@@ -18,6 +18,7 @@ from mesh.backends.pods.objects import Pod
 from mesh.config.clusters import find_cluster, load_clusters
 from mesh.config.kubernetes import Pods, built_in
 from mesh.config.podspec import MadePods
+from mesh.core.cluster import PodPlace
 from mesh.core.errors import MeshError, UsageError
 from mesh.hosts.kubernetes import render
 from mesh.hosts.kubernetes.choice import container_of, hosts_of, in_order
@@ -163,8 +164,10 @@ def test_several_containers_need_a_name() -> None:
 def test_a_pod_that_is_not_running_is_named_with_its_reason() -> None:
     message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
-    with pytest.raises(MeshError, match=r"1 of 1 pods do not run: a is Pending \(0/3 nodes"):
-        hosts_of([pod(metadata={"name": "a"}, status={"phase": "Pending", "conditions": conditions})], "", all_run=True)
+    waiting = pod(metadata={"name": "a"}, status={"phase": "Pending", "conditions": conditions})
+    with pytest.raises(MeshError, match=r"1 of 1 pods do not run: a is Pending \(0/3 nodes") as raised:
+        hosts_of([waiting], PodPlace(context="prod", namespace="team"), all_run=True)
+    assert raised.value.hint == "kubectl describe pod --context prod -n team a"
 
 
 ENDS = {

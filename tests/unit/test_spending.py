@@ -215,7 +215,9 @@ def test_machines_that_are_not_gone_are_reported_after_ten_minutes_and_each_hour
         history.happen(timer)
         found += [(due - begin, one.news.reason) for one in notices(before, history.job, timer)]
     assert [seconds for seconds, _ in found] == [600.0, 4200.0, 7800.0]
-    assert found[0][1] == "train-abc123-7-g1 is not gone 10 min after its deletion, which is tried on"
+    assert (
+        found[0][1] == "train-abc123-7-g1 is not gone 10 min after its deletion began; mesh serve repeats the deletion"
+    )
     assert row_of(history.job).overdue_since == begin
     assert fold_all(history.events) == history.job
     # After a day without a steward one report is made, and not one for each hour.

@@ -1,4 +1,4 @@
-"""Connections of nodes here to nodes of hosts that they cannot reach: the client connects them, through two agents."""
+"""Relayed connections from nodes here to nodes of hosts that they cannot reach: through two agents and the client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pairs:
     """Listens for nodes whose direct connection has failed, and asks the client for another way."""
 
     def __init__(self, port: NodesPort, loop: Loop, nodes: Nodes, relays: Relays, host: int) -> None:
-        """Start without a socket. host: index of this one"""
+        """Start without a socket. host: index of this host"""
         self._port, self._loop, self._nodes, self._relays, self._host = port, loop, nodes, relays, host
         self._listener: Socket | None = None
         self._asking: dict[int, Socket] = {}  # connections whose request has not come, by descriptor
@@ -52,7 +52,7 @@ class Pairs:
         self._loop.watch(listener.fileno(), select.POLLIN, self._accept)
 
     def close(self) -> None:
-        """Listen no more. The directory of the nodes goes with all that is in it."""
+        """Stop listening. The socket is removed with the directory of the nodes."""
         for own in [*self._asking.values(), *([self._listener] if self._listener is not None else [])]:
             self._loop.unwatch(own.fileno())
             own.close()
@@ -101,7 +101,7 @@ class Pairs:
             self._relays.ask(number, own, label, partial(self._opened, own, rank, label, reason))
 
     def _opened(self, own: Socket, rank: int, label: str, reason: str, failure: str) -> None:
-        """Send the node the outcome, and the client a report once for each other host."""
+        """Send the outcome to the node, and one report for each other host to the client."""
         _answer(own, failure)
         host = self._hosts[label]
         if not failure and host not in self._reported:

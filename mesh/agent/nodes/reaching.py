@@ -1,6 +1,7 @@
-"""A connection of a client to a node here, or the result of a node, through a process and a channel of their own.
+"""The process that connects a client to one node of this host, or sends it the result of that node.
 
-So a client reaches the nodes of a run that it has not started, also of a detached one. The agent takes no part in it.
+A client that has not started the run uses it, also while the run is detached. The process has a channel of its own, so
+the agent takes no part.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RESULT_POLL_S = 0.2  # between two looks for a result that is not there yet
 
 
 def reach(request: Reach) -> None:
-    """Serve one client until it leaves, or the node does, or it has the result."""
+    """Serve one client until it has the result, or one of the two ends is gone."""
     try:
         if request.wants == "result":
             _send_result(request)
@@ -55,7 +56,7 @@ def _connect(request: Reach) -> None:
     _answer("")
     import threading  # few clients come this way
 
-    # In a thread: each direction waits for its own reader alone.
+    # In a thread, because each direction waits for its own reader only.
     threading.Thread(target=_pass_on, args=(node,), daemon=True).start()
     while data := node.recv(READ_BYTES):
         _write(data)

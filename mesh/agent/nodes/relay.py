@@ -38,7 +38,7 @@ class RelayedConnection:
         self.socket = own
         self.window = RELAY_WINDOW_BYTES  # bytes that the client takes now
         self.waiting: deque[bytes] = deque()  # for the node
-        self.on_open: Callable[[str], None] | None = None  # the node waits for it: with "", or why there is none
+        self.on_open: Callable[[str], None] | None = None  # called once: with "" when connected, else with the reason
 
 
 class Relays:
@@ -75,7 +75,7 @@ class Relays:
         self._send(messages.Connecting(stream=number, label=label))
 
     def widen(self, request: RelayTaken) -> None:
-        """Read on: the client has taken bytes, or has connected a node that waits for that."""
+        """Read more from the node: the client has taken bytes, or has made the connection."""
         stream = self._streams.get(request.stream)
         if stream is not None:
             self._opened(stream, "")
@@ -83,7 +83,7 @@ class Relays:
             self._watch(request.stream, stream)
 
     def end(self, number: int, reason: str = "") -> None:
-        """Close a connection that the client or the node has ended. reason: it could not be made"""
+        """Close a connection that the client or the node has ended. reason: why it could not be made, or "" """
         stream = self._streams.pop(number, None)
         if stream is not None:
             self._opened(stream, reason or "the other host or the client is gone")

@@ -29,7 +29,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-ROLE_HINT = "mesh pods role prints the Role that is needed"
+ROLE_HINT = "`mesh pods role` prints the Role that mesh needs"
 Body = Mapping[str, object]  # of a request
 T = TypeVar("T")
 
@@ -243,7 +243,9 @@ def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, st
             config.load_incluster_config(client_configuration=configuration)
             namespace = (IN_POD / "namespace").read_text().strip()
             return kubernetes.client.ApiClient(configuration), "", namespace
-        raise UsageError(f"there is no kubeconfig ({named})", hint="set KUBECONFIG, or write ~/.kube/config")
+        raise UsageError(
+            f"there is no kubeconfig ({named})", hint="export KUBECONFIG=FILE  # or copy the file to ~/.kube/config"
+        )
     try:
         contexts, current = config.list_kube_config_contexts(config_file=named)
         names = [str(one["name"]) for one in contexts]

@@ -92,7 +92,7 @@ class PodsBackend:
             gone = f"there is no pod {name}" if error.status == 404 else f"pod {name}: {error}"
             raise HostUnreachable(gone, hint=error.hint, is_final=error.status in (403, 404)) from error
         except ApiAway as error:
-            raise HostUnreachable(str(error), hint="kubectl get --raw /readyz") from error
+            raise HostUnreachable(str(error), hint=self._place.kubectl("get --raw /readyz")) from error
         with self._lock:
             self._channels.setdefault(name, []).append(channel)
         if self._is_over.is_set():  # ``close`` came before this channel
@@ -104,7 +104,8 @@ class PodsBackend:
         if why := self.why(node):
             return HostUnreachable(f"pod {name}: {why}", is_final=bool(self._gone.get(name)))
         last = last_line(end.stderr or end.banner)
-        shell = f"kubectl exec {name} -n {self._place.namespace} -- python3 --version"
+        container = f" -c {self._place.container}" if self._place.container else ""
+        shell = f"{self._place.kubectl('exec')} {name}{container} -- python3 --version"
         if end.limit:
             return HostUnreachable(f"pod {name}: no agent started within {end.limit:g} s", hint=f"try `{shell}`")
         status = "" if end.status is None else f" (exit {end.status})"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mesh.backends.pods import state
 from mesh.backends.pods.objects import Meta as Meta
 from mesh.backends.pods.objects import Pod
-from mesh.core.cluster import Host
+from mesh.core.cluster import Host, PodPlace
 from mesh.core.errors import MeshError, UsageError
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -45,7 +45,7 @@ def container_of(pods: Sequence[Pod], named: str) -> str:
     for pod in pods:
         names = [one.name for one in pod.spec.containers]
         if named and named not in names:
-            hint = f"write container: {names[0]}" if names else ""
+            hint = f"write `container: {names[0]}` beside selector: in cluster.yaml" if names else ""
             raise UsageError(f"pod {pod.name} has no container {named!r}: it has {', '.join(names)}", hint=hint)
         if not named and len(names) > 1 and not _default(pod):
             raise UsageError(
@@ -60,15 +60,16 @@ def _default(pod: Pod) -> str:
     return next((annotations[key] for key in DEFAULT_CONTAINER if annotations.get(key)), "")
 
 
-def hosts_of(pods: Sequence[Pod], container: str, *, all_run: bool) -> tuple[Host, ...]:
+def hosts_of(pods: Sequence[Pod], place: PodPlace, *, all_run: bool) -> tuple[Host, ...]:
     """Return the pods as hosts. all_run: raise MeshError unless all of them run; else those that run"""
+    container = place.container
     waiting = [pod for pod in pods if not state.runs(pod, container)]
     if all_run and waiting:
         shown = "; ".join(f"{pod.name} {_not_running(pod)}" for pod in waiting[:SHOWN_PODS])
         more = f"; and {len(waiting) - SHOWN_PODS} more" if len(waiting) > SHOWN_PODS else ""
         raise MeshError(
             f"{len(waiting)} of {len(pods)} pods do not run: {shown}{more}",
-            hint=f"kubectl describe pod {waiting[0].name}",
+            hint=f"{place.kubectl('describe pod')} {waiting[0].name}",
         )
     return tuple(Host(name=pod.name, address=pod.status.pod_ip) for pod in pods if state.runs(pod, container))
 

@@ -66,7 +66,7 @@ def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False
     if record.until < until and record.until < time.time():
         raise NotOurs(
             f"{cluster.name}: its pods are there, and end after {record.hold:g} s without a run",
-            hint=f"mesh down {cluster.name}, then mesh up {cluster.name}",
+            hint=f"mesh down {cluster.name} && mesh up {cluster.name}",
         )
     return _with_pods(cluster, api, uid, pods), record
 
@@ -74,7 +74,7 @@ def make(cluster: Cluster, notify: Notify, until: float, *, adopts: bool = False
 def _with_pods(cluster: Cluster, api: Api, uid: str, pods: list[Pod]) -> Cluster:
     place = replace(api.place, container=render.CONTAINER, selector=f"{render.ROOT}={uid}")
     remote_dir = render.REMOTE_DIR if cluster.remote_dir == DEFAULT_REMOTE_DIR else cluster.remote_dir
-    hosts = hosts_of(pods, render.CONTAINER, all_run=False)
+    hosts = hosts_of(pods, place, all_run=False)
     note = f"pods of namespace {place.namespace} that mesh has made"
     return replace(cluster, hosts=hosts, backend="pods", pods=place, remote_dir=remote_dir, note=note)
 

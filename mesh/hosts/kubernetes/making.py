@@ -45,9 +45,9 @@ class Maker:
                 return None
             raise
         if not self._records.has(found.metadata.uid):
-            owner = (found.metadata.annotations or {}).get(render.FULL_USER, "somebody")
+            owner = (found.metadata.annotations or {}).get(render.FULL_USER, "an unknown user")
             raise NotOurs(
-                f"{self._made.cluster}: the pods of {self._made.root_name} were made elsewhere (by {owner}, "
+                f"{self._made.cluster}: the pods of {self._made.root_name} were made elsewhere (by {owner} at "
                 f"{found.metadata.creation_timestamp})",
                 hint=f"mesh up --adopt {self._made.cluster}",
             )
@@ -101,9 +101,7 @@ class Maker:
         while left := self.pods(uid):
             if time.monotonic() > deadline:
                 names = ", ".join(pod.name for pod in left[:SHOWN_REASONS])
-                raise MeshError(
-                    f"{self._made.cluster}: pods are still being deleted ({names})", hint="kubectl get pods"
-                )
+                raise MeshError(f"{self._made.cluster}: pods are still being deleted ({names})", hint=self._look())
             time.sleep(LOOK_INTERVAL_S)
 
     def _delete_all(self, uid: str) -> None:
@@ -125,7 +123,10 @@ class Maker:
         except ApiFailed as error:
             if error.status != 409:
                 raise
-            raise NotOurs(f"{self._made.cluster}: another command makes its pods now", hint="try again") from error
+            raise NotOurs(
+                f"{self._made.cluster}: another command is making its pods; wait until it has ended",
+                hint=self._look(),
+            ) from error
         self._record(root)
         return root.metadata.uid
 
@@ -148,7 +149,7 @@ class Maker:
     def _create(self, uid: str) -> None:
         """Create all pods. Raises the first refusal, after all others have been answered."""
         self._notify(
-            f"{self._made.cluster}: makes {self._made.source.nodes} pods of {self._made.source.template.image}"
+            f"{self._made.cluster}: making {self._made.source.nodes} pods of {self._made.source.template.image}"
         )
         path = self._api.path("pods")
         with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
@@ -175,15 +176,19 @@ class Maker:
             if time.monotonic() > began + source.start_timeout:
                 raise MeshError(
                     f"{self._made.cluster}: not all pods run after {source.start_timeout:g} s: {line}",
-                    hint=self._hint(waiting[0]) if waiting else "kubectl get events",
+                    hint=self._hint(waiting[0]) if waiting else self._look(),
                 )
             if time.monotonic() > began + 1.0 and (line != shown or time.monotonic() > shown_at + REPEAT_S):
                 self._notify(f"{self._made.cluster}: {line}")
                 shown, shown_at = line, time.monotonic()
             time.sleep(LOOK_INTERVAL_S)
 
+    def _look(self) -> str:
+        labels = f"{render.CLUSTER}={render.safe(self._made.cluster)}"
+        return f"{self._api.place.kubectl('get pods,configmaps')} -l {labels}"
+
     def _hint(self, pod: Pod) -> str:
-        return f"kubectl describe pod -n {self._api.place.namespace} {pod.name}"
+        return f"{self._api.place.kubectl('describe pod')} {pod.name}"
 
 
 def progress(wanted: int, running: int, reasons: Sequence[str]) -> str:

@@ -28,11 +28,10 @@ class PodSource:
             return replace(cluster, note=f"pods with {source.selector}; mesh clusters --refresh asks for them")
         api = Api(place_of(source), os.environ)
         pods = in_order(_pods(api, source), source.order)
-        container = container_of(pods, source.container)
-        hosts = hosts_of(pods, container, all_run=purpose is Purpose.RUN)
+        place = replace(api.place, container=container_of(pods, source.container))
+        hosts = hosts_of(pods, place, all_run=purpose is Purpose.RUN)
         if not hosts:
             raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
-        place = replace(api.place, container=container)
         note = f"pods of namespace {place.namespace}{f', context {place.context}' if place.context else ''}"
         return replace(cluster, hosts=hosts, backend="pods", pods=place, note=note)
 
@@ -68,4 +67,4 @@ def _pods(api: Api, source: Pods) -> list[Pod]:
 
 
 def _shown(api: Api, source: Pods) -> str:
-    return f"kubectl get pods -n {api.place.namespace} -l {source.selector!r} --show-labels"
+    return f"{api.place.kubectl('get pods')} -l {source.selector!r} --show-labels"

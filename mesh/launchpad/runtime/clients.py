@@ -42,7 +42,7 @@ class NodePort:
 
 
 class DummyHandle(Handle[None]):
-    """The handle of a node that nobody can call."""
+    """The handle of a node without methods."""
 
     def dereference(self) -> None:
         """Raise NotImplementedError: the node serves nothing."""

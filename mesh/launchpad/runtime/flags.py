@@ -62,7 +62,7 @@ LAUNCH_TYPE = _LaunchTypeFlag()
 
 
 def define() -> None:
-    """Define Launchpad's flags for absl, if it is installed and nobody else has defined them."""
+    """Define Launchpad's flags for absl, if it is installed and has none of them yet."""
     global FLAGS
     try:
         from absl import flags  # type: ignore[import-not-found, import-untyped, unused-ignore]

@@ -210,12 +210,12 @@ class LaunchpadNode:
 
 
 def prepare_process(part: Part) -> None:
-    """Have the process of a node as absl's ``app.run`` leaves it: flags are parsed, and messages are shown."""
+    """Prepare the process of a node as absl's ``app.run`` does: parse flags, and show log messages."""
     sys.argv = [*sys.argv, *part.argv]
     if "absl.flags" in sys.modules:
         flags.parsed()
     logging = sys.modules.get("absl.logging")
     if logging is not None:
         logging.use_absl_handler()
-        if logging.get_verbosity() < 0:  # nobody has chosen one
+        if logging.get_verbosity() < 0:  # the user has chosen none
             logging.set_verbosity(0)

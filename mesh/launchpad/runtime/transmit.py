@@ -1,4 +1,4 @@
-"""TLaunch's transmit nodes: the last value that anybody has sent, and weights by tables."""
+"""TLaunch's transmit nodes: the last value that any node has sent, and weights by tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TransmitServer:
         self._wake()
 
     async def take_weights(self, table: str, episode: int) -> "Tuple[int, Weights]":
-        """Return episode and weights of a table, once they are of this episode or later; -1 if that takes long."""
+        """Return the episode and weights of a table once that episode is reached; episode -1 after WEIGHTS_WAIT_S."""
         await self._until(lambda: self._weights.get(table, (-1, {}))[0] >= episode, WEIGHTS_WAIT_S)
         found = self._weights.get(table, (-1, {}))
         return found if found[0] >= episode else (-1, {})

@@ -98,7 +98,7 @@ class Process:
         return 0
 
     def _leave(self) -> None:
-        """Be no node, in a process that was just forked: calls fail, and signals have their usual effect."""
+        """Stop acting as a node in a process that was just forked: calls fail, and signals have their usual effect."""
         for part in (self._control, self._listener, self._server, self._context.caller):
             part.leave()
         self._context.stop_program = self._refuse_stop
