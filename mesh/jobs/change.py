@@ -200,6 +200,7 @@ def settle(job: Job, time: float) -> Job:
     """Give back hosts and enter the next state, where nothing is left to be ended, fetched or deleted."""
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
         return _held_up(job, time)
+    job = _without_stop(job, time)
     if job.current is not None or job.is_open(Start, Prepare, Make, Stop, Undo) or to_fetch(job, time):
         return job
     job = cleaning.given_up(job, time)
@@ -232,6 +233,24 @@ def settle(job: Job, time: float) -> Job:
     job = replace(job, open=(), exit_code=job.status, ended=time, is_deleted=is_deleted)
     hint = cleaning.undo_command(job.id) if job.left_on else job.hint
     return move(job, outcome, time, f"{job.reason}{_missing(job)}{cleaning.left_words(job)}", hint)
+
+
+def _without_stop(job: Job, time: float) -> Job:
+    """Condemn machines that are to be deleted anyway, and whose silent hosts have not ended their ranks in time.
+
+    The attempt ends with the proof that the machines are gone.
+    """
+    generation, attempt = job.generation, job.current
+    is_decided = job.state is State.ENDING or (job.state is State.HELD and job.is_over_limit)
+    if not is_decided or not job.silent_since or time < job.since + FETCH_LIMIT_S:
+        return job
+    if generation is None or not generation.maker or generation.phase is not Phase.READY:
+        return job
+    if attempt is None or attempt.stage not in (Stage.UNSURE, Stage.LIVE):
+        return job
+    job = with_generation(job, generation.number, phase=Phase.RELEASING)
+    job = replace(job, open=tuple(one for one in job.open if not isinstance(one.order, Stop | Fetch)))
+    return move(job, job.state, time, f"{job.reason}; its hosts are silent, and its output ends with them", job.hint)
 
 
 def _missing(job: Job) -> str:

@@ -60,7 +60,8 @@ def next_order(job: Job, time: float) -> AnyOrder | None:
         return _preparation(job, time)
     if job.state not in (State.RECOVERING, State.ENDING, State.HELD):
         return None
-    if attempt is not None:
+    is_condemned = generation is not None and bool(generation.maker) and generation.phase is Phase.RELEASING
+    if attempt is not None and not is_condemned:
         if attempt.stage in (Stage.UNSURE, Stage.LIVE) and not job.is_open(Stop):
             return Stop(run=attempt.run, hosts=attempt.hosts)
         return None

@@ -84,6 +84,18 @@ HISTORIES: dict[str, tuple[JobSpec, str, str, str]] = {
         "ending",
         "make start delete delete",
     ),
+    "machines of a stopped job whose hosts stay silent are deleted after half an hour": (
+        job_spec(made=True),
+        "granted made ready started stop not-asked:stop @999 timer not-asked:stop @1900 timer deleting absent",
+        "stopped 143",
+        "make start stop stop delete",
+    ),
+    "and not before": (
+        job_spec(made=True),
+        "granted made ready started stop not-asked:stop @1700 timer",
+        "ending",
+        "make start stop stop",
+    ),
     "a stopped set-up is undone": (
         KEYED,
         "granted stop not-asked:prepare @99 timer undone",

@@ -146,6 +146,17 @@ def test_the_limit_ends_the_hands_that_start_the_job() -> None:
     assert history.orders[-2:] == ["stop", "delete"]
 
 
+def test_hosts_that_stay_silent_do_not_keep_their_machines_beyond_the_limit() -> None:
+    history = running()
+    history.happen(events.CostSeen(time=9000.0, amount=100.0, is_reached=True))
+    history.play("@9000 not-asked:stop @9100 timer not-asked:stop @10900 timer")
+    assert (history.job.state, history.orders[-1]) == (State.HELD, "delete")
+    assert history.job.current is not None  # its ranks end with the machines
+    history.play("absent")
+    assert (history.job.state, history.job.generation, history.job.current) == (State.HELD, None, None)
+    assert fold_all(history.events) == history.job
+
+
 def test_nothing_follows_without_a_price() -> None:
     history = running()
     assert cost_event(history.job, 1e9, lambda *_: None) is None
