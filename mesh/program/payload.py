@@ -29,6 +29,9 @@ class Payload(Struct, frozen=True, kw_only=True):
 def payloads(program: Graph, places: Sequence[Place]) -> dict[str, Payload]:
     """Return the payload of every node by its label. Raises UsageError for what cannot be sent."""
     nodes = {node.wish.label: node for node in program.nodes}
+    for node in nodes.values():
+        if unknown := set(node.after) - {name for one in places for name in (one.label, one.group)}:
+            raise UsageError(f"{node.wish.label}: after= names {min(unknown)}, which is not there")
     bodies = {label: _body(node) for label, node in nodes.items()}
     others = {
         label: tuple(one.label for one in places if {one.label, one.group} & set(node.after))

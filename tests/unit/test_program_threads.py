@@ -384,6 +384,14 @@ def test_a_node_is_made_after_those_that_it_names() -> None:
     opening.join()
 
 
+def test_a_node_of_a_group_that_is_not_there_is_refused() -> None:
+    program = Program("number")
+    program.add(Actor, count=2)
+    program.add(Second, after="actor/2")
+    with pytest.raises(UsageError, match="after= names actor/2, which is not there"):
+        program.launch("threads")
+
+
 def test_a_node_that_never_is_ready_fails_those_that_wait_for_it() -> None:
     program = Program("never")
     program.add(Second, after=program.add(Actor, "too", "many", "arguments", on_failure="ignore"))
