@@ -21,7 +21,7 @@ from mesh.core.errors import MeshError
 from mesh.core.job import NotifySpec
 from mesh.core.notify import Moment
 from mesh.jobs import orders, requests
-from mesh.jobs.children import CHILDREN_COUNT, LONG_CHILDREN_COUNT, Children
+from mesh.jobs.children import CHILDREN_COUNT, SLOW_CHILDREN_COUNT, Children
 from mesh.jobs.events import AnyAnswer, HoldChanged, NotAsked, Wished
 from mesh.jobs.fold import fold_all
 from mesh.jobs.interfaces import Request
@@ -320,17 +320,17 @@ def test_long_starts_leave_room_for_stops_and_a_stopped_job_starts_no_more(tmp_p
         others = [replace(job, id=number) for number in range(100, 100 + CHILDREN_COUNT)]
         for op, one in enumerate([*others, job], 1):
             children.give([Request(op=op, order=job.open[0].order, job=one, directory=tmp_path)])
-        assert len(children) == LONG_CHILDREN_COUNT
+        assert len(children) == SLOW_CHILDREN_COUNT
         stop = orders.Stop(run="20260101-000000-abcdef", hosts=("h",))
         children.give([Request(op=99, order=stop, job=job, directory=tmp_path)])
-        assert len(children) == LONG_CHILDREN_COUNT + 1
+        assert len(children) == SLOW_CHILDREN_COUNT + 1
         last = len(others) + 1
         assert children.is_busy(job.id, last)
         children.stop_starts(job.id)
         assert not children.is_busy(job.id, last)
         assert [op for op, _ in answers] == [last]
         assert isinstance(answers[0][1], NotAsked)
-        assert len(children) == LONG_CHILDREN_COUNT + 1
+        assert len(children) == SLOW_CHILDREN_COUNT + 1
         children.end()
 
 

@@ -106,9 +106,8 @@ def test_a_name_that_is_of_others_is_for_a_person(tpus: Emulator, intent: Intent
     assert intent.name in [one.name for one in list_owned(PROJECT, ZONE).machines]
 
 
+@pytest.mark.parametrize("intent", [Provision.QUEUED_RESOURCES], indirect=True)
 def test_a_node_that_cannot_be_deleted_keeps_no_other_one(tpus: Emulator, intent: Intent) -> None:
-    if intent.spec.provision is Provision.TPU_VM:
-        pytest.skip("it has one node")
     intent = replace(intent, spec=replace(intent.spec, slices=3))
     make_machines(intent)
     assert eventually(lambda: how(intent) is How.READY)
