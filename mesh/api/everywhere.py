@@ -121,8 +121,6 @@ class Prompts:
 class SeveralBackend:
     """Reaches the hosts of several clusters, each in the way of its cluster, all at the same time."""
 
-    client_return = CLIENT_RETURN_S
-
     def __init__(self, parts: Sequence[Cluster], means: Means, prompts: Prompts) -> None:
         """parts: the clusters, whose hosts in this order are those that ``open`` is given."""
         from mesh.backends.ssh.passwords import Passwords
@@ -136,6 +134,10 @@ class SeveralBackend:
             for part, own in zip(parts, self._passwords, strict=True)
         ]
         self._threads: list[threading.Thread] = []
+
+    @property
+    def client_return(self) -> float:
+        return max((backend.client_return for backend in self._backends), default=CLIENT_RETURN_S)
 
     def listen(self, post: Callable[[Event], None]) -> None:
         for backend in self._backends:

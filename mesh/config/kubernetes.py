@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from yaml.nodes import MappingNode, Node
 
-from mesh.config.podspec import MADE_KEYS, read_made
+from mesh.config.podspec import MADE_KEYS, is_name, name_of, read_made
 from mesh.config.section import Section
 from mesh.config.yamlfile import Problems
 from mesh.core.cluster import Host, Source
@@ -34,10 +34,7 @@ MEANINGLESS = (
     "command",
     "tpu",
 )
-NAME_CHARACTERS = 63
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SELECTOR = re.compile(r"[\w./=!,() -]+")
-EXPECTED_NAME = f"a name of at most {NAME_CHARACTERS} small letters, digits and dashes"
 EXPECTED_SELECTOR = "a selector of labels, as app=trainer,tier=gpu"
 
 
@@ -69,11 +66,6 @@ def built_in(name: str) -> Pods:
     return Pods(selector=selector, namespace=namespace)
 
 
-def is_name(text: str) -> bool:
-    """Return True for a name that objects of Kubernetes may have everywhere."""
-    return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
-
-
 def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, problems: Problems) -> Source:
     """Read ``kubernetes:`` of a cluster, whose keys are given. The result is valid only without problems."""
     node, where = cluster[KEY][1], f"{name}.{KEY}"
@@ -98,14 +90,7 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
     return Pods(
         selector=selector,
         context=section.text("context", "a context of kubeconfig"),
-        namespace=_name(section, "namespace"),
-        container=_name(section, "container"),
+        namespace=name_of(section, "namespace"),
+        container=name_of(section, "container"),
         order="name" if order == "name" else "",
     )
-
-
-def _name(section: Section, key: str) -> str:
-    found = section.text(key, EXPECTED_NAME)
-    if found and not is_name(found):
-        section.unexpected(key, EXPECTED_NAME)
-    return found

@@ -39,6 +39,9 @@ DEFAULT_HOLD_S = 600.0
 DEFAULT_START_S = 600.0
 VOLUME_KINDS = ("claim", "host_path", "empty_dir", "secret", "config_map", "nfs")
 VOLUME_KEYS = (*VOLUME_KINDS, "path", "read_only")
+NAME_CHARACTERS = 63
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+EXPECTED_NAME = f"a name of at most {NAME_CHARACTERS} small letters, digits and dashes"
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?|[eE][0-9]+)?")
 EXPECTED_QUANTITY = "a quantity, as 16, 500m or 64Gi"
 Plain = Mapping[str, object]
@@ -119,10 +122,23 @@ def read_made(section: Section) -> MadePods:
         template=template,
         nodes=section.integer("nodes", 1, 1, PODS_MAX),
         context=section.text("context", "a context of kubeconfig"),
-        namespace=section.text("namespace", "a namespace"),
+        namespace=name_of(section, "namespace"),
         hold=hold,
         start_timeout=start,
     )
+
+
+def is_name(text: str) -> bool:
+    """Return True for a name that objects of Kubernetes may have everywhere."""
+    return len(text) <= NAME_CHARACTERS and bool(_NAME.fullmatch(text))
+
+
+def name_of(section: Section, key: str) -> str:
+    """Return the name below a key; a problem is noted for one that is none."""
+    found = section.text(key, EXPECTED_NAME)
+    if found and not is_name(found):
+        section.unexpected(key, EXPECTED_NAME)
+    return found
 
 
 def plain(node: Node) -> object:

@@ -10,10 +10,11 @@ import contextlib
 import os
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from mesh.backends.pods.channel import ExecChannel
 from mesh.backends.pods.objects import Change, Status, Thing, decoded
@@ -28,6 +29,8 @@ PIP = "pip install 'mesh[kubernetes]'"
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
+WEBSOCKET_STATUS = 101  # the status of HTTP that opens a websocket
+OTHER_UID = "recondition"  # in the words of a server that has another object of the name
 IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ROLE_HINT = "`mesh pods role` prints the Role that mesh needs"
 Body = Mapping[str, object]  # of a request
@@ -46,6 +49,11 @@ class ApiAway(MeshError):
     """The API server does not answer."""
 
 
+def only(uid: str) -> Body:
+    """Return the body of a request that deletes an object only if it has this UID."""
+    return {"preconditions": {"uid": uid}}
+
+
 class Api:
     """The API server of one context, for one namespace."""
 
@@ -60,6 +68,7 @@ class Api:
         )
         self._configuration = self._client.configuration
         self.server = str(self._configuration.host)
+        self._watched: BaseHTTPResponse | None = None
 
     @property
     def pods(self) -> str:
@@ -75,21 +84,28 @@ class Api:
         self, path: str, kind: type[T], query: Mapping[str, str] | None = None, timeout: float = ANSWER_TIMEOUT_S
     ) -> T:
         """Return an object or a list. Raises ApiFailed and ApiAway."""
+        until = time.monotonic() + timeout
         try:
             return self._read("GET", path, kind, query, None, timeout)
         except ApiAway:  # a connection that was kept may be dead
-            return self._read("GET", path, kind, query, None, timeout)
+            left = until - time.monotonic()
+            if left < timeout / 2:
+                raise
+            return self._read("GET", path, kind, query, None, left)
 
     def create(self, path: str, body: Body, query: Mapping[str, str] | None = None) -> Thing:
         """Create an object. Raises ApiFailed and ApiAway."""
         return self._read("POST", path, Thing, query, body, ANSWER_TIMEOUT_S)
 
     def delete(self, path: str, body: Body | None = None) -> None:
-        """Delete an object; it is no error if there is none. Raises ApiFailed and ApiAway."""
+        """Delete an object; it is no error if there is none, or one of another UID. Raises ApiFailed and ApiAway.
+
+        body: of the request, as ``only`` returns it
+        """
         try:
             self._read("DELETE", path, Thing, None, body, ANSWER_TIMEOUT_S)
         except ApiFailed as error:
-            if error.status != 404:
+            if error.status != 404 and not (error.status == 409 and OTHER_UID in str(error)):
                 raise
 
     def watch(self, path: str, query: Mapping[str, str], is_over: threading.Event) -> Iterator[Change]:
@@ -97,8 +113,10 @@ class Api:
         import urllib3
 
         response = self._call("GET", path, {**query, "watch": "1"}, None, None)
-        rest = b""
+        rest, self._watched = b"", response
         try:
+            if is_over.is_set():
+                return
             for data in response.stream(65536, decode_content=False):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from (decoded(line, Change) for line in lines if line)
@@ -107,8 +125,23 @@ class Api:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             raise ApiAway(f"{self.server}: the watch has ended ({type(error).__name__})") from error
         finally:
+            self._watched = None
             with contextlib.suppress(Exception):
                 response.close()
+
+    def end_watch(self) -> None:
+        """End the watch that is open now, from any thread; urllib3 before 2.3 cannot."""
+        if (end := getattr(self._watched, "shutdown", None)) is not None:
+            with contextlib.suppress(Exception):
+                end()
+
+    def close(self) -> None:
+        """Close the connections that are kept for the next request."""
+        pools = self._client.rest_client.pool_manager.pools
+        for pool in [pools.get(key) for key in pools.keys()]:  # noqa: SIM118 - it is no dict, and forbids iteration
+            if pool is not None:
+                pool.close()
+        pools.clear()
 
     def exec(
         self, pod: str, argv: Sequence[str], timeout: float = CONNECT_TIMEOUT_S, *, tty: bool = False
@@ -126,15 +159,18 @@ class Api:
         opened = websocket.WebSocket(sslopt=self._ssl_options())
         headers = [f"{name}: {value}" for name, value in self._authorization().items()]
         try:
-            opened.connect(url, header=headers, subprotocols=list(PROTOCOLS), timeout=timeout, **self._proxy())
+            # A redirected request would send the token elsewhere.
+            opened.connect(url, header=headers, subprotocols=list(PROTOCOLS), timeout=timeout, **self._connecting())
         except websocket.WebSocketBadStatusException as error:
             opened.shutdown()
             raise self._refused(error.status_code, error.resp_body or b"") from error
         except (websocket.WebSocketException, OSError) as error:
             opened.shutdown()
             raise ApiAway(f"{self.server}: does not answer ({error})") from error
-        assert opened.sock is not None
-        return ExecChannel(opened.sock)
+        if opened.sock is None or opened.getstatus() != WEBSOCKET_STATUS:
+            opened.shutdown()
+            raise ApiAway(f"{self.server}: does not open a websocket (HTTP {opened.getstatus()})")
+        return ExecChannel(opened.sock, opened.getsubprotocol() or "")
 
     def _ssl_options(self) -> dict[str, object]:
         ours = self._configuration
@@ -156,11 +192,19 @@ class Api:
         found = self._configuration.auth_settings().get("BearerToken")
         return {str(found["key"]): str(found["value"])} if found and found["value"] else {}
 
-    def _proxy(self) -> dict[str, object]:
-        if not self._configuration.proxy:
-            return {"http_no_proxy": ["*"]}
-        proxy = urlsplit(self._configuration.proxy)
-        return {"http_proxy_host": proxy.hostname, "http_proxy_port": proxy.port, "proxy_type": "http"}
+    def _connecting(self) -> dict[str, object]:
+        """Return how a websocket is connected: by no redirection, and by the proxy of requests or none at all."""
+        proxy = urlsplit(self._configuration.proxy or "")
+        if not proxy.hostname:  # a host must be named, or the library would read the environment by its own rules
+            none = {"http_proxy_host": "none", "http_proxy_port": 1, "http_no_proxy": ["*"]}
+            return {"redirect_limit": 0, **none}
+        found: dict[str, object] = {"http_proxy_host": proxy.hostname, "proxy_type": "http", "redirect_limit": 0}
+        found["http_proxy_port"] = proxy.port or (443 if proxy.scheme == "https" else 80)
+        if proxy.username:
+            found["http_proxy_auth"] = (unquote(proxy.username), unquote(proxy.password or ""))
+        if excepted := getattr(self._configuration, "no_proxy", None):
+            found["http_no_proxy"] = [one.strip() for one in excepted.split(",") if one.strip()]
+        return found
 
     def _read(
         self,
@@ -201,7 +245,7 @@ class Api:
                 auth_settings=["BearerToken"],
                 _preload_content=False,
                 _return_http_data_only=True,
-                _request_timeout=(CONNECT_TIMEOUT_S, timeout),
+                _request_timeout=(min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S), timeout),
             )
         except ApiException as error:
             raise self._refused(int(error.status or 0), error.body or b"") from error
@@ -231,6 +275,7 @@ def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, st
     """Return a client, and the context and namespace that its configuration names. Raises UsageError."""
     try:
         import kubernetes.client
+        import yaml
         from kubernetes import config
     except ImportError as error:
         raise UsageError(f"pods need Kubernetes' Python client ({error})", hint=PIP) from error
@@ -256,8 +301,9 @@ def _configured(context: str, environ: Mapping[str, str]) -> tuple[ApiClient, st
                 hint=f"it has {', '.join(names)}; kubectl config get-contexts",
             )
         config.load_kube_config(config_file=named, context=chosen, client_configuration=configuration)
-    except config.ConfigException as error:
-        raise UsageError(f"{named}: {error}", hint="kubectl config view --minify") from error
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, TypeError) as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"{named}: is no kubeconfig ({words})", hint="kubectl config view --minify") from error
     found = next(one for one in contexts if one["name"] == chosen)
     return kubernetes.client.ApiClient(configuration), chosen, str(found["context"].get("namespace") or "")
 

@@ -88,9 +88,9 @@ class PodsBackend:
             raise HostUnreachable("the run has ended")
         try:
             channel = self._api.exec(name, argv)
-        except ApiFailed as error:
+        except ApiFailed as error:  # a server that has just started may refuse what it grants a moment later
             gone = f"there is no pod {name}" if error.status == 404 else f"pod {name}: {error}"
-            raise HostUnreachable(gone, hint=error.hint, is_final=error.status in (403, 404)) from error
+            raise HostUnreachable(gone, hint=error.hint, is_final=error.status == 404) from error
         except ApiAway as error:
             raise HostUnreachable(str(error), hint=self._place.kubectl("get --raw /readyz")) from error
         with self._lock:
@@ -131,6 +131,8 @@ class PodsBackend:
 
     def close(self) -> None:
         self._is_over.set()
+        if self._api is not None:
+            self._api.end_watch()
         with self._lock:
             channels = [one for listed in self._channels.values() for one in listed]
             self._channels = {}
@@ -140,6 +142,8 @@ class PodsBackend:
             self._watch.join(JOIN_TIMEOUT_S)
         for channel in channels:
             channel.dispose()
+        if self._api is not None:
+            self._api.close()
 
     # ---- the state of the pods
 
@@ -151,7 +155,7 @@ class PodsBackend:
         for pod in listed.values():
             self._note(pod)
         for name in [host.name for host in self._hosts if host.name in self._uids and host.name not in listed]:
-            self._lose(name, "the pod is gone: it was deleted")
+            self._ask(name, LOOK_TIMEOUT_S)  # it is gone, or has other labels now
         return found.metadata.resource_version
 
     def _query(self) -> dict[str, str]:
@@ -167,7 +171,9 @@ class PodsBackend:
                     pod = change.object
                     if self._is_over.is_set() or change.type == "ERROR":
                         break
-                    if change.type == "DELETED":
+                    if change.type == "DELETED" and not state.is_over(pod):
+                        self._ask(pod.name, LOOK_TIMEOUT_S)  # it is gone, or has other labels now
+                    elif change.type == "DELETED":
                         self._lose(pod.name, state.end_of(pod) or "the pod was deleted", pod.metadata.uid)
                     else:
                         self._note(pod)

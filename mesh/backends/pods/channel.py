@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 
 from mesh.backends.pods import frames
 from mesh.backends.pods.frames import BadFrame, Frames
@@ -18,6 +19,8 @@ from mesh.core.interfaces import Farewell
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)  # the streams of v4.channel.k8s.io and v5
 SEND_BYTES = 32 << 10  # of one message
 READ_BYTES = 256 << 10
+RECEIVED_BYTES = 128 << 10  # of one call, at most
+END_STREAM = 255  # the stream of v5.channel.k8s.io whose messages name a stream that has ended
 STDERR_BYTES = 65536  # that are kept
 STATUS_TIMEOUT_S = 2.0  # for the status, once the channel has ended
 CLOSE_TIMEOUT_S = 0.2  # for the good-bye to be sent
@@ -27,8 +30,10 @@ NO_PROGRAM_STATUS = 127  # as a shell reports a program that is not there
 class ExecChannel:
     """The standard streams of a program in a container. Its socket is used by one thread at a time."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        """connection: a websocket after its handshake"""
+    def __init__(self, connection: socket.socket, protocol: str = "") -> None:
+        """connection: a websocket after its handshake. protocol: one of ``api.PROTOCOLS``"""
+        self._ends_streams = protocol.startswith("v5.")
+        self.on_stderr: Callable[[bytes], object] | None = None  # gets all of STDERR, of which little is kept
         self._socket = connection
         self._socket.setblocking(False)
         # An SSL object takes one call at a time, and a blocked read must not hold up a write: no call blocks.
@@ -39,6 +44,7 @@ class ExecChannel:
         self._ready = bytearray()  # of STDOUT, not yet received
         self._stderr = bytearray()
         self._status: bytes = b""
+        self._owed = b""  # the answer to a ping, which the next message follows
         self._is_over = False
 
     def send(self, data: bytes) -> None:
@@ -48,15 +54,23 @@ class ExecChannel:
 
     def send_to(self, stream: int, data: bytes) -> None:
         """Send one message of a stream. Raises ChannelClosed."""
+        message = frames.frame(frames.BINARY, bytes((stream,)) + data)
         with self._sending:
-            self._write(frames.frame(frames.BINARY, bytes((stream,)) + data))
+            owed, self._owed = self._owed, b""
+            self._write(owed + message)
+
+    def end_input(self) -> None:
+        """End the program's standard input, if the sub-protocol can (from v5 on). Raises ChannelClosed."""
+        if self._ends_streams:
+            self.send_to(END_STREAM, bytes((STDIN,)))
 
     def receive(self) -> bytes:
         with self._reading:
             while not self._ready:
                 if self._is_over or not self._read():
                     return b""
-            data, self._ready = bytes(self._ready), bytearray()
+            data = bytes(memoryview(self._ready)[:RECEIVED_BYTES])
+            del self._ready[:RECEIVED_BYTES]
             return data
 
     def farewell(self) -> Farewell:
@@ -119,17 +133,31 @@ class ExecChannel:
         if opcode == frames.CLOSE:
             self._is_over = True
         elif opcode == frames.PING:
-            with contextlib.suppress(ChannelClosed), self._sending:
-                self._write(frames.frame(frames.PONG, payload))
+            self._answer(frames.frame(frames.PONG, payload))
         elif opcode in (frames.BINARY, frames.TEXT) and payload:
             stream = payload[0]
             if stream == STDOUT:
                 self._ready += memoryview(payload)[1:]
             elif stream == STDERR:
+                if self.on_stderr is not None:
+                    self.on_stderr(payload[1:])
                 self._stderr += payload[1:]
                 del self._stderr[:-STDERR_BYTES]
             elif stream == STATUS:
                 self._status += payload[1:]
+
+    def _answer(self, pong: bytes) -> None:
+        """Send the answer to a ping; leave it to the next message where that would wait, as a reader must not."""
+        self._owed = pong
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            if self._wait(select.POLLOUT, 0.0):
+                owed, self._owed = self._owed, b""
+                with contextlib.suppress(ChannelClosed):
+                    self._write(owed)
+        finally:
+            self._sending.release()
 
     def _write(self, data: bytes, deadline: float | None = None) -> None:
         """Write all of data. Raises ChannelClosed."""

@@ -32,8 +32,8 @@ class Meta(Part, frozen=True, kw_only=True):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     resource_version: str = ""
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""  # set once the object is being deleted
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None  # set once the object is being deleted
     owner_references: tuple[Owner, ...] | None = None
 
 
@@ -71,7 +71,7 @@ class Condition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
 
 
 class Resources(Part, frozen=True, kw_only=True):

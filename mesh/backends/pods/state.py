@@ -57,6 +57,8 @@ def waits_for(pod: Pod) -> tuple[str, bool]:
     ('is not scheduled yet', False)
     """
     status = pod.status
+    if pod.metadata.deletion_timestamp:
+        return end_of(pod), True
     statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     for one in statuses:
         waiting = one.state.waiting
@@ -134,7 +136,7 @@ def node_trouble(node: Node) -> str:
     """Return why a node may have lost its pods; "" for a node that is Ready."""
     for condition in node.status.conditions or ():
         if condition.type == "Ready" and condition.status != "True":
-            since = condition.last_transition_time.rstrip("Z").rpartition("T")[2]
+            since = (condition.last_transition_time or "").rstrip("Z").rpartition("T")[2]
             return f"node {node.metadata.name} is NotReady" + f" since {since} UTC" * bool(since)
     return ""
 

@@ -41,24 +41,41 @@ def run(place: PodPlace, pod: str, words: Sequence[str]) -> int:
         if is_terminal:
             _resize(channel)
             signal.signal(signal.SIGWINCH, lambda number, frame: _resize(channel))
+        is_seen = False
+
+        def show(data: bytes) -> None:
+            nonlocal is_seen
+            is_seen = True
+            _show(data)
+
+        channel.on_stderr = show
         threading.Thread(target=_feed, args=(channel,), daemon=True).start()
         while data := channel.receive():
             view = memoryview(data)
             while view:
                 view = view[os.write(1, view) :]
         farewell = channel.farewell()
-        with contextlib.suppress(OSError):
-            os.write(2, farewell.stderr)
+        if not is_seen:  # the words of a cluster that has not started the program
+            _show(farewell.stderr)
     channel.close()
     channel.dispose()
     return LOST_STATUS if farewell.status is None else farewell.status
 
 
 def _feed(channel: ExecChannel) -> None:
-    """Send what is typed. The end of input is a Ctrl-D, as the stream has no end of its own before v5."""
+    """Send what is typed, and the end of it, which a server cannot pass on before v5."""
     with contextlib.suppress(ChannelClosed, OSError):
         while data := os.read(0, READ_BYTES):
             channel.send(data)
+        channel.end_input()
+
+
+def _show(data: bytes) -> None:
+    """Write to standard error."""
+    view = memoryview(data)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(2, view) :]
 
 
 def _resize(channel: ExecChannel) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 
 LOOK_INTERVAL_S = 1.0
-AGENTS = ("mesh-agent", "mesh-guardian")
+AGENTS = (b"mesh-agent", b"mesh-guardian")
 GUARDIAN = AGENTS[1]
 
 
@@ -24,11 +24,13 @@ def agents() -> list[int]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            with open(f"/proc/{name}/stat") as file:
-                comm, _, rest = file.read().partition("(")[2].rpartition(")")
+            with open(f"/proc/{name}/stat", "rb") as file:  # a name may be cut within a character
+                comm, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 words = file.read()
-            if rest.split()[0] not in "ZX" and (comm in AGENTS or words.startswith(b"mesh-") or b"-I\0-S\0-c" in words):
+            if rest.split()[0] not in (b"Z", b"X") and (
+                comm in AGENTS or words.startswith(b"mesh-") or b"-I\0-S\0-c" in words
+            ):
                 found.append((comm != GUARDIAN, int(name)))
     return [pid for _, pid in sorted(found)]
 

@@ -25,6 +25,7 @@ class PodsRecord(Struct, frozen=True, kw_only=True):
     since: float  # seconds since the epoch
     until: float = 0.0  # before which they stay; 0: `hold` decides
     hold: float = 0.0
+    is_expected: bool = False  # a root is being created; uid is the mark that it will have
 
 
 class PodsRecords:
@@ -45,14 +46,14 @@ class PodsRecords:
             raise MeshError(f"cannot write {place}: {error.strerror}") from error
 
     def read(self) -> list[PodsRecord]:
-        """Return all records, the newest last."""
+        """Return all records of roots that are there, the newest last."""
         found = []
         for place in self._directory.glob("*.json"):
             try:
                 found.append(msgspec.json.decode(place.read_bytes(), type=PodsRecord))
             except (OSError, msgspec.MsgspecError):  # it is removed now, or another version's
                 continue
-        return sorted(found, key=lambda one: one.since)
+        return sorted((one for one in found if not one.is_expected), key=lambda one: one.since)
 
     def has(self, uid: str) -> bool:
         """Return True if a root was made or adopted here."""

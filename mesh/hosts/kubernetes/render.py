@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from mesh.config.kubernetes import NAME_CHARACTERS
-from mesh.config.podspec import MadePods, Volume
+from mesh.config.podspec import NAME_CHARACTERS, MadePods, Volume
 
 CLUSTER, USER, ROOT, INDEX = "mesh/cluster", "mesh/user", "mesh/root", "mesh/index"  # labels
+MARK = "mesh/mark"  # an annotation of the root, chosen before it has a UID
 TEMPLATE, UNTIL, FULL_CLUSTER, FULL_USER = "mesh/template", "mesh/until", "mesh/cluster-name", "mesh/user-name"
 CONTAINER = "main"
 REMOTE_DIR = "/mesh"  # a volume: the root may be read-only, and the user may have no home
@@ -33,6 +33,8 @@ class Made(Struct, frozen=True, kw_only=True):
     source: MadePods
     python: str = "python3"
     until: float = 0.0  # seconds since the epoch before which the pods stay; 0: `hold` decides
+
+    mark: str = ""  # of the root, by which its maker finds it again
 
     @property
     def root_name(self) -> str:
@@ -81,6 +83,7 @@ def root_object(made: Made) -> Object:
                 FULL_USER: made.user,
                 TEMPLATE: made.digest,
                 UNTIL: f"{made.until:.0f}",
+                **({MARK: made.mark} if made.mark else {}),
             },
         },
     }
