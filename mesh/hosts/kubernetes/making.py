@@ -137,7 +137,9 @@ class Maker:
         while left := self.pods(uid):
             if time.monotonic() > deadline:
                 names = ", ".join(pod.name for pod in left[:SHOWN_REASONS])
-                raise MeshError(f"{self._made.cluster}: pods are still being deleted ({names})", hint=self._watch_command())
+                raise MeshError(
+                    f"{self._made.cluster}: pods are still being deleted ({names})", hint=self._watch_command()
+                )
             time.sleep(LOOK_INTERVAL_S)
 
     def _delete_all(self, uid: str) -> None:
