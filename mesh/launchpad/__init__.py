@@ -92,13 +92,13 @@ import_module(".runtime.flags", __name__).define()  # before the program parses 
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object
     try:
-        module = import_module(_PLACES[name], __name__)
+        value = getattr(import_module(_PLACES[name], __name__), name)
     except ImportError:
         if _PLACES[name].startswith(".runtime"):
             raise
-        module = import_module(".runtime.absent", __name__)
-    value: object = getattr(module, name)
+        value = import_module(".runtime.absent", __name__).stand_in(name)
     globals()[name] = value
     return value
 

@@ -52,13 +52,14 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place, called = _PLACES[name]
+    value: object
     try:
         module = import_module(place, __package__)
+        value = getattr(module, called) if called else module
     except ImportError:
         if place.startswith(".runtime"):
             raise
-        module, called = import_module(".runtime.absent", __package__), name
-    value: object = getattr(module, called) if called else module
+        value = import_module(".runtime.absent", __package__).stand_in(name)
     globals()[name] = value
     return value
 

@@ -182,8 +182,8 @@ def _volume(volume: Volume) -> Object:
 def merged(ours: Object, theirs: Object) -> Object:
     """Return a mapping with the fields of another one, which win; mappings and lists of named things are merged.
 
-    >>> json.dumps(merged({"a": {"b": 1}, "c": [{"name": "x", "d": 1}]}, {"a": {"e": 2}, "c": [{"name": "x", "f": 3}]}))
-    '{"a": {"b": 1, "e": 2}, "c": [{"name": "x", "d": 1, "f": 3}]}'
+    >>> merged({"a": {"b": 1}, "c": [{"name": "x", "d": 1}]}, {"a": {"e": 2}, "c": [{"name": "x", "f": 3}]})
+    {'a': {'b': 1, 'e': 2}, 'c': [{'name': 'x', 'd': 1, 'f': 3}]}
     """
     found = dict(ours)
     for key, value in theirs.items():

@@ -12,7 +12,6 @@ class Absent:
         raise RuntimeError(WHERE)
 
 
-def __getattr__(name: str) -> object:
-    if name.startswith("_"):
-        raise AttributeError(name)
+def stand_in(name: str) -> object:
+    """Return the stand-in for a name."""
     return type(name, (Absent,), {})
