@@ -142,7 +142,7 @@ def test_the_sizes_of_buckets(desk: Desk) -> None:
         assert "gs://mine" not in desk.mesh("jobman", "create", "near.yaml").err
         listed = desk.mesh("job", "storage")
         assert listed.status == 0, listed.err
-        assert listed.err.splitlines() == [f"==> job 1: {warning}, and cost traffic between regions"]
+        assert listed.err.splitlines() == [f"==> job 1: {warning}, and traffic between regions costs money"]
         every = desk.mesh("jobman", "storage", "--all").out.decode().splitlines()
         assert [line.split()[0] for line in every] == ["bucket", "mine", "other"]
         assert every[1].split()[2] == "2"

@@ -55,6 +55,7 @@ class StandIn:
         self.is_down = False
         self._version = 0
         self._threads: list[threading.Thread] = []
+        self._clearing = threading.Lock()  # to clear a host kills all processes there
 
     def __enter__(self) -> StandIn:
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -146,9 +147,8 @@ class StandIn:
                 self._signal_first(name)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(grace)
-            self.lab.end_all(host)
+            self._clear(host)
             process.wait()
-            host.run("rm", "-rf", "/mesh")
         with self.changed:
             if self.objects[kind].pop(name, None) is not None:
                 self.hosts.pop(name, None)
@@ -210,14 +210,19 @@ class StandIn:
             for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 os.kill(int(child), 15)
 
+    def _clear(self, host: TestHost) -> None:
+        """End all processes of a host, and remove the volume of its pod."""
+        with self._clearing:
+            self.lab.end_all(host)
+            host.run("rm", "-rf", "/mesh")
+
     def _wait(self, pod: Object, process: subprocess.Popen[bytes], host: TestHost) -> None:
         """Wait until the first process of a pod has ended, which ends all others."""
         code, name = process.wait(), pod["metadata"]["name"]
         with self.changed:
             if self.objects["pods"].get(name) is not pod or self.hosts.get(name) is not host:
                 return
-            self.lab.end_all(host)
-            host.run("rm", "-rf", "/mesh")
+            self._clear(host)
             ended = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}}
             status = {**pod["status"]["containerStatuses"][0], "state": ended}
             self.change_status(name, phase="Failed" if code else "Succeeded", containerStatuses=[status])
