@@ -216,9 +216,15 @@ class TestHost:
         return [(pid, command) for pid, command in ours if with_sshd or not re.match(r"(\S*/)?sshd", command)]
 
     def unmount(self, place: str) -> None:
-        """As soon as nobody has anything open there: agents may be on their way out."""
-        assert eventually(lambda: not self.processes(), 4.0), self.processes()
-        self.run("umount", place)
+        """Unmount as soon as nothing is open there: agents and sessions of sshd may be on their way out."""
+
+        def is_unmounted() -> bool:
+            with contextlib.suppress(LabError):
+                self.run("umount", place)
+                return True
+            return False
+
+        assert eventually(is_unmounted, 20.0), self.processes(with_sshd=True)
 
     def path(self, inside: str) -> Path:
         """A file of the host, seen from here."""
