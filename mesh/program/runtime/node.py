@@ -25,6 +25,7 @@ from mesh.program.runtime.retrying import wait_for_others
 from mesh.program.runtime.serving import Server
 
 LINK_NEWS_TIMEOUT_S = 0.5  # for the news that explains the end of a link
+SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end a node
 REASON_TIMEOUT_S = 0.5  # for the reason of a signal to be read
 NEWS_TIMEOUT_S = 1.0  # for the end of the program to arrive after the loss of a node
 ANSWERS_TIMEOUT_S = 0.2  # for the answers of running calls at the end
@@ -65,12 +66,13 @@ class Process:
         self._server = Server(self._context, int(str(about["concurrency"])), int(str(about["backlog"])), self._die)
         self._listener = Listener(json.loads(environ["MESH_NODE_SOCKETS"]), key_file, self._server.attach)
         self._reporting = threading.Lock()
+        self._held = threading.local()  # of a thread that forks: its mask of signals
 
     def work(self) -> int:
         """Make, serve and run the node; return the exit status."""
         set_process_context(self._context)
-        os.register_at_fork(after_in_child=self._leave)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        os.register_at_fork(before=self._hold_signals, after_in_parent=self._free_signals, after_in_child=self._leave)
+        for number in SIGNALS:
             signal.signal(number, self._on_signal)
         self._control.start()
         self._listener.start()
@@ -97,13 +99,21 @@ class Process:
             return self._failed(error)
         return 0
 
+    def _hold_signals(self) -> None:
+        """Block signals in this thread: Python forgets those that come between a fork and the end of its hooks."""
+        self._held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def _free_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._held.mask)
+
     def _leave(self) -> None:
         """Stop acting as a node in a process that was just forked: calls fail, and signals have their usual effect."""
         for part in (self._control, self._listener, self._server, self._context.caller):
             part.leave()
         self._context.stop_program = self._refuse_stop
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+        self._free_signals()
 
     def _refuse_stop(self, code: int, why: str) -> None:
         raise self._context.caller.forked()
