@@ -19,7 +19,7 @@ MODELS_DIRECTORY = "models"  # of the workspace on the host
 CHECKPOINT_PATH = f"{MODELS_DIRECTORY}/last.tar.gz"
 # Each host writes a file of its own into the directory, and then looks for those of all others.
 WRITE = ': >"$1/.mesh-$2-$RANK"'
-LOOK = 'set -- "$1/.mesh-$2-"*; [ $# -eq "$WORLD_SIZE" ]'
+LOOK_SCRIPT = 'set -- "$1/.mesh-$2-"*; [ $# -eq "$WORLD_SIZE" ]'
 REMOVE = 'rm -f "$1/.mesh-$2-"*'
 KUBERNETES = "belongs to Kubernetes; mesh starts jobs on hosts over SSH"
 
@@ -99,7 +99,7 @@ def _check_shared(job: TLaunchJob) -> None:
     token = uuid.uuid4().hex
     try:
         written = _on_all(job, WRITE, directory, token)
-        unlike = written or _on_all(job, LOOK, directory, token)
+        unlike = written or _on_all(job, LOOK_SCRIPT, directory, token)
     finally:
         _on_all(job, REMOVE, directory, token)
     if unlike:

@@ -185,7 +185,7 @@ def test_the_quick_start_by_the_commands_of_jobman(world: World) -> None:
     assert ran.status == 0
     assert b"hello it's" in ran.out
     log = (place / "logs/job.log").read_text()
-    # Of the third attempt mesh sets up no more than it has removed at the end of the second one.
+    # For the third attempt mesh sets up only what it has removed at the end of the second one.
     assert (log.count("sets up gcsfuse, ssh, docker"), log.count("sets up gcsfuse, ssh on")) == (2, 1)
     assert world.mounts() == []
     assert all(not host.script("cat .ssh/authorized_keys 2>/dev/null || true") for host in world.lab.hosts)

@@ -163,7 +163,7 @@ WAYS = ("PREEMPTED", "vanished", "suspended")
 
 
 def test_preempted_while_it_runs(desk: Desk, tpus: Emulator) -> None:
-    """One job loses its machines in each way. The quota is full until the request that was suspended is deleted."""
+    """A job loses its machines in each way. The quota is full until the request that was suspended is deleted."""
     tpus.set(quota={ZONES[0]: 4})
     last = len(WAYS) + 1
     command = f"echo $MESH_ATTEMPT; [ $MESH_ATTEMPT = {last} ] || sleep 300"

@@ -184,7 +184,7 @@ def test_a_job_of_several_zones_uses_the_quota_of_the_first_that_has_room() -> N
     asks = [ask(number, demand=several(8, "a", "b")) for number in (1, 2, 3)]
     assert pools_granted(asks, [], a=8.0, b=8.0) == {1: "a", 2: "b"}
     assert pools_granted(asks, []) == {1: "a", 2: "a", 3: "a"}  # without limits the order of the file holds
-    # What one zone has in use does not count in another one.
+    # Chips in use in one zone do not count in another one.
     assert pools_granted(asks[:1], [Hold(job=9, pool="a", units=8)], a=8.0, b=8.0) == {1: "b"}
     # Behind a job that waits for either zone, a later one without a limit takes neither from it.
     running = [Hold(job=9, pool="a", units=4, until=NOW + 100), Hold(job=8, pool="b", units=4, until=NOW + 50)]

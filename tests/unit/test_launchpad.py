@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -28,15 +27,7 @@ from mesh.remote.programs import program_library
 from tests.conftest import PATIENCE
 from tests.pythons import pythons
 
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + PATIENCE
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        next(iter(left)).join(0.1)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture

@@ -16,15 +16,7 @@ from mesh.program.runtime.calls import BYTES_LIMIT
 from mesh.program.runtime.mailbox import Relay
 from tests.conftest import PATIENCE
 
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + PATIENCE
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        next(iter(left)).join(0.1)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def doubled(value: int) -> tuple[int, str]:

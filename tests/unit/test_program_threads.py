@@ -44,15 +44,7 @@ from mesh.program import (
 from tests.conftest import PATIENCE
 from tests.pythons import pythons
 
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + PATIENCE
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        next(iter(left)).join(0.1)
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class Wrong(Exception):
