@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from mesh.config import clusters, kubernetes, modules, notify, podspec, project, readers, tpu, tpuspec, ways
+from mesh.config import clusters, kubernetes, modules, notify, podspec, ports, project, readers, tpu, tpuspec, ways
 from mesh.config.hosts import USER
 from mesh.config.settings import DURATION
 from mesh.core.cluster import LONGEST_KEEP, HostKeys
@@ -276,6 +276,7 @@ def cluster_shapes() -> dict[str, Schema]:
         "devices": about("files that one run at a time may hold", any_of(items(matching("/.*")), NOTHING)),
         "slices": about("hosts that are made and lost together", slices),
         "interface": about("the network interface of NCCL and gloo", matching(r"[^\s/]+")),
+        ports.KEY: about("TCP ports of the nodes of programs, as 40000-40100", matching(ports.RANGE.pattern)),
         tpu.KEY: about("hosts of a Cloud TPU, by its name", tpu_schema()),
         kubernetes.KEY: about("pods of Kubernetes", kubernetes_schema()),
         "keep": about("seconds that connections wait for the next command", {**SECONDS, "maximum": int(LONGEST_KEEP)}),

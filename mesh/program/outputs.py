@@ -23,7 +23,7 @@ def output_of(run: str, labels: Mapping[int, str], *, only_stderr: bool) -> str:
     try:
         return text_of(labels, [*replay.advance(), *replay.rest()])
     except OSError as error:
-        raise MeshError(f"cannot read the logs of run {run}: {error}") from error
+        raise MeshError(f"cannot read the logs of run {run}: {error}", hint=f"mesh logs {run}") from error
     finally:
         replay.close()
 

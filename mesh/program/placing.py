@@ -81,7 +81,7 @@ def _fitting(wish: Wish, hosts: Sequence[str], facts: Mapping[str, Facts], found
     if wish.like:
         there = [one.host for one in found if wish.like in (one.group, one.label)]
         if not there:
-            raise UsageError(f"{wish.label}: {wish.like} has no place yet", hint="add it first")
+            raise UsageError(f"{wish.label}: {wish.like} has no place yet", hint=f"add {wish.like} before {wish.label}")
         return there[:1]
     busy = {host: sum(one.host == host for one in found) for host in hosts}
     named = list(wish.hosts) or sorted(hosts, key=busy.__getitem__)  # those with the fewest nodes first
@@ -100,7 +100,7 @@ def _largest(has: Has, hosts: Sequence[str], facts: Mapping[str, Facts]) -> str:
     """Return a hint with the largest host, where a wish for memory is not fulfilled."""
     known = {host: facts[host].memory for host in hosts if host in facts and facts[host].memory >= 0}
     if not known or max(known.values()) >= has.memory:
-        return ""
+        return "mesh check CLUSTER shows GPUs and memory of each host"
     host = max(known, key=known.__getitem__)
     return f"the largest is {host} with {known[host] / 1e9:.1f} GB"
 

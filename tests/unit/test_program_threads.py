@@ -22,6 +22,7 @@ from mesh.core.errors import UsageError
 from mesh.program import (
     CallTimeout,
     CannotTravel,
+    Command,
     Deferred,
     Group,
     GroupError,
@@ -55,6 +56,11 @@ class Wrong(Exception):
 class Batch:
     data: numpy.ndarray
     label: str
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise KeyError("broken")
 
 
 class Actor:
@@ -386,7 +392,7 @@ def test_a_node_of_a_group_that_is_not_there_is_refused() -> None:
 
 def test_a_node_that_never_is_ready_fails_those_that_wait_for_it() -> None:
     program = Program("never")
-    program.add(Second, after=program.add(Actor, "too", "many", "arguments", on_failure="ignore"))
+    program.add(Second, after=program.add(Broken, label="actor", on_failure="ignore"))
     with pytest.raises(NodeLost, match="actor on local"):
         program.launch("threads")
 
@@ -481,8 +487,8 @@ def test_calls_to_a_node_that_has_ended_fail_at_once() -> None:
 
 def test_a_constructor_that_raises_fails_the_launch() -> None:
     program = Program("broken")
-    program.add(Actor, "too", "many", "arguments")
-    with pytest.raises(TypeError):
+    program.add(Broken)
+    with pytest.raises(KeyError, match="broken"):
         program.launch("threads")
 
 
@@ -513,11 +519,31 @@ def test_every_caller_is_served_and_no_call_is_lost() -> None:
         (lambda program: program.add(Actor, after="nobody"), "after= names nobody"),
         (lambda program: program.add(Actor, after=3), "after= is a handle"),
         (lambda program: program.add(Actor, on="client,a"), "has the client and hosts"),
+        (lambda program: program.add(Actor(), on="a"), "a class, a function or a Command, not Actor"),
+        (lambda program: program.add(Actor, 1, 2), "actor: too many positional arguments"),
+        (lambda program: program.add(Actor, perhost=2), "perhost"),
+        (lambda program: program.add(Command("ls"), "-l"), "a Command has its arguments in its own words"),
+        (lambda program: program.add(Actor, restarts=3), "belong together"),
+        (lambda program: program.add(Actor, on_failure="restart"), "belong together"),
+        (lambda program: program.add(Actor, on="a-[3-1]"), "goes backwards"),
+        (lambda program: program.mailbox("box", "stack"), "expected a mailbox of"),
+        (lambda program: program.launch("nowhere"), "no nodes"),
     ],
 )
-def test_wrong_nodes_are_refused(add: Callable[[Program], object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_wrong_nodes_are_refused_with_a_hint(add: Callable[[Program], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         add(Program("wrong"))
+    assert refused.value.hint
+
+
+def test_a_label_that_no_node_has_names_the_nearest() -> None:
+    program = Program("labels")
+    program.add(Actor, label="learner")
+    with (
+        program.launch("threads") as running,
+        pytest.raises(KeyError, match="no node 'lerner'; the nearest is 'learner'"),
+    ):
+        running.result("lerner")
 
 
 def eventually(condition: Callable[[], object]) -> bool:
