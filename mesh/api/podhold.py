@@ -62,6 +62,7 @@ def _places(cluster: Cluster) -> Iterator[Cluster]:
     seen = set[tuple[str, str]]()
     with contextlib.suppress(MeshError):  # it was raised before: its context may be gone
         api, _ = maker_of(cluster, StatusLine())
+        api.close()
         seen.add((api.place.context, api.place.namespace))
     for record in PodsRecords(os.environ).read():
         if record.cluster == cluster.name and (record.context, record.namespace) not in seen:
@@ -73,12 +74,13 @@ def _places(cluster: Cluster) -> Iterator[Cluster]:
 def _down(cluster: Cluster, notify: Notify, *, is_forced: bool) -> bool:
     """Delete the pods of a cluster in one place; return False if there are none. Raises as ``down_pods``."""
     api, maker = maker_of(cluster, StatusLine(notify))
-    root = maker.root()
-    if root is None:
-        maker.forget()
-        return False
-    if not is_forced and any(pod.status.phase == "Running" for pod in maker.pods(root.metadata.uid)):
-        check_idle(MadePodSource().find(cluster, Purpose.ASK))
-    maker.delete(root)
+    with api:
+        root = maker.root()
+        if root is None:
+            maker.forget()
+            return False
+        if not is_forced and any(pod.status.phase == "Running" for pod in maker.pods(root.metadata.uid)):
+            check_idle(MadePodSource().find(cluster, Purpose.ASK))
+        maker.delete(root)
     notify(f"{cluster.name}: its pods in namespace {api.place.namespace} are deleted")
     return True

@@ -61,13 +61,22 @@ def pods_lines(name: str, host: str = "", clusters_file: str = "", *, width: int
     cluster = _named(name, clusters_file)
     if isinstance(cluster.source, MadePods):
         api, _ = maker_of(cluster, StatusLine())
-        pods, roots = _made_pods(api, name)
     elif isinstance(cluster.source, ExistingPods):
-        api, roots = api_of(place_of(cluster.source), cluster.source.place), ()
-        query = {"labelSelector": cluster.source.selector}
-        pods = in_order(api.get(api.pods, Pods, query).items or (), cluster.source.order)
+        api = api_of(place_of(cluster.source), cluster.source.place)
     else:
         raise UsageError(f"{name}: its hosts are no pods", hint=f"mesh check {name}")
+    with api:
+        return _shown(api, cluster, host, width)
+
+
+def _shown(api: Api, cluster: Cluster, host: str, width: int) -> list[str]:
+    name = cluster.name
+    roots: Sequence[Thing] = ()
+    if isinstance(cluster.source, ExistingPods):
+        query = {"labelSelector": cluster.source.selector}
+        pods: Sequence[Pod] = in_order(api.get(api.pods, Pods, query).items or (), cluster.source.order)
+    else:
+        pods, roots = _made_pods(api, name)
     place = f"namespace {api.place.namespace}" + f" of context {api.place.context}" * bool(api.place.context)
     if not pods:
         return [f"{name}: no pods in {place}", *map(_root_line, roots)]

@@ -23,8 +23,13 @@ GRAVITY = (Verdict.UNKNOWN, Verdict.OK, Verdict.WARNING, Verdict.FAILED)
 LITTLE_MEMORY = 0.1  # of all
 LITTLE_SHM_BYTES = 256 << 20  # container runtimes give 64 MB
 CLOCK_OFF_S = 5.0  # mesh corrects the times that it shows; file times, certificates and tokens stay wrong
-STEPS = {step: step for step in POD_STEPS} | {"reach": "reachable", "host-key": "host key"}
-STEPS |= {"login": "login", "python": "python3"}
+STEPS = {
+    **dict(zip(POD_STEPS, POD_STEPS, strict=True)),
+    "reach": "reachable",
+    "host-key": "host key",
+    "login": "login",
+    "python": "python3",
+}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ class StatusLine:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """say: prints a lasting line. stream: where the state is rewritten if it is a terminal"""
+        """Print lasting lines by a function. stream: where the state is rewritten if it is a terminal"""
         is_terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
         self._say, self._clock = say, clock
         self._terminal = stream if is_terminal else None

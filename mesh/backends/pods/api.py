@@ -59,7 +59,7 @@ def only(uid: str) -> Body:
 
 
 class Api:
-    """The API server of one context, for one namespace."""
+    """The API server of one context, for one namespace; a context manager closes its connections."""
 
     def __init__(self, place: PodPlace, environ: Mapping[str, str] = os.environ) -> None:
         """Read the configuration. Raises UsageError, and MeshError if credentials cannot be had."""
@@ -73,6 +73,12 @@ class Api:
         self._configuration = self._client.configuration
         self.server = str(self._configuration.host)
         self._watched: BaseHTTPResponse | None = None
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.close()
 
     @property
     def pods(self) -> str:

@@ -36,39 +36,50 @@ class MadePodSource:
         if purpose is Purpose.LIST:
             return replace(cluster, note=_listed(cluster))
         api, maker = maker_of(cluster, StatusLine(_report, sys.stderr))
-        if purpose is Purpose.RUN:
+        with api:
+            if purpose is not Purpose.RUN:
+                return _there(cluster, api, maker, purpose)
             remove_ended(api, user_here(), PodsRecords(os.environ))
             uid, pods = maker.ensure()
             return _with_pods(cluster, api, uid, pods)
-        root = maker.root()
-        pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
-        if purpose is Purpose.REFRESH:
-            if root is None:
-                maker.forget()
-            return _refreshed(cluster, pods)
-        if root is None or not pods:
-            raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
-        found = _with_pods(cluster, api, root.metadata.uid, pods)
-        return replace(found, hosts=all_hosts(pods)) if purpose is Purpose.CHECK else found
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         api, maker = maker_of(cluster, StatusLine())
-        source, running, more = cluster.source, 0, list[Finding]()
-        assert isinstance(source, MadePods)
-        try:
-            if (root := maker.root()) is not None:
-                running = len([pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)])
-        except (ApiFailed, ApiAway):
-            pass  # the findings have the reason
-        except NotOurs as error:
-            more = [failed("schedule", str(error), error.hint)]
-        found = Preflight(api, maker.made, max(0, source.nodes - running)).findings()
-        return [*(one for one in found if not more or one.name != "schedule"), *more]
+        with api:
+            return _checked(api, maker)
 
     def forget(self, cluster: Cluster) -> None: ...
 
     def origin(self, cluster: Cluster) -> str:
         return "are pods that mesh makes"
+
+
+def _there(cluster: Cluster, api: Api, maker: Maker, purpose: Purpose) -> Cluster:
+    """Return the cluster with the pods that there are now. Raises NoHosts if there are none, and MeshError."""
+    root = maker.root()
+    pods = [pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)] if root else []
+    if purpose is Purpose.REFRESH:
+        if root is None:
+            maker.forget()
+        return _refreshed(cluster, pods)
+    if root is None or not pods:
+        raise NoHosts(f"{cluster.name} has no pods", hint=f"mesh up {cluster.name}")
+    found = _with_pods(cluster, api, root.metadata.uid, pods)
+    return replace(found, hosts=all_hosts(pods)) if purpose is Purpose.CHECK else found
+
+
+def _checked(api: Api, maker: Maker) -> Sequence[Finding]:
+    """Return the findings about pods that mesh makes, without a look into those that are there."""
+    running, elsewhere = 0, list[Finding]()
+    try:
+        if (root := maker.root()) is not None:
+            running = len([pod for pod in maker.pods(root.metadata.uid) if not state.is_over(pod)])
+    except (ApiFailed, ApiAway):
+        pass  # the findings have the reason
+    except NotOurs as error:
+        elsewhere = [failed("schedule", str(error), error.hint)]
+    found = Preflight(api, maker.made, max(0, maker.made.source.nodes - running)).findings()
+    return [*(one for one in found if not elsewhere or one.name != "schedule"), *elsewhere]
 
 
 def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[Api, Maker]:
@@ -84,9 +95,10 @@ def maker_of(cluster: Cluster, notify: StatusLine, until: float = 0.0) -> tuple[
 def make(cluster: Cluster, notify: StatusLine, until: float, *, adopts: bool = False) -> tuple[Cluster, PodsRecord]:
     """Make the pods of a cluster, which stay until a time; return it with them, and their record. Raises MeshError."""
     api, maker = maker_of(cluster, notify, until)
-    if adopts:
-        maker.adopt()
-    uid, pods = maker.ensure()
+    with api:
+        if adopts:
+            maker.adopt()
+        uid, pods = maker.ensure()
     record = next((one for one in PodsRecords(os.environ).read() if one.uid == uid), None)
     if record is None:
         raise NotOurs(f"{cluster.name}: another command deletes its pods now", hint=f"mesh up {cluster.name}")

@@ -89,6 +89,11 @@ class Maker:
 
     def _use(self, root: Thing) -> list[Pod] | None:
         """Return the pods of a root that is there, once all run; None if none is left. Raises MeshError."""
+        missing = self._missing(root)
+        return None if missing is None else self._start(root, missing, is_new=False)
+
+    def _missing(self, root: Thing) -> list[int] | None:
+        """Return the indices of pods to be made, after those that have ended are deleted; None if none is left."""
         pods = self.pods(root.metadata.uid)
         ended = [pod for pod in pods if state.is_over(pod)]
         is_same = (root.metadata.annotations or {}).get(render.TEMPLATE) == self.made.digest
@@ -107,8 +112,7 @@ class Maker:
             self._until_gone(root.metadata.uid, gone)
             pods = [pod for pod in pods if pod.metadata.uid not in gone]
         there = {(pod.metadata.labels or {}).get(render.INDEX) for pod in pods}
-        missing = [index for index in range(self.made.source.nodes) if str(index) not in there]
-        return self._start(root, missing, is_new=False)
+        return [index for index in range(self.made.source.nodes) if str(index) not in there]
 
     def _start(self, root: Thing, missing: Sequence[int], *, is_new: bool) -> list[Pod]:
         """Make pods of a root and wait until all run. On failure delete what was made; is_new: the root as well."""

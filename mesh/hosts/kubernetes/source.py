@@ -31,22 +31,23 @@ class PodSource:
         assert isinstance(source, Pods)
         if purpose is Purpose.LIST:  # half a second of imports, and a request
             return replace(cluster, note=f"pods with {source.selector}; mesh clusters --refresh asks for them")
-        api = api_of(place_of(source), source.place)
-        pods = in_order(pods_of(api, source), source.order)
-        place = replace(api.place, container=container_of(pods, source.container, source.place))
-        if purpose is Purpose.CHECK:
-            hosts = all_hosts(pods)
-        else:
-            hosts = hosts_of(pods, place, all_run=purpose is Purpose.RUN, events=partial(events_of, api))
-        if not hosts:
-            raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
+        with api_of(place_of(source), source.place) as api:
+            pods = in_order(pods_of(api, source), source.order)
+            place = replace(api.place, container=container_of(pods, source.container, source.place))
+            if purpose is Purpose.CHECK:
+                hosts = all_hosts(pods)
+            else:
+                hosts = hosts_of(pods, place, all_run=purpose is Purpose.RUN, events=partial(events_of, api))
+            if not hosts:
+                raise MeshError(f"{cluster.name}: none of its {len(pods)} pods runs", hint=_shown(api, source))
         note = f"pods of namespace {place.namespace}{f', context {place.context}' if place.context else ''}"
         return replace(cluster, hosts=hosts, backend="pods", pods=place, note=note)
 
     def check(self, cluster: Cluster) -> Sequence[Finding]:
         source = cluster.source
         assert isinstance(source, Pods)
-        return Preflight(api_of(place_of(source), source.place), None).findings()
+        with api_of(place_of(source), source.place) as api:
+            return Preflight(api, None).findings()
 
     def forget(self, cluster: Cluster) -> None: ...
 
