@@ -171,7 +171,7 @@ def up(given: Given) -> None:
     ),
 )
 def down(given: Given) -> None:
-    """Delete the hosts that `mesh up` has made, or that are kept for the next job."""
+    """Delete hosts that `mesh up` has made, or `keep:` has kept."""
     api.down(given[o.CLUSTER], given[o.CLUSTERS], is_forced=given[o.FORCE_DOWN], notify=say)
 
 

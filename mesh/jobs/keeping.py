@@ -89,7 +89,7 @@ def _late(one: NotifySpec) -> tuple[Moment, ...]:
 def passed_on(owner: int, generation: Generation) -> Generation:
     """Return machines as another job gets them. owner: the job that had them until now
 
-    What is remembered of their time with that job stays there; who made them goes along, as their labels say it.
+    The owner keeps the history of its time with them. The job that made them goes along: their labels name it.
     """
     return Generation(
         number=generation.number,
@@ -142,7 +142,7 @@ def _kind(spec: JobSpec, zone: str) -> str:
 
 
 def _machines(tpu: TpuSpec) -> TpuSpec:
-    """Return a request without all that says nothing about the machines that it makes."""
+    """Return a request without the keys that have no part in the machines that it makes."""
     plain = TpuSpec(accelerator="", runtime="", zones=())
     return replace(
         tpu,
