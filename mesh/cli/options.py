@@ -95,18 +95,18 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 
 SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
-NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
+NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
-SHOWS_PODS = ("pods show",)
+SHOWS_PODS = ("pods show", "pods render")
 NAMES_CLUSTER = ("ps", "pull", *MAKES_HOSTS, *SHOWS_PODS)  # commands that have no default cluster
 TAKES_CLUSTERS_FILE = (
     *(*SELECT, *NAMES_RUN, "ssh", "config", "clusters"),
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
-WITH_RANKS = (*READS_LOGS, "signal", "stacks")
+WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks")
 
 CLUSTER = text(
     "cluster",
@@ -234,7 +234,7 @@ JSON_LIST = switch(
 )
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
-GRACE = seconds("grace", (*STARTS, "setup", "stop", "config"), "from SIGTERM to SIGKILL (default: 10)")
+GRACE = seconds("grace", (*STARTS, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
 DRAIN = seconds("drain", (*STARTS, "config"), "seconds of output after a failure (default: 2)")
 TIMEOUT = seconds("timeout", (*STARTS, "setup", "config"), "end the run after this time (or 30m, 2h), status 124")
 HOST_GRACE = seconds("host-grace", (*STARTS, "config"), "a host silent so long is lost, status 76 (default: 60)")
@@ -260,6 +260,7 @@ FORCE = switch("force", ("setup",), COMMAND, "run also the commands that `unless
 UP_FOR: Option[float | None] = Option(
     "for", ("up",), OTHER, "TIME", "how long pods stay: 30m, 2d (default: 8h)", read_seconds, None
 )
+POD = text("pod", ("pods show",), HOSTS, "HOST", "one pod, by its name or number", is_place=True)
 EXISTING = switch("existing", ("pods role",), OTHER, "only the rights for pods that mesh does not make")
 ADOPT = switch("adopt", ("up",), OTHER, "take over pods that you have made on another machine")
 FORCE_DOWN = switch("force", ("down",), OTHER, "also while a run is on, or hosts do not answer")
@@ -319,7 +320,7 @@ TEMPLATE = text("template", ("init",), OTHER, "NAME", f"a project that runs: {',
 SCHEMA = text(
     "schema", ("config",), OUTPUT, "FILE", f"print the JSON Schema of {' or '.join(FILES_READ)}", choices=FILES_READ
 )
-REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for the hosts of TPUs")
+REFRESH = switch("refresh", ("clusters",), OTHER, "ask again for TPUs and pods")
 EXAMPLE = switch("example", ("clusters",), OTHER, "print a cluster.yaml to begin with")
 
 ALL = switch("all", ("stop",), WHICH_RUN, "every run of yours on the cluster")
@@ -327,6 +328,7 @@ FROM = text(
     "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
 SOME_RANKS = text("rank", WITH_RANKS, WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
+ON_HOST = text("on", ("restart",), WHICH_RUN, "HOST", "the host for the new process: that of the rank")
 STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)

@@ -162,6 +162,22 @@ class AllPassed(Record):
     told: Sequence[Passed] = field(listed(record(Passed)))
 
 
+class NewProcess(Record):
+    """A rank that was to be started again."""
+
+    rank: int = field(RANK)
+    pid: int = field(integer(0, 1 << 31), default=0)  # of its new process; 0: there is none
+    why: str = field(SHOWN, default="")  # there is none
+
+
+class NewProcesses(Record):
+    """The ranks of a request for restarts that the agents have."""
+
+    ranks: Sequence[NewProcess] = field(listed(record(NewProcess)))
+    agents: int = field(COUNT, default=0)  # of the run on the host
+    silent: int = field(COUNT, default=0)  # of those agents: they have not answered in time
+
+
 class StoppedRun(Record):
     """A run that was ended."""
 
@@ -374,3 +390,5 @@ class Facts(Record):
     paths: Mapping[str, Failure | PathAbsent | PathPresent] = field(mapping(A_PATH))
     programs: Mapping[str, Failure | ProgramPlace] = field(mapping(PROGRAM))
     modules: Sequence[str] = field(LINES, default=())  # that stay after runs: mounts
+    memory_limit: int = field(COUNT, default=0)  # bytes that a container may have; 0: no limit
+    shm_total: int = field(integer(-1, PLACE_MAX), default=-1)  # bytes of /dev/shm; -1: there is none

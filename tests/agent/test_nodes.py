@@ -164,7 +164,7 @@ def test_callers_may_connect_before_the_node_is_there_and_a_restart_keeps_the_so
     assert isinstance(event := run.until(Restarted), Restarted)
     assert event.attempt == 1
     run.until(RankReady, where=lambda event: isinstance(event, RankReady) and event.attempt == 1)
-    assert b"mesh: echo/0: started again (exit 3), attempt 1\n" in run.printed(Stream.STDERR)
+    assert b"mesh: echo/0: started again after exit 3, attempt 1\n" in run.printed(Stream.STDERR)
     assert program.call(0, b"die") == b"echo/0 1:"
     assert program.call(0, b"third") == b"echo/0 2:third"
     assert program.call(0, b"die") == b"echo/0 2:"

@@ -168,7 +168,7 @@ def test_a_node_is_started_again_and_one_failure_too_many_ends_the_program(pod: 
     assert status == 3, err
     assert "again 1" in out
     assert "stopped: failure" in out
-    assert "mesh: echo/0: started again (exit 3), attempt 1" in err
+    assert "mesh: echo/0: started again after exit 3, attempt 1" in err
     assert eventually(lambda: nothing_is_there(lab))
 
 

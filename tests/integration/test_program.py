@@ -215,7 +215,7 @@ def test_a_node_is_started_again_by_hand_and_its_stacks_and_logs_are_there() -> 
         assert eventually(lambda: running.logs(server).endswith("after\n"))
         lines = running.logs("server", stderr=True).splitlines()
         assert [line for line in lines if "started again" in line] == [
-            f"mesh: server/0: started again (ended by SIGKILL), attempt {attempt}" for attempt in (1, 2)
+            f"mesh: server/0: started again after signal 9, attempt {attempt}" for attempt in (1, 2)
         ]
         assert "[server] before" in running.logs().splitlines()
         with pytest.raises(KeyError):

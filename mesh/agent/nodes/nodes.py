@@ -163,9 +163,9 @@ class Nodes:
             signal=signal or 0,
         )
         self._port.send(coming)
-        how = _how(code or 0, signal or 0)
-        self._change(node, "restarting", node.attempt + 1, how)
-        marker = f"mesh: {node.about.label}: started again ({how}), attempt {node.attempt + 1}\n"
+        self._change(node, "restarting", node.attempt + 1, _how(code or 0, signal or 0))
+        how = f"signal {signal}" if signal else f"exit {code}"
+        marker = f"mesh: {node.about.label}: started again after {how}, attempt {node.attempt + 1}\n"
         self._loop.at(("restart", rank.rank), node.restart_at, partial(self._restart, node, marker, restart))
 
     def ask_restart(self, rank: int) -> bool:
@@ -175,6 +175,15 @@ class Nodes:
             return False
         node.is_asked = True
         return True
+
+    def has(self, rank: int) -> bool:
+        """Return True if a rank of this host is a node."""
+        return rank in self._nodes
+
+    def is_waiting(self, rank: int) -> bool:
+        """Return True if a node will be started again."""
+        node = self._nodes[rank]
+        return bool(node.is_asked or node.restart_at) and not node.has_ended
 
     def start_again(self, rank: int) -> Rank:
         """Start the process of a rank anew, with its sockets and files. Raises OSError."""
