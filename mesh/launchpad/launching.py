@@ -19,6 +19,7 @@ from mesh.launchpad.runtime import flags
 from mesh.launchpad.runtime.flags import LaunchType
 from mesh.launchpad.terminals import OUTPUT_TO_FILES, check_terminal, open_windows, showing_for
 from mesh.launchpad.translating import Plan, named_hosts, translate
+from mesh.launchpad.wishes import hosts_named, with_project
 from mesh.program.launching import launch as launch_program
 from mesh.program.running import ProgramResult, Running
 
@@ -103,8 +104,9 @@ def launch(
     check_terminal(terminal)
     found = []
     for program in many:
+        where = with_project(chosen.where, [*program.groups])
         kind = _kind(launch_type, chosen.cluster, program)
-        plan = Plan(where=chosen.where, processes=local_resources or {}, options=_options(chosen.options))
+        plan = Plan(where=where, processes=local_resources or {}, options=_options(chosen.options))
         found.append(_launched(program, kind, _with_hosts(plan, program, chosen.cluster, kind), terminal))
         if kind not in flags.TEST:
             leaving.wait_at_exit(found[-1].running)
@@ -130,7 +132,8 @@ def launch_ssh(
     check_terminal(terminal)
     found = []
     for program in many:
-        plan = Plan(where=chosen.where, processes=local_resources or {}, options=_options(chosen.options))
+        where = with_project(chosen.where, [*program.groups])
+        plan = Plan(where=where, processes=local_resources or {}, options=_options(chosen.options))
         plan = _with_hosts(plan, program, chosen.cluster, LaunchType.MESH)
         found.append(_launched(program, LaunchType.MESH, plan, terminal, session_name_prefix))
         leaving.wait_at_exit(found[-1].running)
@@ -160,7 +163,7 @@ def _kind(launch_type: LaunchType | str | None, cluster: str, program: Program) 
 def _with_hosts(plan: Plan, program: Program, cluster: str, kind: LaunchType) -> Plan:
     if kind is not LaunchType.MESH:
         return plan
-    wished = [one.on for one in plan.where.values() if isinstance(one.on, str)]
+    wished = hosts_named(plan.where)
     named = named_hosts(program)
     found = find_hosts(cluster or _default(named), named or wished, plan.options)
     return replace(plan, cluster=found.cluster, hosts=found.hosts, names=found.names)

@@ -22,6 +22,7 @@ from mesh.launchpad.nodes import PyNode
 from mesh.launchpad.runtime.batching import Batcher
 from mesh.launchpad.terminals import check_terminal, kill_tmux
 from mesh.launchpad.translating import Plan, translate
+from mesh.launchpad.wishes import hosts_named, with_project
 from mesh.program import NotServed, RemoteError
 from mesh.remote.programs import program_library
 from tests.conftest import PATIENCE
@@ -467,6 +468,31 @@ def test_the_choices_of_a_label() -> None:
     assert (node.options.env, node.options.python) == ({"A": "1", "B": "2"}, "python3.11")
     (parts,) = node.args
     assert [part.argv for part in parts] == [("--steps=3",)]  # type: ignore[attr-defined]
+
+
+def test_hosts_of_labels_in_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launch wins; labels of other programs are left alone, and a label that is misspelt is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mesh.yaml").write_text(
+        "program:\n"
+        "  actor: {on: 'tpu-[1-2],tpu-5', gpus: 2, python: python3.11, env: {A: 1}}\n"
+        "  learner: {on: [tpu-7]}\n"
+        "  servre:\n"
+        "    gpus: 1\n"
+        "  other-thing: {on: x}\n"
+    )
+    found = with_project({"learner": lp.Where(on="tpu-[8-9]")}, ["actor", "learner", "server"])
+    assert found == {
+        "actor": lp.Where(on="tpu-[1-2],tpu-5", gpus=2, python="python3.11", env={"A": "1"}),
+        "learner": lp.Where(on="tpu-[8-9]"),
+    }
+    assert hosts_named(found) == ["tpu-8", "tpu-9", "tpu-1", "tpu-2", "tpu-5"]
+    text = "program.servre: the program has no label 'servre'; the nearest is 'server'"
+    assert capsys.readouterr().err == f"mesh: mesh.yaml:4: {text}\n"
+    with pytest.raises(UsageError, match="actor: "):
+        hosts_named({"actor": lp.Where(on="tpu-[3-1]")})
 
 
 def test_transmit_nodes(launch: Launch) -> None:
