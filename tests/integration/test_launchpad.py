@@ -82,6 +82,42 @@ if __name__ == "__main__":
     lp.launch(program, launch_type="local_mp")
 """
 
+PROCESSES = """
+import os
+import sys
+
+from absl import app, flags
+from mesh import launchpad as lp
+
+STEPS = flags.DEFINE_integer("steps", 1, "of each worker")
+
+
+def works(name):
+    words = [word for word in sys.argv[1:] if "lp_" not in word]
+    print(name, STEPS.value, os.environ.get("COLOUR", ""), words, flush=True)
+
+
+def fails_once(path):
+    if not os.path.exists(path):
+        open(path, "w").close()
+        raise SystemExit(3)
+    print("again", flush=True)
+
+
+def main(_):
+    program = lp.Program("processes")
+    program.add_node(lp.PyNode(works, "plain"), label="plain")
+    program.add_node(lp.PyNode(works, "chosen"), label="chosen")
+    inner = [lp.PyNode(fails_once, os.path.abspath("failed")), lp.PyNode(works, "beside")]
+    program.add_node(lp.MultiProcessingColocation(inner, num_retries_on_failure=1), label="both")
+    processes = {"chosen": lp.PythonProcess(args={"steps": 7}, env={"COLOUR": "blue"})}
+    lp.launch(program, local_resources=processes).wait()
+
+
+if __name__ == "__main__":
+    app.run(main)
+"""
+
 MAP = """
 import os
 import signal
@@ -98,7 +134,7 @@ def kills(value):
 
 
 def all_values(retries):
-    return list(map(kills, range(200), nproc=3, retries=retries))
+    return list(map(kills, range(10_000), nproc=8, retries=retries))
 
 
 if __name__ == "__main__":
@@ -108,7 +144,7 @@ if __name__ == "__main__":
         print(f"item {error.index}: {type(error.cause).__name__}")
     os.remove("killed")
     found = all_values(1)
-    assert [value for value, _ in found] == list(range(200))
+    assert [value for value, _ in found] == list(range(10_000))
     print(len(found), "values,", len({process for _, process in found}), "workers")
 """
 
@@ -396,6 +432,28 @@ def test_the_interpreter_exits_with_the_status_of_the_program(home: Home, status
     assert (done.returncode, done.stdout) == (status, "launched\n"), done.stderr
 
 
+def test_processes_with_flags_variables_and_a_restart(home: Home) -> None:
+    """Nodes get the command line of their program, and a label's own flags win over it."""
+    done = run_program(home, PROCESSES, "--steps=2", "--lp_launch_type=local_mp")
+    assert done.returncode == 0, done.stderr
+    assert lines_of(done) == [
+        "again",
+        "beside 2  ['--steps=2']",
+        "chosen 7 blue ['--steps=2', '--steps=7']",
+        "plain 2  ['--steps=2']",
+    ], done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.sshd
+def test_the_verdict_shows_the_name_that_the_first_program_does_not_define(pod: Home) -> None:
+    text = README.replace(".format(self.worker_id, self.worker_id)", ".format(self.worker_id, i)")
+    done = run_program(pod, with_hosts(pod, text).replace("terminal='ssh_tmux_session'", ""))
+    assert done.returncode == 1
+    assert "NameError: name 'i' is not defined" in done.stdout + done.stderr
+    assert "no process left" in done.stderr
+
+
 def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None:
     home.files(program__py=WAITS)
     process = subprocess.Popen(
@@ -436,11 +494,11 @@ def test_windows_show_the_logs_and_end_with_their_session(home: Home) -> None:
             process.wait()
 
 
-def test_items_over_processes_of_which_one_is_killed(home: Home) -> None:
+def test_ten_thousand_items_over_eight_processes_of_which_one_is_killed(home: Home) -> None:
     """The item of the lost worker is named; with a retry all values come."""
     done = run_program(home, MAP)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "200 values, 3 workers"]
+    assert done.stdout.splitlines()[-2:] == ["item 40: NodeLost", "10000 values, 8 workers"]
 
 
 def test_the_same_program_prints_the_same_as_under_launchpad(home: Home) -> None:
