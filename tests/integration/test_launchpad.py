@@ -451,7 +451,7 @@ def test_the_verdict_shows_the_name_that_the_first_program_does_not_define(pod: 
     done = run_program(pod, with_hosts(pod, text).replace("terminal='ssh_tmux_session'", ""))
     assert done.returncode == 1
     assert "NameError: name 'i' is not defined" in done.stdout + done.stderr
-    assert "no process left" in done.stderr
+    assert re.fullmatch(r"mesh: _\S+_worker/\d: name 'i' is not defined", done.stderr.splitlines()[-1])
 
 
 def test_a_signal_stops_the_program_and_then_the_interpreter(home: Home) -> None:

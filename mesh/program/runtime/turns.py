@@ -1,4 +1,4 @@
-"""One collective of this process, from its begin to its end: it waits for all members, and moves values."""
+"""The course of a collective in one process: it waits for all members, and moves values."""
 
 from __future__ import annotations
 
