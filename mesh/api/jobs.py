@@ -202,7 +202,7 @@ def _record(jobs: Jobs, event: FromPeople) -> list[JobRow]:
 def stop(jobs: Jobs, *, keep_machines: bool = False) -> list[JobRow]:
     """End jobs: their ranks are ended and proved gone, and nothing restarts them. Kept machines are deleted.
 
-    keep_machines: let machines stay for the next job, for the time of `keep:` in its file. Raises UsageError without `keep:`.
+    keep_machines: let machines stay for the next job, for the time of `keep:`. Raises UsageError if the file has none.
     """
     if not keep_machines:
         return _ended(jobs, Wish.STOP)
