@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from contextlib import closing
+from typing import Protocol, cast
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, convert, field, json
 from msgspec.structs import replace
 
 from mesh.api.costing import prices_here
@@ -22,23 +23,23 @@ ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY"
 GOOGLE = "https://bigquery.googleapis.com/bigquery/v2/"
 DAY, PROJECT = "day", "project"
 GROUPS = (DAY, PROJECT)
-DAYS = 30  # up to now, unless other ones are asked for
+DEFAULT_DAYS = 30  # up to now, unless other ones are asked for
 LONGEST_DAYS = 3660
 ANSWER_S = 20.0  # that one request waits for the result, before the next one asks for it
 QUERY_LIMIT_S = 300.0
-PAGE_ROWS = 10000
+LIMITS = {"maxResults": 10000, "timeoutMs": round(ANSWER_S * 1000)}  # of an answer
 # https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/standard-usage
 QUERY = """\
 SELECT
   FORMAT_DATE('%F', DATE(usage_start_time)) AS day,
-  IFNULL(project.id, '-') AS project,
-  IFNULL(service.description, '') AS service,
-  IFNULL(sku.description, '') AS sku,
+  IFNULL(project.id, '-') AS project_id,
+  IFNULL(service.description, '') AS service_name,
+  IFNULL(sku.description, '') AS sku_name,
   currency,
   SUM(cost + IFNULL((SELECT SUM(credit.amount) FROM UNNEST(credits) AS credit), 0)) AS net
 FROM `{table}`
 WHERE usage_start_time >= TIMESTAMP(@first) AND usage_start_time < TIMESTAMP(@after)
-GROUP BY day, project, service, sku, currency
+GROUP BY 1, 2, 3, 4, 5
 """
 
 
@@ -46,9 +47,9 @@ class Charge(Struct, frozen=True, kw_only=True):
     """The charges of one day and SKU in a project, less credits."""
 
     day: str  # YYYY-MM-DD, in UTC
-    project: str
-    service: str
-    sku: str
+    project: str = field(name="project_id")
+    service: str = field(name="service_name")
+    sku: str = field(name="sku_name")
     currency: str
     net: float
 
@@ -65,7 +66,7 @@ class BillLine(Struct, frozen=True, kw_only=True):
 def billing(
     *,
     by: str = DAY,
-    days: int = DAYS,
+    days: int = DEFAULT_DAYS,
     table: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> list[BillLine]:
@@ -130,11 +131,9 @@ def ask(where: Billing, first: str, after: str, environ: Mapping[str, str]) -> l
         raise UsageError("the bill needs google-auth and requests, which are not installed", hint=hint) from error
     endpoint = environ.get(ENDPOINT, "") or GOOGLE
     try:
-        with _session(endpoint, environ) as session:
-            query = _Query(session, f"{endpoint.rstrip('/')}/projects/{where.payer}/queries")
-            return [
-                _charge(row) for row in query.rows(QUERY.format(table=where.table), {"first": first, "after": after})
-            ]
+        with closing(_session(endpoint, environ)) as session:
+            query = Query(session, f"{endpoint.rstrip('/')}/projects/{where.payer}/queries")
+            return query.charges(QUERY.format(table=where.table), {"first": first, "after": after})
     except NotAsked:
         raise
     except GoogleAuthError as error:
@@ -143,72 +142,131 @@ def ask(where: Billing, first: str, after: str, environ: Mapping[str, str]) -> l
         raise MeshError(f"BigQuery does not answer: {error}", hint="mesh job billing") from error
 
 
-def _session(endpoint: str, environ: Mapping[str, str]) -> Any:
+class Response(Protocol):
+    """An answer of HTTP."""
+
+    status_code: int
+    content: bytes
+
+
+class Session(Protocol):
+    """The part of a session of requests that is used here."""
+
+    def get(self, url: str, *, params: Mapping[str, object], timeout: float) -> Response: ...
+
+    def post(self, url: str, *, json: object, timeout: float) -> Response: ...
+
+    def close(self) -> None: ...
+
+
+class Job(Struct, frozen=True, rename="camel"):
+    """A query that runs."""
+
+    job_id: str = ""
+    location: str = ""
+
+
+class Text(Struct, frozen=True):
+    """A message of the API."""
+
+    message: str = ""
+
+
+class Column(Struct, frozen=True):
+    """A column of the result."""
+
+    name: str
+
+
+class Columns(Struct, frozen=True):
+    """The columns of the result."""
+
+    fields: tuple[Column, ...] = ()
+
+
+class Cell(Struct, frozen=True):
+    """A value of the result, as text."""
+
+    v: str | None = None
+
+
+class Cells(Struct, frozen=True):
+    """A row of the result."""
+
+    f: tuple[Cell, ...] = ()
+
+
+class Answer(Struct, frozen=True, rename="camel"):
+    """An answer of the API: a page of the result, or why there is none."""
+
+    job_complete: bool = False
+    job_reference: Job = Job()
+    schema: Columns = Columns()
+    rows: tuple[Cells, ...] = ()
+    page_token: str = ""
+    errors: tuple[Text, ...] = ()
+    error: Text = Text()
+
+    def charges(self) -> list[Charge]:
+        """Return the charges of a page."""
+        names = [column.name for column in self.schema.fields]
+        rows = [dict(zip(names, (cell.v or "" for cell in row.f), strict=True)) for row in self.rows]
+        return [convert({**row, "net": row.get("net") or 0.0}, Charge, strict=False) for row in rows]
+
+
+def _session(endpoint: str, environ: Mapping[str, str]) -> Session:
     """Return a session of HTTP with the user's credentials. Raises NotAsked without any."""
     import requests
     from google.auth.transport.requests import AuthorizedSession
 
     if endpoint.startswith("http://"):
-        return requests.Session()
-    return AuthorizedSession(credentials(environ))
+        return cast(Session, requests.Session())
+    return cast(Session, AuthorizedSession(credentials(environ)))
 
 
-class _Query:
-    """One query, its job, and the pages of its result."""
+class Query:
+    """A query, its job, and the pages of its result."""
 
-    def __init__(self, session: Any, url: str) -> None:
+    def __init__(self, session: Session, url: str) -> None:
         self._session, self._url = session, url
         self._until = time.monotonic() + QUERY_LIMIT_S
 
-    def rows(self, text: str, parameters: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return all rows, each by the names of the columns. Raises MeshError, and what requests raises."""
+    def charges(self, text: str, parameters: Mapping[str, str]) -> list[Charge]:
+        """Return all charges. Raises MeshError, and what requests raises."""
         answer = self._post(text, parameters)
-        job = answer.get("jobReference", {})
-        rows: list[dict[str, str]] = []
+        job, found = answer.job_reference, list[Charge]()
         while True:
-            if answer.get("jobComplete"):
-                rows += _rows(answer)
-                if not answer.get("pageToken"):
-                    return rows
+            if answer.job_complete:
+                found += answer.charges()
+                if not answer.page_token:
+                    return found
             elif time.monotonic() > self._until:
                 raise MeshError(f"BigQuery has no result after {QUERY_LIMIT_S:.0f} s", hint="mesh job billing --days 7")
-            words = {"location": job.get("location"), "pageToken": answer.get("pageToken"), "maxResults": PAGE_ROWS}
-            words["timeoutMs"] = round(ANSWER_S * 1000)
-            given = {name: value for name, value in words.items() if value}
-            answer = self._read(self._session.get(f"{self._url}/{job['jobId']}", params=given, timeout=2 * ANSWER_S))
+            words = {"location": job.location, "pageToken": answer.page_token}
+            given = {**{name: value for name, value in words.items() if value}, **LIMITS}
+            answer = _read(self._session.get(f"{self._url}/{job.job_id}", params=given, timeout=2 * ANSWER_S))
 
-    def _post(self, text: str, parameters: Mapping[str, str]) -> Any:
-        body = {
-            "query": text,
-            "useLegacySql": False,
-            "parameterMode": "NAMED",
-            "queryParameters": [
-                {"name": name, "parameterType": {"type": "STRING"}, "parameterValue": {"value": value}}
-                for name, value in parameters.items()
-            ],
-            "maxResults": PAGE_ROWS,
-            "timeoutMs": round(ANSWER_S * 1000),
-        }
-        return self._read(self._session.post(self._url, json=body, timeout=2 * ANSWER_S))
-
-    def _read(self, response: Any) -> Any:
-        """Return the fields of an answer. Raises MeshError for a refusal."""
-        try:
-            answer = response.json()
-        except ValueError as error:
-            raise MeshError(f"BigQuery: status {response.status_code}, and no JSON", hint="mesh job billing") from error
-        if response.status_code != 200 or not isinstance(answer, dict):
-            said = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
-            raise MeshError(f"BigQuery refuses: {said or response.status_code}", hint=_hint(response.status_code))
-        if problems := answer.get("errors"):
-            raise MeshError(f"BigQuery: {problems[0].get('message', problems[0])}", hint="mesh job billing")
-        return answer
+    def _post(self, text: str, parameters: Mapping[str, str]) -> Answer:
+        values = [
+            {"name": name, "parameterType": {"type": "STRING"}, "parameterValue": {"value": value}}
+            for name, value in parameters.items()
+        ]
+        words = {"query": text, "useLegacySql": False, "parameterMode": "NAMED", "queryParameters": values}
+        return _read(self._session.post(self._url, json={**words, **LIMITS}, timeout=2 * ANSWER_S))
 
 
-def _rows(page: Any) -> list[dict[str, str]]:
-    """Return the rows of a page, each by the names of its columns."""
-    names = [str(column["name"]) for column in page["schema"]["fields"]]
-    return [dict(zip(names, (cell["v"] for cell in row["f"]), strict=True)) for row in page.get("rows", ())]
+def _read(response: Response) -> Answer:
+    """Return an answer. Raises MeshError for a refusal, and for one that is no answer of the API."""
+    try:
+        answer = json.decode(response.content, type=Answer)
+    except MsgspecError as error:
+        raise MeshError(f"BigQuery: status {response.status_code}, and no answer", hint="mesh job billing") from error
+    if response.status_code != 200:
+        hint = _hint(response.status_code)
+        raise MeshError(f"BigQuery refuses: {answer.error.message or response.status_code}", hint=hint)
+    if answer.errors:
+        raise MeshError(f"BigQuery: {answer.errors[0].message}", hint="mesh job billing")
+    return answer
 
 
 def _hint(status: int) -> str:
@@ -218,9 +276,3 @@ def _hint(status: int) -> str:
     if status == 403:
         return "roles/bigquery.jobUser for the project, and roles/bigquery.dataViewer for the table"
     return "bq show PROJECT:DATASET.TABLE" if status == 404 else "mesh job billing"
-
-
-def _charge(row: Mapping[str, str]) -> Charge:
-    names = ("day", "project", "service", "sku", "currency")
-    texts = {name: str(row.get(name) or "") for name in names}
-    return Charge(net=float(row.get("net") or 0.0), **texts)

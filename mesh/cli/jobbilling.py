@@ -28,10 +28,10 @@ def billing(given: Given) -> None:
     """Show Google's bill, from its export to BigQuery."""
     from msgspec import json
 
-    from mesh.api.billing import DAY, DAYS, PROJECT, billing
+    from mesh.api.billing import DAY, DEFAULT_DAYS, PROJECT, billing
 
     by, days = given[j.BILL_BY] or DAY, given[j.BILL_DAYS]
-    lines = billing(by=by, days=DAYS if days is None else days, table=given[j.BILL_TABLE])
+    lines = billing(by=by, days=DEFAULT_DAYS if days is None else days, table=given[j.BILL_TABLE])
     if given[j.JSON_MACHINES]:
         show(json.encode(one).decode() for one in lines)
     elif not lines:

@@ -19,7 +19,7 @@ from mesh.config.prices import read_prices
 from mesh.core.errors import UsageError
 from tests.conftest import Home
 
-COLUMNS = ("day", "project", "service", "sku", "currency", "net")
+COLUMNS = ("day", "project_id", "service_name", "sku_name", "currency", "net")
 FIRST = [
     ("2026-11-01", "lab", "Cloud TPU", "TPU VM v4 spot", "USD", "10.5"),
     ("2026-11-01", "lab", "Cloud Storage", "Standard Storage", "USD", "1.25"),
