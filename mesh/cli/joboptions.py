@@ -103,6 +103,12 @@ GC_YES: Option[Sequence[str]] = Option(
     joined=add,
 )
 COST_BY = text("by", ("job cost",), OUTPUT, "KEY", "job, user, zone or day", choices=("job", "user", "zone", "day"))
+BILLING = ("job billing", "jobman billing")
+BILL_BY = text("by", BILLING, OUTPUT, "KEY", "day (with categories) or project", choices=("day", "project"))
+BILL_DAYS: Option[int | None] = Option(
+    "days", BILLING, OUTPUT, "N", "of the last N days (default: 30)", read_number, None
+)
+BILL_TABLE = text("table", BILLING, OTHER, "P.D.TABLE", "the export's table (default: billing: of prices.yaml)")
 SELFTEST = ("job selftest",)
 SELF_PROJECT = text("project", SELFTEST, HOSTS, "NAME", "the project (default: gcloud's)")
 SELF_ZONE = text("zone", SELFTEST, HOSTS, "NAME", "the zone (default: gcloud's)")
@@ -110,7 +116,7 @@ SELF_ACCELERATOR = text("accelerator", SELFTEST, HOSTS, "TYPE", "the smallest th
 SELF_VERSION = text("runtime", SELFTEST, HOSTS, "NAME", "its software (default: v2-alpha-tpuv5-lite)")
 JSON_MACHINES = switch(
     "json",
-    ("job machines", "job audit", "job gc", "job quota", "job cost"),
+    ("job machines", "job audit", "job gc", "job quota", "job cost", *BILLING),
     OUTPUT,
     "print one JSON object for each",
 )
