@@ -72,6 +72,12 @@ def place(wishes: Sequence[Wish], hosts: Sequence[str], facts: Mapping[str, Fact
     return tuple(found)
 
 
+def ranks_of(places: Sequence[Place], hosts: Sequence[str]) -> dict[str, int]:
+    """Return the rank of each node, host after host, by its label; 0 for nodes on the client, which are no ranks."""
+    order = sorted((one for one in places if one.host != CLIENT), key=lambda one: hosts.index(one.host))
+    return {**{one.label: 0 for one in places}, **{one.label: rank for rank, one in enumerate(order)}}
+
+
 def _dealt(hosts: Sequence[str], wish: Wish) -> list[str]:
     """Deal the nodes of a label round robin over hosts."""
     return [hosts[number % len(hosts)] for number in range(wish.count)]

@@ -22,14 +22,14 @@ from mesh.api.running import Beside, Listener, run_on
 from mesh.app.screen import Showing
 from mesh.core.cluster import Cluster, Placement
 from mesh.core.errors import MeshError, UsageError
-from mesh.core.events import Event, Exited, Lost, Started
+from mesh.core.events import Event, Exited, Lost, Output, Started
 from mesh.core.nodes import NodeResult, ProgramStopped, RankReady, Restarted, Restarting, told_end
 from mesh.core.outcome import Cause
 from mesh.core.run import Group, RunSpec
 from mesh.program.clientside import ClientNodes
 from mesh.program.graph import Graph, Node
 from mesh.program.ledger import State, Stop
-from mesh.program.outputs import output_of
+from mesh.program.outputs import LastLines, output_of
 from mesh.program.payload import Payload
 from mesh.program.placing import Place
 from mesh.program.results import read_result
@@ -215,6 +215,7 @@ class Processes:
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
+        self._lines = LastLines()
         self._result: RunResult | None = None
         self._error: BaseException | None = None
         self._here = ClientNodes(program, payloads, running, (self._connect, self._send_states), setting.calls_run)
@@ -259,14 +260,17 @@ class Processes:
 
     def _handle(self, event: Event) -> None:
         match event:
+            case Output(rank=rank, data=data):
+                self._lines.add(rank, data)
             case RankReady(rank=rank):
                 self._inform(lambda caller: caller.find(self._labels[rank]))
                 self._running.note(self._labels[rank], State.READY)
             case Restarting(rank=rank, code=code, signal=number):
-                reason = f"{told_end(code, number)}; it is started again"
+                reason = f"{told_end(code, number)}; it is started again{self._lines.below(rank)}"
                 self._inform(lambda caller: caller.note_restart(self._labels[rank], reason))
                 self._running.note(self._labels[rank], State.RESTARTING)
             case Restarted(rank=rank, attempt=attempt):
+                self._lines.forget(rank)
                 self._running.note_attempt(self._labels[rank], attempt + 1)
                 self._here.begin(self._labels[rank])
             case Started(rank=rank):
@@ -279,10 +283,10 @@ class Processes:
                 self._running.note_stop(Stop(reason="stop", code=code, why=why, label=self._labels[rank]))
                 self._here.stop("stop")
             case Exited(rank=rank, code=code, signal=number):
-                self._exited(self._labels[rank], code, number, told_end(code, number, is_oom=event.oom))
+                self._exited(rank, code, number, told_end(code, number, is_oom=event.oom))
             case Lost(node=node, reason=reason):
                 for rank in self._placement.ranks(node):
-                    self._lose(self._labels[rank], f"its host is lost: {reason}")
+                    self._lose(self._labels[rank], f"its host is lost: {reason}{self._lines.below(rank)}")
                     self._running.note(self._labels[rank], State.LOST, f"its host is lost: {reason}")
 
     def _inform(self, act: Callable[[Caller], object]) -> None:
@@ -293,8 +297,9 @@ class Processes:
     def _lose(self, label: str, reason: str) -> None:
         self._inform(lambda caller: caller.lose(label, reason))
 
-    def _exited(self, label: str, code: int, number: int, how: str) -> None:
-        self._lose(label, how)
+    def _exited(self, rank: int, code: int, number: int, how: str) -> None:
+        label = self._labels[rank]
+        self._lose(label, how + (self._lines.below(rank) if code or number else ""))
         if (code or number) and self._running.first_stop is None:
             self._running.note(label, State.FAILED, how, code or 128 + number)
         else:

@@ -281,7 +281,7 @@ class Running:
             if label in self._results:
                 return self._results[label]
             if not self._has_end(label):
-                raise TimeoutError(f"{label} still runs after {timeout:g} s")
+                raise TimeoutError(f"{self._place(label)}: still runs after {timeout:g} s")
             if self._end is not None and self._end.reason == "detached":
                 hint = f"connect({self.run!r}).result({label!r}) fetches it"
                 raise MeshError(f"{label}: has no result here (the program was left to its hosts)", hint=hint)

@@ -271,7 +271,7 @@ def test_a_stream_has_credits_and_ends_with_its_loop(actor: Handle[Actor]) -> No
 def test_a_group_calls_all_and_names_those_that_fail(actors: Group[Actor]) -> None:
     assert [one[0] for one in actors.whoami()] == ["actor/0", "actor/1", "actor/2"]
     assert [one.data[0] for one in actors.each.act([1, 2, 3])] == [1, 2, 3]
-    with pytest.raises(GroupError, match=r"1 of 3 calls failed \(actor/1\); actor/1: index 1") as caught:
+    with pytest.raises(GroupError, match=r"1 of 3 calls failed \(actor/1\); actor/1 on local: index 1") as caught:
         actors.fail_at(1)
     assert caught.value.results[0] == 0
     assert isinstance(caught.value.errors[1], ValueError)
@@ -544,6 +544,49 @@ def test_a_label_that_no_node_has_names_the_nearest() -> None:
         pytest.raises(KeyError, match="no node 'lerner'; the nearest is 'learner'"),
     ):
         running.result("lerner")
+
+
+class Starter:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def stop_from_a_thread(self) -> None:
+        def work() -> None:
+            stop(3, "from a thread")
+            wait_for_stop()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+    def rank(self) -> int:
+        return here().rank
+
+
+def test_a_thread_that_a_node_has_started_ends_the_program() -> None:
+    program = Program("starter")
+    starter = program.add(Starter)
+    with program.launch("threads") as running:
+        starter.tell.stop_from_a_thread()
+        result = running.wait(PATIENCE)
+    assert (result.exit_code, result.why) == (3, "from a thread")
+
+
+def test_nodes_that_are_threads_have_the_ranks_of_processes() -> None:
+    program = Program("ranks")
+    first = program.add(Starter, on="b,a", per_host=2, label="first")
+    second = program.add(Starter, on="b", label="second")
+    with program.launch("threads"):
+        assert (first.rank(), second.rank()) == ([0, 1, 3, 4], 2)
+
+
+def test_a_call_that_is_open_when_its_node_fails_has_the_reason() -> None:
+    program = Program("reasons")
+    actor = program.add(Actor, concurrency=2)
+    with program.launch("threads") as running:
+        pending = actor.futures.wait_at_the_gate()
+        actor.tell.fail("told")
+        assert "actor on local: it has failed (Wrong: told)" in str(pending.exception(PATIENCE))
+        assert running.wait(PATIENCE).label == "actor"
 
 
 def eventually(condition: Callable[[], object]) -> bool:
