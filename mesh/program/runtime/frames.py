@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import struct
-from typing import Callable, List, Sequence, Union
+from typing import Callable, List, Sequence, Tuple, Union
 
 from mesh.program.runtime.errors import LinkRefused
 
@@ -20,6 +20,7 @@ HELLO, WELCOME, CALL, RESULT, ERROR, CANCEL, ITEM, CREDIT = range(8)
 ONE_WAY, STREAM, PLAIN, AT_ONCE = 1, 2, 4, 8  # flags
 STOP_CALL = "__mesh_stop__"  # the method that ends the program
 READY_CALL = "__mesh_ready__"  # is answered once the node is ready for calls
+ROUND_CALL = "__mesh_round__"  # belongs to a collective
 
 Memory = Union[bytes, bytearray, memoryview, mmap.mmap]
 
@@ -69,6 +70,17 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
         raise LinkRefused("the other end announces more bytes than any value has")
     body = _read(size, read_into)
     return Frame(kind, call, body, [_read(one, read_into) for one in sizes], flags)
+
+
+def small_frame(data: memoryview) -> "Tuple[Frame, int] | None":
+    """Return the frame at the start of data, and its size; None if it has buffers, is not whole, or is none."""
+    if data.nbytes < HEAD.size:
+        return None
+    mark, kind, flags, call, count, size = HEAD.unpack_from(data)
+    end = HEAD.size + size
+    if count or end > data.nbytes or mark != MARK or kind > CREDIT:
+        return None
+    return Frame(kind, call, bytes(data[HEAD.size : end]), (), flags), end
 
 
 def _read(size: int, read_into: "Callable[[memoryview], None]") -> Memory:
