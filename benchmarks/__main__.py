@@ -23,11 +23,12 @@ from pathlib import Path
 from benchmarks.check import check
 from benchmarks.kill import kill
 from benchmarks.launch import launch
+from benchmarks.libraries import libraries
 from benchmarks.logs import logs
 from benchmarks.loop import loop
 from benchmarks.orphans import orphans
 from benchmarks.plots import write_plots
-from benchmarks.programs import programs
+from benchmarks.program_goals import programs
 from benchmarks.rows import Chosen, Row
 from benchmarks.scale import scale
 from benchmarks.stage import OURS, REPOSITORY, Variant
@@ -49,13 +50,14 @@ ranks in [scale.md](scale.md).
 """
 LOGS = "# How fast output comes through\n\nWritten by `inv dev.bench --rows logs --write`.\n"
 SYNC = "# How fast the workspace travels\n\nWritten by `inv dev.bench --rows sync --write`.\n"
-PROGRAMS = """\
-# How fast programs call
-
-Written by `inv dev.bench --rows programs --peers VENV --write`, where VENV is made by `python3 -m venv VENV` and
-`VENV/bin/pip install ray grpcio pyzmq numpy`. [Programs](programs.md) are Python nodes that call each other.
-"""
 PERFORMANCE = Page(DOCS / "performance.md", INTRODUCTION, ("launch", "loop", "kill", "check", "steady"))
+PROGRAMS = """\
+# How fast programs are
+
+Written by `inv dev.bench --rows programs,libraries --peers VENV --write`, where VENV is made by `python3 -m venv VENV`
+and `VENV/bin/pip install ray grpcio pyzmq numpy`. [Programs](programs.md) are Python nodes that call each other.
+"""
+PROGRAMS_PAGE = Page(DOCS / "programs-performance.md", PROGRAMS, ("programs", "libraries"))
 ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "launch": (launch, PERFORMANCE, Chosen()),
     "loop": (loop, PERFORMANCE, Chosen()),
@@ -64,8 +66,9 @@ ROWS: dict[str, tuple[Row, Page, Chosen]] = {
     "steady": (steady, PERFORMANCE, Chosen(hosts=(32,))),
     "logs": (logs, Page(DOCS / "logs-performance.md", LOGS, ("logs",)), Chosen(rounds=3)),
     "sync": (sync, Page(DOCS / "sync-performance.md", SYNC, ("sync",)), Chosen(rounds=3)),
-    "programs": (programs, Page(DOCS / "programs-performance.md", PROGRAMS, ("programs",)), Chosen(hosts=(), rounds=5)),
     "orphans": (orphans, RELIABILITY, Chosen()),
+    "programs": (programs, PROGRAMS_PAGE, Chosen(rounds=3)),
+    "libraries": (libraries, PROGRAMS_PAGE, Chosen(hosts=(), rounds=5)),
     "scale": (scale, Page(DOCS / "scale.md", "", ("scale",)), Chosen(hosts=(250, 1000, 4000))),
 }
 DUELS = ("launch", "loop", "kill", "check", "logs", "sync")  # what compares revisions
