@@ -19,6 +19,7 @@ from mesh.cli import (  # noqa: F401
     othersjobman,
     otherstlaunch,
     pods,
+    repl,
     runs,
     serve,
     shells,

@@ -14,7 +14,7 @@ from mesh.program.graph import Graph
 from mesh.program.ledger import Ledger, Rules
 from mesh.program.payload import payloads
 from mesh.program.placing import Facts, Place, place
-from mesh.program.processes import Processes, has_work_at_client
+from mesh.program.processes import Processes, Watch, has_work_at_client, unwatched
 from mesh.program.running import Decides, Running, always
 from mesh.program.runtime.errors import CLIENT
 from mesh.program.settings import facts_of, named_hosts, setting_of, showing_of
@@ -24,11 +24,18 @@ START_ALLOWANCE_S = 600.0  # for connections, sync and prerun, which have limits
 
 
 def launch(
-    program: Graph, where: str, *, calls_run: bool, ready_timeout: float, showing: Showing | None = None
+    program: Graph,
+    where: str,
+    *,
+    calls_run: bool,
+    ready_timeout: float,
+    showing: Showing | None = None,
+    watch: Watch = unwatched,
 ) -> Running:
     """Start all nodes of a program. Raises UsageError, and MeshError if a node fails or is not ready in time.
 
     showing: how the output of processes is shown; None: all of it, line by line
+    watch: called with each event of processes, in a thread of the run
     """
     if not program.nodes:
         raise UsageError(f"{program.name}: the program has no nodes", hint="program.add(...) adds one")
@@ -48,6 +55,7 @@ def launch(
     running = _running(program, places, calls_run, decides=decides_for(program, places, calls_run))
     setting = replace(setting, cluster=cluster, spec=spec)
     processes = Processes(program, payloads(program, places), running, setting, showing or showing_of(options))
+    processes.watch = watch
     running.attach(processes)
     processes.start()
     return waited(running, ready_timeout + START_ALLOWANCE_S)

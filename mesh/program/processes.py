@@ -62,6 +62,13 @@ REASONS = {
 }
 
 
+Watch = Callable[[Event], object]
+
+
+def unwatched(event: Event) -> None:
+    """Do nothing with an event."""
+
+
 class Setting(Struct, frozen=True, kw_only=True):
     """The run that a program becomes."""
 
@@ -194,6 +201,7 @@ class Processes:
         self._labels = [roles[self._placement.role(rank)] for rank in range(self._placement.world_size)]
         self._beside = replace(setting.beside, payloads=packed, relayed=self._take_relay)
         self._listener = Listener(self._handle)
+        self.watch: Watch = unwatched  # called with each event
         self._relay: Relay | None = None
         self._relayed = threading.Event()
         self._pieces: dict[int, list[bytes]] = {}
@@ -252,6 +260,7 @@ class Processes:
         if not self._is_described:  # the directory of the run is there with the first event
             self._is_described = True
             write_description(self._spec.run, Description(program=self._program.id, labels=tuple(self._labels)))
+        self.watch(event)
         match event:
             case RankReady(rank=rank):
                 self._inform(lambda caller: caller.find(self._labels[rank]))
