@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from mesh.app.owner import user_name
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
-from mesh.core.errors import MeshError
+from mesh.core.errors import MeshError, NoHosts
+from mesh.core.paths import jobs_directory
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 
 if TYPE_CHECKING:
-    from mesh.jobs.values import Job
+    from mesh.jobs.values import Job, Row
 
 
 def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
@@ -24,7 +25,7 @@ def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
         return source_of(cluster).find(cluster, purpose)
     job = held_job(cluster.name, user_name())
     if job is None:
-        raise MeshError(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
+        raise NoHosts(f"{cluster.name} is not up", hint=f"mesh up {cluster.name}")
     found = hosts_held(job)
     if found is None:
         raise MeshError(
@@ -32,6 +33,26 @@ def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
         )
     note = f"made by `mesh up`, held by job {job.id}"
     return replace(cluster, hosts=found.hosts, slices=found.slices, source=None, note=note)
+
+
+def kept_rows(user: str) -> list[Row]:
+    """Return the jobs that keep machines of a user for the next job. Raises MeshError."""
+    if not (os.environ.get("MESH_STORE") or jobs_directory(os.environ).exists()):
+        return []  # nothing of jobs is imported where there are none
+    from mesh.jobs.place import store_place
+    from mesh.jobs.reading import Selection, rows
+
+    place, selection = store_place(os.environ), Selection(states=("running",), user=user)
+    if not place.url:
+        return [row for row in rows(place.file, selection) if row.kept_until]
+    from mesh.jobs.store import open_store
+    from mesh.jobs.values import row_of
+
+    store = open_store(place)
+    try:
+        return [row_of(job) for job in store.jobs(active_only=True, user=user) if job.kept_until]
+    finally:
+        store.close()
 
 
 def held_job(cluster: str, user: str) -> Job | None:

@@ -26,6 +26,7 @@ from mesh.cli.reports import (
 from mesh.cli.speech import columns, paint_of, say, show
 from mesh.core.errors import MeshError, UsageError
 from mesh.core.ranks import counted
+from mesh.core.statusline import StatusLine
 
 GROUP = "Hosts"
 SEE_CHECK = "`mesh check CLUSTER` shows what is wrong there"
@@ -157,13 +158,22 @@ def clusters(given: Given) -> None:
 @command("up", GROUP, "CLUSTER", examples=(("mesh up pod", "make its hosts and hold them"),))
 def up(given: Given) -> None:
     """Make the machines or pods that a cluster asks for."""
-    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=say, seconds=given[o.UP_FOR], adopts=given[o.ADOPT])
+    notify = StatusLine(say, sys.stderr)
+    made = api.up(given[o.CLUSTER], given[o.CLUSTERS], notify=notify, seconds=given[o.UP_FOR], adopts=given[o.ADOPT])
     say(f"{made.name}: {counted(len(made.hosts), 'host')} up; `mesh down {made.name}` deletes them")
 
 
-@command("down", GROUP, "CLUSTER", examples=(("mesh down pod", "delete what `mesh up` has made"),))
+@command(
+    "down",
+    GROUP,
+    "CLUSTER",
+    examples=(
+        ("mesh down pod", "delete what `mesh up` has made"),
+        ("mesh down job:42", "delete machines that `keep:` lets stay after job 42"),
+    ),
+)
 def down(given: Given) -> None:
-    """Delete the hosts that `mesh up` has made."""
+    """Delete hosts that `mesh up` has made, or `keep:` has kept."""
     api.down(given[o.CLUSTER], given[o.CLUSTERS], is_forced=given[o.FORCE_DOWN], notify=say)
 
 

@@ -11,12 +11,18 @@ class MeshError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint and hasattr(self, "add_note"):  # a program that does not catch it shows the hint as well
+            self.add_note(f"  {hint}")
 
 
 class UsageError(MeshError):
     """The command line or a configuration file is wrong; nothing was tried."""
 
     exit_code = 2
+
+
+class NoHosts(MeshError):
+    """A cluster has no hosts now; a run would make them."""
 
 
 class UnknownCluster(UsageError):

@@ -79,6 +79,7 @@ class Run(Record):
     ranks: Sequence[RankState] = field(listed(record(RankState)))
     state: str = field(SHOWN, default="")
     detached: bool = field(TRUTH, default=False)
+    tied: str = field(SHOWN, default="")  # why it cannot be
     devices: Sequence[str] = field(LINES, default=())  # that its processes hold
     grace: float | None = field(or_else(SECONDS, None), default=None)  # from SIGTERM to SIGKILL
     workspace: str = field(or_else(TEXT, ""), default="")
@@ -389,3 +390,5 @@ class Facts(Record):
     paths: Mapping[str, Failure | PathAbsent | PathPresent] = field(mapping(A_PATH))
     programs: Mapping[str, Failure | ProgramPlace] = field(mapping(PROGRAM))
     modules: Sequence[str] = field(LINES, default=())  # that stay after runs: mounts
+    memory_limit: int = field(COUNT, default=0)  # bytes that a container may have; 0: no limit
+    shm_total: int = field(integer(-1, PLACE_MAX), default=-1)  # bytes of /dev/shm; -1: there is none

@@ -95,7 +95,13 @@ def test_a_terminal_in_a_pod(home: Home, kube: StandIn) -> None:
 def test_the_check_of_pods(home: Home, kube: StandIn) -> None:
     done = home.mesh("check", "gpus", "--json")
     assert done.status == 0, done.err
-    assert "w-10" in json.dumps(json.loads(done.out))
+    reports = json.loads(done.out)
+    assert [report["host"] for report in reports] == ["w-2", "w-9", "w-10"]
+    for report in reports:
+        found = {one["name"]: one["verdict"] for one in report["checks"]}
+        assert {found[name] for name in ("api", "rights", "schedule", "image", "python3", "network")} == {"ok"}
+        assert "shm" in found
+        assert "login" not in found
 
 
 def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
@@ -109,7 +115,7 @@ def test_an_interrupt_ends_the_ranks(home: Home, kube: StandIn) -> None:
 
 # ---- pods that mesh makes
 
-MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 90s}\n"
+MADE = "gpus:\n  kubernetes: {image: test, nodes: 2, hold: 2s, start_timeout: 600s}\n"
 
 
 @pytest.fixture
@@ -165,7 +171,7 @@ def test_pods_of_another_state_directory_are_named_and_adopted(home: Home, empty
 
 
 def test_a_client_that_is_killed_leaves_no_pod(home: Home, empty: StandIn) -> None:
-    home.clusters(MADE.replace("90s", "10s"))
+    home.clusters(MADE.replace("600s", "10s"))
     client = home.popen("run", "gpus", "sh", "-c", "touch ~/up; sleep 4567")
     assert eventually(lambda: len(empty.objects["pods"]) == 2, PATIENT_S)
     empty.is_down = True  # no agent comes, so that 10 s are enough

@@ -70,13 +70,13 @@ def run_prompt(wishes: Wishes) -> int:
     try:
         began, count = time.monotonic(), counted(screen.world_size, "rank")
         screen.say(f"starting {count} on {counted(len(names), 'host')}")
+        program.watch = screen.handle
         running = launch(
             program,
             "cluster",
             calls_run=True,
             ready_timeout=READY_TIMEOUT_S,
             showing=Showing(output="none", quiet=True),
-            watch=screen.handle,
         )
         hint = "; %help lists commands, Ctrl-D ends the run" if is_terminal() else ""
         screen.say(f"{count} ready after {time.monotonic() - began:.1f} s{hint}")

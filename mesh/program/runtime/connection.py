@@ -107,6 +107,10 @@ class Connection:
         """Return a future that has a result once the node is ready for calls."""
         return self._begin((frames.READY_CALL, (), {}), options, frames.AT_ONCE)[0]
 
+    def round(self, args: "Tuple[object, ...]", options: CallOptions) -> "Future[object]":
+        """Send a call of a collective, and return its future."""
+        return self._begin((frames.ROUND_CALL, args, {}), options, frames.AT_ONCE)[0]
+
     def one_way(self, call: "Tuple[str, tuple[object, ...], dict[str, object]]", options: CallOptions) -> None:
         """Send a call without an answer; a failure fails the node."""
         future, _ = self._begin(call, options, frames.ONE_WAY)
@@ -145,7 +149,7 @@ class Connection:
             flight.alarm = CLOCK.at(deadline, lambda: self._time_out(number, options.timeout))
         if flight.ready is not None:
             flight.ready.wait()
-        if future.done():  # the link was lost, perhaps before the alarm was set
+        if flight.alarm >= 0 and future.done():  # the link was lost, perhaps before the alarm was set
             CLOCK.forget(flight.alarm)
         if not future.done() or flags & frames.STREAM:
             try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
-from typing import Callable, List, Sequence, Union
+from typing import Callable, List, Sequence, Tuple, Union
 
 from mesh.program.runtime.errors import LinkRefused
 
@@ -19,6 +20,7 @@ HELLO, WELCOME, CALL, RESULT, ERROR, CANCEL, ITEM, CREDIT = range(8)
 ONE_WAY, STREAM, PLAIN, AT_ONCE = 1, 2, 4, 8  # flags
 STOP_CALL = "__mesh_stop__"  # the method that ends the program
 READY_CALL = "__mesh_ready__"  # is answered once the node is ready for calls
+ROUND_CALL = "__mesh_round__"  # belongs to a collective
 
 Memory = Union[bytes, bytearray, memoryview, mmap.mmap]
 
@@ -34,13 +36,16 @@ class Frame:
     @property
     def size(self) -> int:
         """The number of bytes of body and buffers."""
+        if not self.buffers:
+            return len(self.body)
         return len(self.body) + sum(len(memoryview(one).cast("B")) for one in self.buffers)
 
     def pieces(self) -> "List[Memory]":
         """Return the bytes of the frame, in order."""
         views = [memoryview(one).cast("B") for one in self.buffers]
         head = HEAD.pack(MARK, self.kind, self.flags, self.call, len(views), len(self.body))
-        head += struct.pack(f">{len(views)}Q", *map(len, views))
+        if views:
+            head += struct.pack(f">{len(views)}Q", *map(len, views))
         if len(self.body) < MAPPED_BYTES:
             return [b"".join((head, self.body)), *views]
         return [head, self.body, *views]
@@ -56,9 +61,10 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
     mark, kind, flags, call, count, size = HEAD.unpack(head)
     if mark != MARK or kind > CREDIT or count > BUFFERS_LIMIT or size > BODY_BYTES_LIMIT:
         raise LinkRefused("the other end does not send frames of a mesh program")
+    if not count:
+        return Frame(kind, call, _read(size, read_into), (), flags)
     lengths = bytearray(8 * count)
-    if count:
-        read_into(memoryview(lengths))
+    read_into(memoryview(lengths))
     sizes = struct.unpack(f">{count}Q", lengths)
     if sum(sizes) > BUFFER_BYTES_LIMIT:
         raise LinkRefused("the other end announces more bytes than any value has")
@@ -66,11 +72,31 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
     return Frame(kind, call, body, [_read(one, read_into) for one in sizes], flags)
 
 
+def small_frame(data: memoryview) -> "Tuple[Frame, int] | None":
+    """Return the frame at the start of data, and its size; None if it has buffers, is not whole, or is none."""
+    if data.nbytes < HEAD.size:
+        return None
+    mark, kind, flags, call, count, size = HEAD.unpack_from(data)
+    end = HEAD.size + size
+    if count or end > data.nbytes or mark != MARK or kind > CREDIT:
+        return None
+    return Frame(kind, call, bytes(data[HEAD.size : end]), (), flags), end
+
+
 def _read(size: int, read_into: "Callable[[memoryview], None]") -> Memory:
     try:
-        memory: "bytearray | mmap.mmap" = bytearray(size) if size < MAPPED_BYTES else mmap.mmap(-1, size)
+        memory: "bytearray | mmap.mmap" = bytearray(size) if size < MAPPED_BYTES else _mapped(size)
     except (OSError, ValueError, OverflowError) as error:
         raise LinkRefused(f"no memory for {size} bytes that the other end announces: {error}") from error
     if size:
         read_into(memoryview(memory))
+    return memory
+
+
+def _mapped(size: int) -> mmap.mmap:
+    """Return new memory of this process alone: a child that it forks has a copy of its own."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them; pages of 4 KB cost as much as the transfer itself
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
