@@ -76,6 +76,7 @@ TIMEOUT = Option("timeout", ("job wait",), OTHER, "TIME", "wait so long at most,
 SKIP_SETUP = switch("skip-setup", ("job restart",), COMMAND, "start the command again, and set up nothing")
 FORCE_SETUP = switch("force", ("job restart", "job setup"), COMMAND, "set up modules that are in place as well")
 UNDO_SETUP = switch("undo", ("job setup",), COMMAND, "undo what they have set up, the last one first")
+KEEP_MACHINES = switch("keep-machines", ("job stop",), OTHER, "machines stay for the next job, by keep: of tpu:")
 YES = switch("yes", ("job delete",), OTHER, "also stop jobs that have not ended")
 KEEP_JOBS = Option("keep", ("job prune",), OTHER, "N", "the newest N stay (default: 1000)", read_number, None)
 OLDER_JOBS = Option(
