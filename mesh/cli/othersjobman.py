@@ -11,7 +11,6 @@ from mesh.cli import jobmanoptions as j
 from mesh.cli import joboptions
 from mesh.cli import options as o
 from mesh.cli.command import COMMANDS, Takes, command, family
-from mesh.cli.jobtable import why
 from mesh.cli.options import Given
 from mesh.cli.others import GROUP
 from mesh.cli.reports import aligned
@@ -107,6 +106,8 @@ def status(given: Given) -> None:
 
 def _note(row: JobRow) -> str:
     """Return the last step of a job, also after its end; else the reason of its state."""
+    from mesh.cli.jobtable import why
+
     text = why(row, time.time())
     return (row.progress if row.progress and text == row.reason else text) or "-"
 
