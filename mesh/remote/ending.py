@@ -57,3 +57,12 @@ def lost_agent(farewell: Farewell) -> LostAgent:
     else:
         reason = "the connection ended"
     return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
+
+
+def explained(reason: str, known: str) -> str:
+    """Return the reason of a loss, after the one that the backend has; known: "" for none
+
+    >>> explained("the connection ended", "the pod was deleted"), explained("the pod was deleted", "the pod was deleted")
+    ('the pod was deleted (the connection ended)', 'the pod was deleted')
+    """
+    return known if reason in known else f"{known} ({reason})" if known else reason

@@ -9,14 +9,11 @@ import contextlib
 import fcntl
 import http.client
 import json
-import os
 import secrets
 import shutil
 import ssl
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -374,7 +371,7 @@ class Cluster:
             "service-account-private-key-file": str(self.directory / "accounts.key"),
             "root-ca-file": str(self._certificate),
             "node-monitor-period": "1s",
-            "node-monitor-grace-period": "10s",
+            "node-monitor-grace-period": "16s",
             "pod-eviction-timeout": "10s",
         }
         self._begin(self.control, "kube-scheduler", shared)

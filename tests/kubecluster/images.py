@@ -16,9 +16,9 @@ from typing import Any
 
 PYTHON, PLAIN, PAUSE = "mesh.test/python:1", "mesh.test/plain:1", "mesh.test/pause:1"
 SHELL_PROGRAMS = (
-    "bash sh sleep cat env ls mkdir rm id seq touch true false head tail wc dd sort tr uname stat chmod mv cp ln date "
-    "hostname grep sed yes tar"
-).split()
+    *("bash", "sh", "sleep", "cat", "env", "ls", "mkdir", "rm", "id", "seq", "touch", "true", "false", "head", "tail"),
+    *("wc", "dd", "sort", "tr", "uname", "chmod", "mv", "cp", "ln", "date", "hostname", "grep", "sed", "yes", "tar"),
+)
 LEFT_OUT = re.compile(r"/(test|tests|idlelib|tkinter|lib2to3|ensurepip|dist-packages|site-packages|config-3[^/]*)(/|$)")
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 DIRECTORIES = {"tmp": 0o1777, "root": 0o700, "etc": 0o755, "proc": 0o755, "sys": 0o755, "dev": 0o755, "mesh": 0o755}

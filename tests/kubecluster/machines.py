@@ -90,7 +90,7 @@ class Machine:
     def kill(self, pid: int) -> None:
         """Kill a process by its id there, and wait until it is gone."""
         self.run("kill", "-9", str(pid), check=False)
-        assert eventually(lambda: not self.run("sh", "-c", f"kill -0 {pid} 2>&1 && echo y", check=False), GONE_S)
+        assert eventually(lambda: not self.run("sh", "-c", f"kill -0 {pid} 2>/dev/null && echo y", check=False), GONE_S)
 
     def log(self, name: str) -> str:
         """Return the end of a program's output."""
@@ -101,7 +101,8 @@ class Machine:
     def stop(self) -> None:
         """End all processes there."""
         if self._process is not None:
-            assert self._process.stdin is not None and self._process.stdout is not None
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
             self._process.kill()  # with it goes the first process, and with that all others
             self._process.wait()
             self._process.stdin.close()
