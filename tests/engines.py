@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
+import hashlib
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import tarfile
 import tempfile
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,6 +33,7 @@ PACKAGES = (
     *("podman", "conmon", "catatonit", "golang-github-containers-common", "golang-github-containers-image"),
 )
 PATH = f"{CACHE}/usr/bin:{CACHE}/usr/sbin"
+MEDIA_TYPE = "application/vnd.docker"
 PROGRAMS = ("sh", "cat", "env", "printf", "sleep", "echo", "id", "true")
 # The rules of these test machines: no user namespaces for networks, cgroup v1 beside v2, no right to raise limits.
 CONTAINERS_CONF = f"""
@@ -199,12 +204,12 @@ def _mounts_below(place: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def registry(place: Path, port: int) -> Iterator[str]:
-    """Run a registry on 127.0.0.1; yield its address."""
+def registry(place: Path, port: int, address: str = "127.0.0.1") -> Iterator[str]:
+    """Run a registry; yield its address with its port."""
     config = {
         "version": 0.1,
         "storage": {"filesystem": {"rootdirectory": str(place / "registry")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
+        "http": {"addr": f"{address}:{port}"},
         "log": {"level": "error"},
     }
     (place / "registry.json").write_text(json.dumps(config))  # YAML takes JSON
@@ -212,16 +217,48 @@ def registry(place: Path, port: int) -> Iterator[str]:
     with (place / "registry.log").open("wb") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        assert eventually(lambda: _answers(port), 20.0), (place / "registry.log").read_text()
-        yield f"127.0.0.1:{port}"
+        assert eventually(lambda: _answers(address, port), 20.0), (place / "registry.log").read_text()
+        yield f"{address}:{port}"
     finally:
         process.terminate()
         process.wait()
 
 
-def _answers(port: int) -> bool:
+def _answers(address: str, port: int) -> bool:
     import socket
 
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
         return True
     return False
+
+
+def push(registry: str, name: str, files: bytes) -> None:
+    """Put an image of one layer into a registry, without an engine. name: NAME:TAG; files: a tar file"""
+    name, _, tag = name.partition(":")
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    layers = {"type": "layers", "diff_ids": [_digest(files)]}
+    settings = {"architecture": machine, "os": "linux", "config": {"Env": ["PATH=/bin"]}, "rootfs": layers}
+    parts = {"config": json.dumps(settings).encode(), "layer": gzip.compress(files)}
+    kinds = {"config": "container.image.v1+json", "layer": "image.rootfs.diff.tar.gzip"}
+    listed = {
+        part: {"mediaType": f"{MEDIA_TYPE}.{kinds[part]}", "size": len(data), "digest": _digest(data)}
+        for part, data in parts.items()
+    }
+    url = f"http://{registry}/v2/{name}"
+    for data in parts.values():
+        place = _send("POST", f"{url}/blobs/uploads/", b"", "application/json")
+        _send("PUT", f"{place}&digest={_digest(data)}", data, "application/octet-stream")
+    kind = f"{MEDIA_TYPE}.distribution.manifest.v2+json"
+    manifest = {"schemaVersion": 2, "mediaType": kind, "config": listed["config"], "layers": [listed["layer"]]}
+    _send("PUT", f"{url}/manifests/{tag}", json.dumps(manifest).encode(), kind)
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _send(method: str, url: str, data: bytes, kind: str) -> str:
+    """Send a request to a registry; return the place that its answer names."""
+    request = urllib.request.Request(url, data, {"Content-Type": kind}, method=method)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return str(answer.headers["Location"])

@@ -32,6 +32,7 @@ EMPTY = "/root /home /tmp /var/tmp /run /dev/shm /mnt /srv"
 
 # PID 1 of a host. $1: its directory here, $2: its name, $3: what begins empty, $4: a file with paths to show
 # read-only, one a line, $5: a home directory to share, or nothing, $6: who logs in, $7: the user ID if not root.
+# A script `boot` in its directory runs there before sshd starts.
 INIT = r"""
 set -e
 cd "$1"
@@ -60,6 +61,7 @@ done <"$4"
 mkdir -p fs/root/run/sshd fs/root/run/lock
 cp host_key authorized_keys sshd_config hosts fs/root/etc/ssh/
 chmod 600 fs/root/etc/ssh/host_key
+[ ! -e boot ] || cp boot fs/root/etc/boot
 mv fs/root/etc/ssh/hosts fs/root/etc/hosts
 echo 'nameserver 127.0.0.1' >fs/root/etc/resolv.conf
 echo "$2" >fs/root/etc/hostname
@@ -74,6 +76,7 @@ exec </dev/null >/var/log/init 2>&1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 trap '' HUP INT
 trap 'exit 0' TERM
+[ ! -e /etc/boot ] || sh /etc/boot
 /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/sshd.log
 while :; do sleep 2147483647 & wait $! || true; done
 """

@@ -100,6 +100,12 @@ class ControlPort(Port, Protocol):
     def pass_on(self, number: int, ranks: Sequence[int] | None) -> dict[int, int]:
         """Signal ranks as their user would; return to how many processes of each it went. ranks: None for all"""
 
+    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
+        """Have ranks started again; return those that are here, each with the reason why it cannot be, or "".
+
+        grace: seconds from SIGTERM to SIGKILL; None: as the run was started with
+        """
+
 
 class AskPort(Port, Protocol):
     """The port of questions."""

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from mesh.api.records import list_records as list_records
     from mesh.api.records import prune as prune
     from mesh.api.replaying import logs as logs
+    from mesh.api.stopping import RestartedRank as RestartedRank
+    from mesh.api.stopping import restart as restart
     from mesh.api.stopping import stop as stop
     from mesh.api.workspaces import Explanation as Explanation
     from mesh.api.workspaces import Listed as Listed
@@ -112,7 +114,11 @@ _MODULES = {
         "list_records",
         "prune",
     ),
-    "mesh.api.stopping": ("stop",),
+    "mesh.api.stopping": (
+        "RestartedRank",
+        "restart",
+        "stop",
+    ),
     "mesh.api.workspaces": (
         "Explanation",
         "Listed",

@@ -28,7 +28,7 @@ from mesh.core.look import Look
 from mesh.core.naming import LAST
 from mesh.core.outcome import Cause
 from mesh.core.ranks import choose_ranks, told_ranks
-from mesh.engine.question import Question
+from mesh.engine.question import ANSWER_TIMEOUT_S, Question
 from mesh.protocol import questions
 from mesh.protocol.records import Record as Reply
 from mesh.protocol.replies import AllPassed, LeftAlone
@@ -91,8 +91,8 @@ def detach(run: str = LAST, *, cluster: str = "", clusters_file: str = "") -> st
 def detach_found(where: FoundRun) -> str:
     """Have the hosts of a run that was found keep it without its client; return its id. Raises MeshError."""
     full = where.run
-    answers = _ask_agents(where, questions.Detach(run=full), LeftAlone)
-    runs = _require([one for answer in answers for one in answer.told], where)
+    answers = ask_agents(where, questions.Detach(run=full), LeftAlone)
+    runs = require_agents([one for answer in answers for one in answer.told], where)
     if missing := sorted({one.node for one in runs if not one.detached}):
         states = ", ".join(sorted({one.state for one in runs if one.node in missing}))
         raise MeshError(
@@ -123,8 +123,8 @@ def signal(
         ranks = choose_ranks("--rank", ranks, where.record.placement if where.record else None)
     wanted = None if ranks is None else sorted(set(ranks))
     question = questions.Pass(run=where.run, signal=number, ranks=wanted, id=secrets.token_hex(8))
-    answers = _ask_agents(where, question, AllPassed)
-    passed = _require([one for answer in answers for one in answer.told], where)
+    answers = ask_agents(where, question, AllPassed)
+    passed = require_agents([one for answer in answers for one in answer.told], where)
     went = {int(rank): count for one in passed for rank, count in one.ranks.items()}
     if wanted is not None and (missing := set(wanted) - went.keys()):
         raise MeshError(f"{told_ranks(missing)}: no such process is there any more", hint="`mesh ps` lists what runs")
@@ -141,14 +141,19 @@ def _number(name: str) -> int:
         raise UsageError(f"no signal is called {name!r}", hint="`kill -l` lists them") from None
 
 
-def _ask_agents(where: FoundRun, question: questions.Question[R], kind: type[R]) -> list[R]:
-    """Ask all hosts of a run; return the answers of this kind. Raises MeshError if a host cannot be asked."""
+def ask_agents(
+    where: FoundRun, question: questions.Question[R], kind: type[R], answer_s: float = ANSWER_TIMEOUT_S
+) -> list[R]:
+    """Ask all hosts of a run; return the answers of this kind. Raises MeshError if a host cannot be asked.
+
+    answer_s: seconds for each answer
+    """
     answers: list[R] = []
     troubles: list[str] = []
     for found in where.clusters:
         if where.record and where.record.hosts:
             found = with_hosts(found, where.record.hosts)
-        inquiry = ask(found, Question(message=question))
+        inquiry = ask(found, Question(message=question, answer_s=answer_s))
         troubles += told_failures(found, inquiry)
         answers += inquiry.replies(kind).values()
     if troubles:
@@ -156,8 +161,8 @@ def _ask_agents(where: FoundRun, question: questions.Question[R], kind: type[R])
     return answers
 
 
-def _require(agents: list[T], where: FoundRun) -> list[T]:
-    """Return the answers of a run's agents. Raises MeshError if there is none."""
+def require_agents(agents: list[T], where: FoundRun) -> list[T]:
+    """Return the answers of a run's agents. Raises MeshError if there is none, because the run has ended."""
     if not agents:
         raise _has_ended(where)
     return agents

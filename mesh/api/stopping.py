@@ -1,16 +1,29 @@
-"""mesh stop: end a run on every host, and write down how a detached one ended."""
+"""mesh stop and mesh restart: the end of a run on every host, and new processes for ranks of a run that goes on."""
 
 from __future__ import annotations
 
+import math
+import secrets
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from mesh.api.attaching import ask_agents, require_agents
 from mesh.api.fetching import fetch_end
 from mesh.api.inquiries import DEFAULTS, STOP_TIMEOUT_S, FoundRun, ask, clusters_of, find_run, told_failures
 from mesh.api.records import find_record
 from mesh.config.settings import Options
+from mesh.core.cluster import Placement
 from mesh.core.errors import MeshError, UsageError
+from mesh.core.ranks import choose_ranks, told_ranks
 from mesh.engine.question import Question
-from mesh.protocol.questions import Stop
-from mesh.protocol.replies import Stopped
+from mesh.protocol.questions import Restart, Stop
+from mesh.protocol.replies import NewProcess, NewProcesses, Stopped
 from mesh.rundir.records import State
+
+GRACE_S = 10.0  # of a run that this machine has no record of
+ANSWER_MARGIN_S = 10.0  # beyond the grace, for SIGKILL to take effect and for the new process to start
+ASKING_MARGIN_S = 15.0  # beyond that, for the process that asks the agents
 
 
 def stop(
@@ -76,3 +89,97 @@ def _note_end(run: str, clusters_file: str) -> None:
     record = find_record(run)
     if record and record.state is State.DETACHED and record.hosts:
         fetch_end(record, clusters_file)
+
+
+class RestartedRank(Struct, frozen=True, kw_only=True):
+    """A rank with a new process."""
+
+    rank: int
+    name: str  # as "rank 3" or "rank 3 (actor/1)"
+    host: str  # "": the run is of another machine
+    pid: int  # of its new process, on its host
+
+
+def restart(
+    run: str,
+    ranks: Iterable[int] | str,
+    *,
+    on: str = "",
+    grace: float | None = None,
+    cluster: str = "",
+    clusters_file: str = "",
+) -> tuple[RestartedRank, ...]:
+    """End the processes of ranks of a run and start each rank again, while the others go on.
+
+    ranks: their numbers, or text as --rank takes it
+    on: the host that the new process is started on; it must be the rank's own host. "": the rank's own
+    grace: seconds from SIGTERM to SIGKILL; None: as the run was started with. Nodes of a program get SIGKILL at once
+    run, cluster: as with ``attach``
+    Raises UsageError for ranks and hosts that the run does not have, and MeshError if a rank cannot be started again or
+    a host cannot be asked.
+    """
+    where = find_run(run, cluster, DEFAULTS, clusters_file)
+    placement = where.record.placement if where.record and where.record.hosts else None
+    wanted = sorted(choose_ranks("--rank", ranks, placement) if isinstance(ranks, str) else set(ranks))
+    if placement is not None:
+        check_ranks(wanted, on, placement, where.run)
+    elif on:
+        raise UsageError(f"--on: the hosts of {where.run} are not recorded here", hint="leave out --on")
+    limit = _grace(where, grace) + ANSWER_MARGIN_S
+    question = Restart(run=where.run, ranks=wanted, grace=grace, limit=limit, id=secrets.token_hex(8))
+    answers = ask_agents(where, question, NewProcesses, limit + ASKING_MARGIN_S)
+    require_agents([one for one in answers if one.agents], where)
+    found = {one.rank: one for answer in answers for one in answer.ranks}
+    late = f"an agent has not answered within {limit:g} s" if any(one.silent for one in answers) else ""
+    if refused := refusals(wanted, found, placement, late):
+        raise MeshError("\n".join(refused), hint=f"mesh logs {where.run} --rank {wanted[0]}")
+    return tuple(
+        RestartedRank(rank=rank, name=_name(rank, placement), host=_host(rank, placement), pid=found[rank].pid)
+        for rank in wanted
+    )
+
+
+def check_ranks(ranks: Iterable[int], on: str, placement: Placement, run: str) -> None:
+    """Raise UsageError for ranks that a run does not have, and for a host that is not theirs."""
+    if missing := [rank for rank in ranks if rank >= placement.world_size]:
+        has = f"it has {told_ranks(range(placement.world_size))}"
+        raise UsageError(f"{run}: no {told_ranks(missing)}", hint=has)
+    if not on:
+        return
+    hosts = [host.name for host in placement.hosts]
+    if on not in hosts:
+        raise UsageError(f"--on: {on} is no host of {run}", hint=f"its hosts are {', '.join(hosts)}")
+    for rank in ranks:
+        if (own := hosts[placement.node(rank)]) != on:
+            text = f"{_name(rank, placement)} is on {own}, and cannot move to {on} while the run is on"
+            raise UsageError(f"--on: {text}", hint=f"mesh restart {run} --rank {rank} starts it again on {own}")
+
+
+def refusals(wanted: Iterable[int], found: dict[int, NewProcess], placement: Placement | None, late: str) -> list[str]:
+    """Return a line for each rank that has no new process. late: why an answer may be missing; "": all have answered"""
+    lines = []
+    for rank in wanted:
+        one = found.get(rank)
+        if one is not None and one.pid:
+            continue
+        host = _host(rank, placement)
+        why = one.why if one is not None else late or "it has ended"
+        lines.append(f"{_name(rank, placement)}{f' on {host}' if host else ''}: not started again ({why})")
+    return lines
+
+
+def _grace(where: FoundRun, grace: float | None) -> float:
+    """Return the seconds from SIGTERM to SIGKILL that hosts may take."""
+    if grace is not None:
+        return grace
+    found = where.record.spec.rules.grace if where.record else GRACE_S
+    return found if math.isfinite(found) else GRACE_S
+
+
+def _name(rank: int, placement: Placement | None) -> str:
+    role = placement.role(rank) if placement is not None else ""
+    return f"rank {rank} ({role})" if role else f"rank {rank}"
+
+
+def _host(rank: int, placement: Placement | None) -> str:
+    return placement.hosts[placement.node(rank)].name if placement is not None else ""

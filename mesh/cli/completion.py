@@ -15,7 +15,7 @@ ASK = "__complete"  # `mesh __complete WORD ...`: what the last word may become,
 DESCRIBE = "__describe"  # the same, with a tab and a description after each word that has one
 HELP = {"--help": "show this help"}
 # Commands for runs that are not over; the others take any run.
-NEEDS_A_RUN_THAT_IS_ON = ("detach", "signal", "stacks", "stop")
+NEEDS_A_RUN_THAT_IS_ON = ("detach", "restart", "signal", "stacks", "stop")
 
 SHELLS: Mapping[str, str] = {
     # Bash completes the words of the user's own command: -o bashdefault -o default.

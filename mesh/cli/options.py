@@ -95,7 +95,7 @@ def _as_tag(flag: str, text: str) -> tuple[str, ...]:
 
 SELECT = ("run", "exec", "setup", "push", "pull", "check", "ps", "clean")  # commands that pick hosts of a cluster
 STARTS = ("run", "exec")
-NAMES_RUN = ("attach", "detach", "signal", "stop", "logs", "stacks")
+NAMES_RUN = ("attach", "detach", "signal", "restart", "stop", "logs", "stacks")
 SHOWS = ("run", "exec", "attach", "logs", "job attach", "job logs")
 NARRATES = (*STARTS, "setup", "push", "pull", "attach")  # commands with lines about the steps of hosts
 MAKES_HOSTS = ("up", "down")
@@ -106,7 +106,7 @@ TAKES_CLUSTERS_FILE = (
     *(*MAKES_HOSTS, *SHOWS_PODS, "job submit", "jobman create"),
 )
 READS_LOGS = ("logs", "job logs")
-WITH_RANKS = (*READS_LOGS, "signal", "stacks")
+WITH_RANKS = (*READS_LOGS, "signal", "restart", "stacks")
 
 CLUSTER = text(
     "cluster",
@@ -234,7 +234,7 @@ JSON_LIST = switch(
 )
 JSON_RUNS = switch("json", ("runs",), OUTPUT, "print each run as one JSON object, as in run.json")
 
-GRACE = seconds("grace", (*STARTS, "setup", "stop", "config"), "from SIGTERM to SIGKILL (default: 10)")
+GRACE = seconds("grace", (*STARTS, "setup", "stop", "restart", "config"), "from SIGTERM to SIGKILL (default: 10)")
 DRAIN = seconds("drain", (*STARTS, "config"), "seconds of output after a failure (default: 2)")
 TIMEOUT = seconds("timeout", (*STARTS, "setup", "config"), "end the run after this time (or 30m, 2h), status 124")
 HOST_GRACE = seconds("host-grace", (*STARTS, "config"), "a host silent so long is lost, status 76 (default: 60)")
@@ -327,6 +327,7 @@ FROM = text(
     "from", ("attach",), OUTPUT, "WHERE", "from start, now, or here: where we left", default="here", choices=BEGINS
 )
 SOME_RANKS = text("rank", WITH_RANKS, WHICH_RUN, "RANKS", "only these: 3,5-7, actor, actor/1, act*")
+ON_HOST = text("on", ("restart",), WHICH_RUN, "HOST", "the host for the new process: that of the rank")
 STDERR = switch("stderr", READS_LOGS, OUTPUT, "only what they printed on stderr")
 PRERUN_LOGS = switch("prerun", ("logs",), OUTPUT, "what prerun printed on their hosts instead")
 SINCE = Option("since", READS_LOGS, OUTPUT, "TIME", "only output of this time before now: 10m, 1d", read_seconds, None)

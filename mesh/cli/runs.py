@@ -70,6 +70,32 @@ def signal(given: Given) -> None:
 
 
 @command(
+    "restart",
+    GROUP,
+    "RUN --rank RANKS",
+    examples=(
+        ("mesh restart last --rank 3", "a new process for rank 3"),
+        ("mesh restart last --rank actor/1 --grace 60", "its old one has 60 s after SIGTERM"),
+    ),
+)
+def restart(given: Given) -> None:
+    """Start ranks of a run again, while the others go on."""
+    run, ranks = given[o.RUN], given[o.SOME_RANKS]
+    if not run or not ranks:
+        raise UsageError("expected a run and its ranks", hint="mesh restart RUN --rank 3")
+    restarted = api.restart(
+        run,
+        ranks,
+        on=given[o.ON_HOST],
+        grace=given.options().grace,
+        cluster=given[o.CLUSTER_OF_RUN],
+        clusters_file=given[o.CLUSTERS],
+    )
+    where = [f" on {one.host}" if one.host else "" for one in restarted]
+    show([f"{one.name} started again{host}, pid {one.pid}" for one, host in zip(restarted, where, strict=True)])
+
+
+@command(
     "stop",
     GROUP,
     "RUN | --all --cluster CLUSTER",

@@ -16,7 +16,7 @@ class AllReady(Event, frozen=True, kw_only=True, tag="all-ready"):
 
 
 class Restarting(RankEvent, frozen=True, kw_only=True, tag="restarting"):
-    """The node's process has ended, and the agent starts it again."""
+    """The process of a node, or of a rank, has ended, and the agent starts it again."""
 
     attempt: int  # that comes, 1 ..
     seconds: float  # until then
@@ -25,7 +25,7 @@ class Restarting(RankEvent, frozen=True, kw_only=True, tag="restarting"):
 
 
 class Restarted(RankEvent, frozen=True, kw_only=True, tag="restarted"):
-    """The node was started again, with the same sockets and files."""
+    """The node or rank was started again; a node has the same sockets and files."""
 
     attempt: int
     pid: int

@@ -48,6 +48,14 @@ class Pass(AtControlSocket, name="pass"):
     id: str = field(NAME)  # the same signal may come through several hosts of one machine
 
 
+class Restart(AtControlSocket, name="restart"):
+    """Has ranks started again in place of their processes; the answer is the record NewProcesses, once they are."""
+
+    ranks: Sequence[int] = field(listed(RANK))
+    grace: float | None = field(nullable(SECONDS))  # from SIGTERM to SIGKILL; None: as the run was started with
+    id: str = field(NAME)  # the same request may come through several hosts of one machine
+
+
 class Stop(AtControlSocket, name="stop"):
     """Ends the run; the answer is the record Run."""
 
@@ -60,7 +68,7 @@ class Confirmed(Record):
     obeyed: int = field(COUNT, default=-1)  # the number of the client's last order
 
 
-AT_CONTROL_SOCKET: Table[AtControlSocket] = Table(About, Channel, Follow, Detach, Over, Pass, Stop)
+AT_CONTROL_SOCKET: Table[AtControlSocket] = Table(About, Channel, Follow, Detach, Over, Pass, Restart, Stop)
 
 
 class PeerMessage(Message, sender=PEER):

@@ -92,7 +92,7 @@ class RankReady(AgentMessage, name="rank-ready"):
 
 
 class Restarting(AgentMessage, name="restarting"):
-    """Reports that the process of a node has ended, and that the agent starts it again."""
+    """Reports that the process of a node, or of a rank, has ended, and that the agent starts it again."""
 
     rank: int = field(RANK)
     attempt: int = field(ATTEMPT)  # that comes
@@ -103,7 +103,7 @@ class Restarting(AgentMessage, name="restarting"):
 
 
 class Restarted(AgentMessage, name="restarted"):
-    """Reports that a node was started again."""
+    """Reports that a node or a rank was started again."""
 
     rank: int = field(RANK)
     attempt: int = field(ATTEMPT)

@@ -42,6 +42,7 @@ from .replies import (
     Gpus,
     Journals,
     LeftAlone,
+    NewProcesses,
     Nothing,
     Ports,
     Runs,
@@ -199,6 +200,19 @@ class Pass(Question[AllPassed], name="pass"):
         return record(AllPassed)
 
 
+class Restart(Question[NewProcesses], name="restart"):
+    """Has ranks of a run started again in place of their processes."""
+
+    run: str = field(NAME)
+    ranks: Sequence[int] = field(listed(RANK))
+    grace: float | None = field(nullable(SECONDS))  # from SIGTERM to SIGKILL; None: as the run was started with
+    limit: float = field(SECONDS)  # until when the agents answer
+    id: str = field(NAME)  # the same request may come through several hosts of one machine
+
+    def answered_by(self, *, has_enclosed: bool) -> Kind[NewProcesses]:
+        return record(NewProcesses)
+
+
 class AskLeftovers(Question[Cleaned], name="clean"):
     """Asks for what runs have left behind, and has it removed."""
 
@@ -242,6 +256,6 @@ class Pull(Question[Nothing], name="pull"):
 
 QUESTIONS: Table[Question[object]] = Table(
     *(Check, Listen, Try, Hush, AskWorker, AskGpus, AskRuns, AskJournals, Detach, Pass, AskLeftovers, AskStacks),
-    *(Stop, Pull),
+    *(Restart, Stop, Pull),
     by="question",
 )

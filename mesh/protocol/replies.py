@@ -161,6 +161,22 @@ class AllPassed(Record):
     told: Sequence[Passed] = field(listed(record(Passed)))
 
 
+class NewProcess(Record):
+    """A rank that was to be started again."""
+
+    rank: int = field(RANK)
+    pid: int = field(integer(0, 1 << 31), default=0)  # of its new process; 0: there is none
+    why: str = field(SHOWN, default="")  # there is none
+
+
+class NewProcesses(Record):
+    """The ranks of a request for restarts that the agents have."""
+
+    ranks: Sequence[NewProcess] = field(listed(record(NewProcess)))
+    agents: int = field(COUNT, default=0)  # of the run on the host
+    silent: int = field(COUNT, default=0)  # of those agents: they have not answered in time
+
+
 class StoppedRun(Record):
     """A run that was ended."""
 

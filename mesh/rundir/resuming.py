@@ -16,6 +16,9 @@ from mesh.rundir.layout import EVENTS, MASK_RECORD, MASKED, SUFFIX, log_name, ra
 from mesh.rundir.records import Record
 from mesh.rundir.replay import LogFiles
 
+# Names of events that hosts send anew to each client which attaches: each is written once for a rank and its attempt.
+ONCE = frozenset(("started", "exited", "rank-ready", "restarting", "restarted"))
+
 
 class Left(Struct, frozen=True, kw_only=True):
     """The state of a run directory."""
@@ -25,19 +28,19 @@ class Left(Struct, frozen=True, kw_only=True):
     have: Mapping[tuple[int, Stream], int]  # bytes of each stream that have come or were left out
     before: Mapping[str, int]  # bytes that a log's own file lacks, less those of the markers in their place
     left_out: Sequence[Mapping[str, Any]]  # as run.json has it
-    told: frozenset[tuple[str, int]]  # events that are in events.jsonl: "started" and "exited" of which ranks
+    told: frozenset[tuple[str, int, int]]  # events that are in events.jsonl once: name, rank and attempt of each
     skip: Mapping[tuple[int, Stream], int] = field(default_factory=dict)  # bytes of each stream that come again
     masked: Mapping[tuple[int, Stream], int] = field(default_factory=dict)  # bytes that masks stand for, less theirs
 
 
 def read_left(record: Record, lock: int) -> Left:
     """lock: as in Left. Raises OSError."""
-    told: set[tuple[str, int]] = set()
+    told: set[tuple[str, int, int]] = set()
     by_hosts: list[Mapping[str, Any]] = []
     for event in _events(record.directory):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            if event["event"] in ("started", "exited"):
-                told.add((str(event["event"]), int(event["rank"])))
+            if event["event"] in ONCE:
+                told.add((str(event["event"]), int(event["rank"]), int(event.get("attempt", 0))))
             elif event["event"] == "left_out":
                 by_hosts.append({**event, "rank": int(event["rank"]), "bytes": int(event["bytes"])})
     names = {

@@ -29,6 +29,7 @@ from mesh.core.events import (
 )
 from mesh.core.masking import after
 from mesh.core.module import ModuleStep
+from mesh.core.nodes import RankReady, Restarted, Restarting
 from mesh.core.outcome import Cause, Outcome
 from mesh.core.run import Kind, RunSpec
 from mesh.rundir.about import describe_begin, describe_end, kept, write_over
@@ -50,12 +51,15 @@ from mesh.rundir.modulelogs import ModuleLogs
 from mesh.rundir.records import UNFETCHED
 from mesh.rundir.resuming import Left
 from mesh.verdict.verdict import Verdict, make_verdict
+from mesh.verdict.words import of_last_process
 
 BUFFER_BYTES = 1 << 20  # of output that wait in memory
 FLUSH_DELAY_S = 0.2  # for more output to come; a crash loses no more than that
 INDEX_MERGE_S = 0.05  # seconds within which chunks that follow each other in one log are one in the index
 BYTES_OF_END, BYTES_OF_RANK = 1 << 14, 1 << 8  # in run.json: about the end of the run, and of each rank
 TAIL_BYTES = 1 << 16  # of a log that are read for its last lines
+
+ONCE = (Started, Exited, RankReady, Restarting, Restarted)  # as in resuming.py
 
 
 class StoreSink:
@@ -144,8 +148,8 @@ class StoreSink:
             self._log_prerun(event, f"==> {event.reason if isinstance(event, Lost) else event.message}\n")
         if isinstance(event, Started):
             self._started.append(event)
-        if isinstance(event, Started | Exited):
-            key = type(event).__name__.lower(), event.rank
+        if isinstance(event, ONCE):
+            key = str(type(event).__struct_config__.tag), event.rank, getattr(event, "attempt", 0)
             if key in self._told:  # hosts send it anew to each client that attaches
                 return
             self._told.add(key)
@@ -215,9 +219,9 @@ class StoreSink:
         """The file that a stream of a rank goes to; prerun and setup have one per host."""
         return self.logs / log_name(self._placement, rank, stream)
 
-    def said(self, rank: int) -> list[str]:
-        """The last lines of a rank's stderr, or of its stdout if it wrote none."""
-        return self._tail(rank, Stream.STDERR) or self._tail(rank, Stream.STDOUT)
+    def said(self, rank: int) -> Sequence[str]:
+        """The last lines that a rank's last process wrote on stderr, or those of its stdout if there are none."""
+        return of_last_process(self._tail(rank, Stream.STDERR)) or self._tail(rank, Stream.STDOUT)
 
     def prepared(self, node: int) -> list[str]:
         """The last lines of a host's prerun."""

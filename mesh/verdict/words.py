@@ -14,7 +14,21 @@ _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 # Without a traceback: SyntaxError at the program's own text, and errors that programs print themselves.
 _BARE = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit): ")
+# The line that an agent writes between two processes of a rank.
+STARTED_AGAIN = re.compile(r"mesh: .+: started again after (?:signal|exit) \d+, attempt \d+")
 MESSAGE_LINES = 3  # of a message that has several
+
+
+def of_last_process(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of a rank's last process: those after the line in which its agent names a restart.
+
+    >>> of_last_process(["old", "mesh: rank 3: started again after signal 15, attempt 1", "new"])
+    ['new']
+    """
+    for number in range(len(lines) - 1, -1, -1):
+        if STARTED_AGAIN.fullmatch(lines[number]):
+            return lines[number + 1 :]
+    return lines
 
 
 class Raised(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--lab", type=int, default=0, help="how many namespaces with sshd")
+    parser.add_argument("--image", type=Path, help="a script for each of them to run before sshd starts")
     parser.add_argument("--hosts", type=Path, help="the root of a scripted world")
     given = parser.parse_args()
     ends = threading.Event()
@@ -25,7 +26,7 @@ def main() -> None:
     hosts: Hosts = NO_HOSTS
     about: dict[str, object] = {}
     if given.lab:
-        lab = LabHosts(given.lab)
+        lab = LabHosts(given.lab, given.image)
         lab.begin()
         hosts = lab
         about |= {"identity": str(lab.lab.identity), "addresses": [host.address for host in lab.lab.hosts]}

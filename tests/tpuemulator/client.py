@@ -86,7 +86,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def emulator(directory: Path, *words: str) -> Iterator[Emulator]:
-    """Have an emulator in a process of its own. words: --lab N, or --hosts DIRECTORY"""
+    """Have an emulator in a process of its own. words: --lab N [--image FILE], or --hosts DIRECTORY"""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "ready.json").unlink(missing_ok=True)
     argv = [sys.executable, "-m", "tests.tpuemulator", str(directory), *words]

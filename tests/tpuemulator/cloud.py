@@ -144,7 +144,7 @@ class Cloud:
                 raise Refused("ALREADY_EXISTS", f"Resource {name} already exists")
             self._operations[request_id] = f"request {zone}/{name}"
             self.requests[zone, name] = found
-            self._note("create-request", zone, name, labels=found.node_fields.get("labels", {}))
+            self._note("create-request", zone, name, fields=fields, labels=found.node_fields.get("labels", {}))
             return found
 
     def delete_node(self, zone: str, name: str) -> None:

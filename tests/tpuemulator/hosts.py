@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from tests.lab import Lab, TestHost, make_key
+from tests.lab import Lab, TestHost, make_key, wait_for_sshd
 
 REPOSITORY = Path(__file__).parents[2]
 BOTH_KEYS = "AuthorizedKeysFile /etc/ssh/authorized_keys .ssh/authorized_keys"  # the lab's key, and those of hosts
@@ -91,10 +91,13 @@ def _is_rank(pid: int, root: Path) -> bool:
 
 
 class LabHosts:
-    """Namespaces with sshd. Each `up` is a machine as new: a fresh file system, and another host key."""
+    """Namespaces with sshd. Each `up` is a machine as new: a fresh file system, and another host key.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    image: a script that runs in each machine before sshd starts, for what a real machine's image has
+    """
+
+    def __init__(self, count: int, image: Path | None = None) -> None:
+        self._count, self._image = count, image
         self.lab = Lab(count, sshd=[BOTH_KEYS], visible=[Path(sys.prefix), Path(sys.base_prefix), REPOSITORY])
         self._free = list(range(count))
         self._is_up: set[int] = set()
@@ -128,11 +131,14 @@ class LabHosts:
         for name in ("host_key", "host_key.pub"):
             (host.directory / name).unlink(missing_ok=True)
         make_key(host.directory / "host_key", host.name)
+        if self._image is not None and self._image.exists():
+            shutil.copy(self._image, host.directory / "boot")
         self.lab.boot(host)
         self._is_up.add(number)
 
     def begin_script(self, number: int, text: str) -> None:
         """Run a script as root; its output is in /var/log/startup-script.log."""
+        wait_for_sshd(self.address(number), 22)  # before that, the machine's files may still be those of this one
         self._host(number).run("sh", "-c", "sh -s >/var/log/startup-script.log 2>&1 || true", text=text)
 
     def down(self, number: int, node: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from mesh.agent.prerun.session import PrerunSession
 from mesh.agent.prerun.shell import Prerun
 from mesh.agent.process.containers import Containers
 from mesh.agent.process.ending import Ending
+from mesh.agent.process.processes import all_processes
 from mesh.agent.process.spawning import Setting, first_environment
 from mesh.agent.run import facts
 from mesh.agent.run.environment import Environment
@@ -38,9 +40,10 @@ from mesh.agent.run.locking import Locking
 from mesh.agent.run.rank import Source
 from mesh.agent.run.ranks import Ranks
 from mesh.agent.run.requests import Requests
+from mesh.agent.run.restarting import Restarts
 from mesh.agent.run.sources import Sources
 from mesh.agent.sync.requests import SyncRequests
-from mesh.protocol import answers, requests
+from mesh.protocol import answers, nodes, requests
 from mesh.protocol.first import Begin
 from mesh.protocol.frames import Decoder, FrameError
 from mesh.protocol.messages import Message
@@ -66,6 +69,7 @@ class Port:
         self.works: list[Callable[[Answer], None]] = []
         self.calls: list[str] = []
         self.passed: list[int] = []
+        self.restarted: list[list[int]] = []
 
     def send(self, message: Message, data: bytes = b"") -> None:
         self.sent.append((message, data))
@@ -111,6 +115,10 @@ class Port:
         self.passed.append(number)
         return {0: 1}
 
+    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
+        self.restarted.append(list(ranks))
+        return {rank: "it has ended" if rank == 9 else "" for rank in ranks}
+
     def printed(self) -> bytes:
         return b"".join(data for message, data in self.sent if isinstance(message, answers.Output))
 
@@ -138,6 +146,7 @@ class Lab:
             self.port, self.state, self.containers, self.group, self.begin, lambda request, setting: None
         )
         self.ranks = Ranks(self.port, loop, self.client, self.sources, self.environment, self.group)
+        self.ranks.use(Restarts(self.port, loop, self.containers, self.begin.grace))
         loop.after_turn = [self.sources.settle, self.ranks.report_ends]
 
     def until(self, done: Callable[[], object]) -> None:
@@ -459,6 +468,61 @@ def test_a_signal_that_comes_through_two_hosts_of_one_machine_is_passed_on_once(
         with ask(served, {"type": "pass", "signal": 10, "ranks": None, "id": "one"}) as visitor:
             assert visitor.recv(99) == b'{"ranks":{"0":1}}'
     assert served.port.passed == [10]
+
+
+def test_a_restart_that_comes_through_two_hosts_happens_once_and_is_answered_when_it_has(lab: Lab) -> None:
+    control = ControlServer(lab.port, lab.loop, lab.client, Followers())
+    control.listen(RUN, 0)
+    request = {"type": "restart", "ranks": [3, 9], "grace": None, "id": "one"}
+    with ask(lab, request) as first, ask(lab, request) as second:
+        for visitor in (first, second):
+            visitor.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                visitor.recv(999)
+            visitor.settimeout(10.0)
+        control.restarts.note(3, 77, "")
+        answer = {"ranks": [{"rank": 3, "pid": 77}, {"rank": 9, "why": "it has ended"}], "agents": 1}
+        assert [json.loads(visitor.recv(999)) for visitor in (first, second)] == [answer, answer]
+    assert lab.port.restarted == [[3, 9]]
+    with ask(lab, {**request, "id": "two"}) as third:
+        control.close()
+        assert "the run has ended" in third.recv(999).decode()
+
+
+def test_a_rank_is_started_again_when_none_of_its_processes_is_left(lab: Lab) -> None:
+    told: list[tuple[int, int, str]] = []
+    lab.ranks.on_restart = lambda *new: told.append(new)
+    lab.ranks.start(start("sh", "-c", "trap '' TERM; echo up $MESH_ATTEMPT; printf half >&2; sleep 98761 & wait; wait"))
+    lab.until(lambda: b"up" in lab.port.printed() and b"half" in lab.port.printed())
+    (old,) = lab.ranks.ranks
+    assert lab.ranks.ask_restart([3, 4], 0.2) == {3: ""}
+    lab.until(lambda: told and lab.port.printed().count(b"up") == 2)
+    (new,) = lab.ranks.ranks
+    assert (told, new == old) == ([(3, new, "")], False)
+    assert not [one for one in all_processes() if one.session == old]
+    (coming,), (came,) = lab.port.of(nodes.Restarting), lab.port.of(nodes.Restarted)
+    assert (coming.rank, coming.signal, came.attempt, came.pid) == (3, 9, 1, new)
+    assert b"half\nmesh: rank 3: started again after signal 9, attempt 1\n" in lab.port.printed()
+    assert b"up 1\n" in lab.port.printed()
+    assert not lab.port.of(answers.Exited)
+    os.killpg(new, signal.SIGKILL)
+    lab.until(lambda: lab.port.of(answers.Exited))
+    assert lab.ranks.ask_restart([3], None) == {3: "it has ended"}
+
+
+def test_a_run_that_ends_meanwhile_starts_no_rank_again(lab: Lab) -> None:
+    told: list[tuple[int, int, str]] = []
+    lab.ranks.on_restart = lambda *new: told.append(new)
+    lab.ranks.start(start("sh", "-c", "echo up; exec sleep 98761"))
+    lab.until(lambda: b"up" in lab.port.printed())
+    began = time.time()
+    assert lab.ranks.ask_restart([3], 5.0) == {3: ""}
+    lab.port.is_over = True
+    lab.until(lambda: lab.port.of(answers.Exited))
+    (ended,) = lab.port.of(answers.Exited)
+    assert (ended.signal, ended.time >= began) == (15, True)
+    assert told[0] == (3, 0, "the run is ending")
+    assert lab.ranks.ask_restart([3], None) == {3: "the run is ending"}
 
 
 def test_a_new_channel_is_taken_and_the_number_of_the_last_order_sent(served: Lab) -> None:

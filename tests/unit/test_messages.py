@@ -101,6 +101,10 @@ QUESTIONS: list[tuple[questions.Question[Any], Any]] = [
     (questions.Detach(run="r"), {"told": [RUN]}),
     (questions.Pass(run="r", signal=10, ranks=None, id="i"), {"told": [{"ranks": {"0": 2}}]}),
     (questions.AskLeftovers(dry_run=True), {"found": [{"what": "/a", "bytes": 3, "stays": False}]}),
+    (
+        questions.Restart(run="r", ranks=[0], grace=None, limit=9.0, id="i"),
+        {"ranks": [{"rank": 0, "pid": 7}, {"rank": 1, "why": "it has ended"}], "agents": 1},
+    ),
     (questions.Stop(run="r", grace=None), {"stopped": [{"run": "r", "node": 0}], "left": ["r"]}),
     (questions.AskStacks(run="r", tool=TOOL), {"wants": "ab"}),
     (questions.AskStacks(run="r", tool=TOOL), STACKS),

@@ -97,6 +97,7 @@ AT_SOCKET: dict[str, dict[str, Any]] = {
     "detach": {},
     "over": {},
     "pass": {"signal": 10, "ranks": [0], "id": "i"},
+    "restart": {"ranks": [0], "grace": None, "id": "i"},
     "stop": {"grace": 3.0},
 }
 FROM_PEER: dict[str, dict[str, Any]] = {

@@ -47,6 +47,7 @@ QUESTIONS = dict(
         _row(protocol.AskJournals, runs.list_journals),
         _row(protocol.Detach, runs.detach),
         _row(protocol.Pass, runs.pass_on),
+        _row(protocol.Restart, runs.restart),
         _row(protocol.Stop, runs.stop),
         _row(protocol.AskLeftovers, clean.clean),
         _row(protocol.AskStacks, stacks.of_runs),

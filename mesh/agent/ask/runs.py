@@ -12,7 +12,18 @@ from mesh.agent.process.processes import all_processes, below, is_agent, is_own,
 from mesh.agent.process.sweep import sweep
 from mesh.protocol import control
 from mesh.protocol.kinds import as_it_is
-from mesh.protocol.replies import AllPassed, Journal, Journals, LeftAlone, Orphan, Passed, Runs, Stopped, StoppedRun
+from mesh.protocol.replies import (
+    AllPassed,
+    Journal,
+    Journals,
+    LeftAlone,
+    NewProcesses,
+    Orphan,
+    Passed,
+    Runs,
+    Stopped,
+    StoppedRun,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +31,7 @@ if TYPE_CHECKING:
 
     from mesh.agent.ask.context import Context
     from mesh.agent.process.processes import Process
-    from mesh.protocol.questions import AskJournals, AskRuns, Detach, Pass, Stop
+    from mesh.protocol.questions import AskJournals, AskRuns, Detach, Pass, Restart, Stop
     from mesh.protocol.replies import Run
 
 END_MARGIN_S = 10.0  # beyond a run's grace, for SIGKILL to take effect and for a look that all is gone
@@ -50,6 +61,14 @@ def pass_on(question: Pass, context: Context) -> AllPassed:
     order = control.Pass(signal=question.signal, ranks=question.ranks, id=question.id)
     answers = requests.request_all(question.run, order, Passed, requests.ANSWER_LIMIT_S)
     return AllPassed(told=[passed or Passed(ranks={}) for _, passed in answers])
+
+
+def restart(question: Restart, context: Context) -> NewProcesses:
+    """Have the agents of a run start ranks again, and wait until they have."""
+    order = control.Restart(ranks=question.ranks, grace=question.grace, id=question.id)
+    answers = [answer for _, answer in requests.request_all(question.run, order, NewProcesses, question.limit)]
+    found = [one for answer in answers if answer is not None for one in answer.ranks]
+    return NewProcesses(ranks=found, agents=len(answers), silent=sum(answer is None for answer in answers))
 
 
 def stop(question: Stop, context: Context) -> Stopped:

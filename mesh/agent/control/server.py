@@ -6,15 +6,15 @@ import os
 import select
 
 from mesh.agent.base.errors import why
-from mesh.agent.base.light import dumps, partial
-from mesh.agent.control.sockets import ControlSocket
+from mesh.agent.base.light import partial
+from mesh.agent.control.restarting import RestartRequests
+from mesh.agent.control.sockets import ControlSocket, reply
 from mesh.agent.run.facts import ClientOver, DetachAsked, StopAsked
 from mesh.protocol import control
 from mesh.protocol.answers import Attached, NoSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mesh.agent.base.light import Socket
     from mesh.agent.detached.followers import Followers
     from mesh.agent.link.client import ClientConnection
     from mesh.agent.loop import Loop
@@ -31,6 +31,7 @@ class ControlServer:
         self._port, self._loop, self._client, self._followers = port, loop, client, followers
         self._passed: dict[str, dict[int, int]] = {}  # results of signals that were passed on, by the requests' ids
         self._socket: ControlSocket | None = None
+        self.restarts = RestartRequests(port)
 
     def listen(self, run: str, node: int) -> None:
         """Open the socket, unless it is open: from now on a client that has lost its channel can come back."""
@@ -43,7 +44,8 @@ class ControlServer:
                 self._loop.watch(opened.fileno(), select.POLLIN, partial(self._receive, opened))
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Remove the socket, and answer all that wait."""
+        self.restarts.close()
         if self._socket is not None:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
@@ -62,7 +64,9 @@ class ControlServer:
         if isinstance(request, control.Follow) and self._port.is_detached:
             self._followers.add(visitor, request.client)
         elif isinstance(request, control.Pass):
-            _reply(visitor, {"ranks": self._pass_on(request)})
+            reply(visitor, {"ranks": self._pass_on(request)})
+        elif isinstance(request, control.Restart):
+            self.restarts.take(request, visitor)
         else:
             if isinstance(request, control.Detach):
                 self._port.post(DetachAsked())
@@ -70,7 +74,7 @@ class ControlServer:
                 self._port.post(ClientOver())
             elif isinstance(request, control.Stop):
                 self._port.post(StopAsked(request.grace))
-            _reply(visitor, self._port.describe())
+            reply(visitor, self._port.describe())
 
     def _pass_on(self, request: control.Pass) -> dict[int, int]:
         """Signal ranks once, though the request may come through each host that is this machine."""
@@ -82,12 +86,3 @@ class ControlServer:
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _reply(visitor: Socket, answer: dict[str, object]) -> None:
-    """Answer a process at the control socket, which may have gone."""
-    with visitor:
-        try:
-            visitor.send(dumps(answer).encode())
-        except OSError:
-            pass

@@ -153,6 +153,15 @@ def _connect(connection: Socket, path: str) -> bool:
     return True
 
 
+def reply(visitor: Socket, answer: dict[str, object]) -> None:
+    """Answer a process at the control socket, which may have gone."""
+    with visitor:
+        try:
+            visitor.send(dumps(answer).encode())
+        except OSError:
+            pass
+
+
 def has_agent(path: str) -> bool:
     """Return True if an agent listens at a control socket."""
     with Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:

@@ -174,6 +174,15 @@ class Nodes:
         node.is_asked = True
         return True
 
+    def has(self, rank: int) -> bool:
+        """Return True if a rank of this host is a node."""
+        return rank in self._nodes
+
+    def is_waiting(self, rank: int) -> bool:
+        """Return True if a node will be started again."""
+        node = self._nodes[rank]
+        return bool(node.is_asked or node.restart_at) and not node.has_ended
+
     def start_again(self, rank: int) -> Rank:
         """Start the process of a rank anew, with its sockets and files. Raises OSError."""
         node = self._nodes[rank]

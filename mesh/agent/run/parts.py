@@ -21,6 +21,7 @@ from mesh.agent.run.group import Group
 from mesh.agent.run.locking import Locking
 from mesh.agent.run.modules import Modules
 from mesh.agent.run.ranks import Ranks
+from mesh.agent.run.restarting import Restarts
 from mesh.agent.run.sources import Sources
 from mesh.agent.sync.requests import SyncRequests
 
@@ -70,6 +71,7 @@ class Parts:
         self.environment = Environment(port, self.state, self.containers, self.group, begin, self._start_prerun)
         self.modules = Modules(port, loop, self.state, self.sources, self.processes, self.environment)
         self.ranks = Ranks(port, loop, self.client, self.sources, self.environment, self.group)
+        self.ranks.use(Restarts(port, loop, self.containers, begin.grace))
         self.followers = Followers()
         self.following = Watches(loop)
         self.detachment = Detachment(port, self.out, self.state, self.group, begin, self.locking.machine_lock)
@@ -80,6 +82,7 @@ class Parts:
         if begin.nodes:
             self._make_nodes(begin)
         self.control = ControlServer(port, loop, self.client, self.followers)
+        self.ranks.on_restart = self.control.restarts.note
         self.answering = Answering(port, loop, self.out, self.state, begin.remote_dir)
 
     def _make_nodes(self, begin: Begin) -> None:

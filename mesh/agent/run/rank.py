@@ -80,6 +80,16 @@ class Rank:
         else:
             self._input_ended = True
 
+    @property
+    def is_input_ended(self) -> bool:
+        """True if no more input comes."""
+        return self._input_ended
+
+    @property
+    def ends_line(self) -> bool:
+        """True if its errors ended with a newline so far."""
+        return self.sources[-1].ends_line
+
     def wants_to_write(self) -> bool:
         return self.stdin >= 0 and (bool(self._input) or self._input_ended)
 

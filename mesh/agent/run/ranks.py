@@ -12,11 +12,12 @@ from mesh.agent.process.processes import pass_on
 from mesh.agent.run.facts import RankEnded, RanksStarting, RankStarted, SetupEnded
 from mesh.agent.run.rank import Rank, start_rank
 from mesh.protocol import answers
+from mesh.protocol import nodes as messages
 from mesh.protocol.frames import FrameError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mesh.agent.link.client import ClientConnection
     from mesh.agent.loop import Loop
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mesh.agent.port import RanksPort
     from mesh.agent.run.environment import Environment
     from mesh.agent.run.group import Group
+    from mesh.agent.run.restarting import Restarts
     from mesh.agent.run.setup import Command, Setup
     from mesh.agent.run.sources import Sources
     from mesh.protocol.requests import Setup as SetupRequest
@@ -50,8 +52,16 @@ class Ranks:
         self._sources, self._environment, self._group = sources, environment, group
         self.ranks: dict[int, Rank] = {}  # by pid
         self.nodes: Nodes | None = None  # ranks that are nodes of a program
+        self.restarts: Restarts  # of the other ranks
+        # Called with each rank that was to be started again: its new pid and "", or 0 and why there is none.
+        self.on_restart: Callable[[int, int, str], None] = lambda rank, pid, why: None
         self._setup: Setup | None = None
         self._unreported: list[Rank] = []  # ranks whose end may wait behind their output
+
+    def use(self, restarts: Restarts) -> None:
+        """Take the part that ends processes of ranks which are started again."""
+        self.restarts = restarts
+        restarts.on_ready, restarts.on_stuck = self._make_way, self._report_stuck
 
     # ---- start
 
@@ -100,6 +110,7 @@ class Ranks:
             try:
                 setting = self._environment.of_rank(rank.env)
                 start = start_rank if self.nodes is None else self.nodes.start
+                self.restarts.note_start(rank.rank, rank.argv or request.argv, setting, rank.stdin)
                 self._add(start(rank.rank, rank.argv or request.argv, setting, rank.stdin))
             except OSError as error:  # no process or descriptor is left to have
                 port.fail("start", why(error))
@@ -121,6 +132,25 @@ class Ranks:
             is_there = rank.rank == number and rank.status < 0  # else its pid may be that of another process
             if is_there and self.nodes is not None and self.nodes.ask_restart(number):
                 pass_on(rank.pid, signal.SIGKILL)
+
+    def ask_restart(self, wanted: Sequence[int], grace: float | None) -> dict[int, str]:
+        """Have ranks started again; return those that are here, each with the reason why it cannot be, or "".
+
+        ``on_restart`` is called for those that can. grace: as in ``ControlPort.restart``
+        """
+        return {rank.rank: self._ask_restart(rank, grace) for rank in list(self.ranks.values()) if rank.rank in wanted}
+
+    def _ask_restart(self, rank: Rank, grace: float | None) -> str:
+        if rank is self._setup:
+            return "a setup is not started again"
+        if not self.restarts.is_possible:
+            return "the run is ending"
+        if self.nodes is None or not self.nodes.has(rank.rank):
+            return self.restarts.ask(rank, grace)
+        if self.nodes.is_waiting(rank.rank):
+            return ""
+        self.restart(rank.rank)
+        return "" if self.nodes.is_waiting(rank.rank) else "it has ended"
 
     # ---- what goes to a rank
 
@@ -197,6 +227,7 @@ class Ranks:
         code, number = _how(rank.status)
         if self.nodes is not None:
             self.nodes.report_end(rank.rank, rank.status)
+        self.on_restart(rank.rank, 0, "it has ended")
         self._port.send(
             answers.Exited(
                 rank=rank.rank,
@@ -213,23 +244,63 @@ class Ranks:
         self._port.post(RankEnded(is_failure))
 
     def _starts_again(self, rank: Rank) -> bool:
-        """Return True if a rank that has ended is a node that will be started again."""
+        """Return True if a rank that has ended will be started again."""
+        if self.restarts.is_asked(rank.rank):
+            if self.restarts.is_possible:
+                return True
+            self._give_up(rank, "the run is ending")
         if self.nodes is None or not self.nodes.starts_again(rank.rank, rank.status):
             return False
         self.nodes.plan_restart(rank, *_how(rank.status), partial(self._start_again, rank))
         return True
 
     def _start_again(self, rank: Rank) -> None:
-        """Start a node again in place of its process that has ended."""
-        assert self.nodes is not None
+        """Start a rank again in place of its process that has ended."""
+        is_node = self.nodes is not None and self.nodes.has(rank.rank)
         try:
-            new = self.nodes.start_again(rank.rank)
+            new = self.nodes.start_again(rank.rank) if self.nodes and is_node else self.restarts.start(rank.rank)
         except OSError as error:
             self._port.fail("start", why(error), hint(error))
+            self.on_restart(rank.rank, 0, why(error))
             return
+        if rank.is_input_ended:
+            new.give(b"")
         self.ranks.pop(rank.pid, None)
         self._add(new, is_new=False)
-        self.nodes.report_restart(new)
+        self._watch_stdin(new)
+        if self.nodes and is_node:
+            self.nodes.report_restart(new)
+        else:
+            attempt = self.restarts.attempt(rank.rank)
+            self._port.send(messages.Restarted(rank=rank.rank, attempt=attempt, pid=new.pid, time=time.time()))
+        self.on_restart(rank.rank, new.pid, "")
+
+    def _make_way(self, rank: Rank) -> None:
+        """Start a rank again whose processes have ended for it, and report both."""
+        code, number = _how(rank.status)
+        attempt = self.restarts.attempt(rank.rank) + 1
+        self._port.send(
+            messages.Restarting(
+                rank=rank.rank, attempt=attempt, time=rank.ended, seconds=0.0, code=code or 0, signal=number or 0
+            )
+        )
+        how = f"signal {number}" if number else f"exit {code}"
+        begin = "" if rank.ends_line else "\n"
+        marker = f"{begin}mesh: rank {rank.rank}: started again after {how}, attempt {attempt}\n"
+        self._port.send(answers.Output(rank=rank.rank, stream="stderr"), marker.encode())
+        self._start_again(rank)
+
+    def _report_stuck(self, rank: Rank, why: str) -> None:
+        """Let a rank end whose processes do not: a second one beside them would be two of the same rank."""
+        self.on_restart(rank.rank, 0, why)
+        if rank.status >= 0:
+            rank.ended = time.time()
+
+    def _give_up(self, rank: Rank, why: str) -> None:
+        """Start a rank not again that has made way: its end is one of those for which mesh ends the run."""
+        if self.restarts.drop(rank.rank):
+            rank.ended = time.time()
+            self.on_restart(rank.rank, 0, why)
 
     def _ended(self, rank: Rank, status: int) -> None:
         """Note the status of a rank, and report it at once if its output waits."""
@@ -239,7 +310,8 @@ class Ranks:
         rank.end(status, time.time())
         if self.nodes is not None:
             self.nodes.end(rank.rank)
-        if self.nodes is None or not self.nodes.starts_again(rank.rank, status):
+        makes_way = self.restarts.is_asked(rank.rank) and self.restarts.is_possible
+        if not (makes_way or (self.nodes is not None and self.nodes.starts_again(rank.rank, status))):
             self._unreported.append(rank)
         wait = 0.0 if self._client.is_behind else END_REPORT_LIMIT_S
         self._loop.at("report ends", time.monotonic() + wait, self._report_early)

@@ -254,6 +254,9 @@ class Run:
     def pass_on(self, number: int, ranks: Sequence[int] | None) -> dict[int, int]:
         return self._parts.ranks.pass_on(number, ranks)
 
+    def restart(self, ranks: Sequence[int], grace: float | None) -> dict[int, str]:
+        return self._parts.ranks.ask_restart(ranks, grace)
+
 
 def _do_nothing() -> None:
     """Let a turn of the loop begin."""

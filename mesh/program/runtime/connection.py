@@ -145,7 +145,7 @@ class Connection:
             flight.alarm = CLOCK.at(deadline, lambda: self._time_out(number, options.timeout))
         if flight.ready is not None:
             flight.ready.wait()
-        if future.done():  # the link was lost, perhaps before the alarm was set
+        if flight.alarm >= 0 and future.done():  # the link was lost, perhaps before the alarm was set
             CLOCK.forget(flight.alarm)
         if not future.done() or flags & frames.STREAM:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from typing import Callable, List, Sequence, Union
@@ -34,13 +35,16 @@ class Frame:
     @property
     def size(self) -> int:
         """The number of bytes of body and buffers."""
+        if not self.buffers:
+            return len(self.body)
         return len(self.body) + sum(len(memoryview(one).cast("B")) for one in self.buffers)
 
     def pieces(self) -> "List[Memory]":
         """Return the bytes of the frame, in order."""
         views = [memoryview(one).cast("B") for one in self.buffers]
         head = HEAD.pack(MARK, self.kind, self.flags, self.call, len(views), len(self.body))
-        head += struct.pack(f">{len(views)}Q", *map(len, views))
+        if views:
+            head += struct.pack(f">{len(views)}Q", *map(len, views))
         if len(self.body) < MAPPED_BYTES:
             return [b"".join((head, self.body)), *views]
         return [head, self.body, *views]
@@ -56,9 +60,10 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
     mark, kind, flags, call, count, size = HEAD.unpack(head)
     if mark != MARK or kind > CREDIT or count > BUFFERS_LIMIT or size > BODY_BYTES_LIMIT:
         raise LinkRefused("the other end does not send frames of a mesh program")
+    if not count:
+        return Frame(kind, call, _read(size, read_into), (), flags)
     lengths = bytearray(8 * count)
-    if count:
-        read_into(memoryview(lengths))
+    read_into(memoryview(lengths))
     sizes = struct.unpack(f">{count}Q", lengths)
     if sum(sizes) > BUFFER_BYTES_LIMIT:
         raise LinkRefused("the other end announces more bytes than any value has")
@@ -68,9 +73,18 @@ def read_frame(read_into: "Callable[[memoryview], None]") -> Frame:
 
 def _read(size: int, read_into: "Callable[[memoryview], None]") -> Memory:
     try:
-        memory: "bytearray | mmap.mmap" = bytearray(size) if size < MAPPED_BYTES else mmap.mmap(-1, size)
+        memory: "bytearray | mmap.mmap" = bytearray(size) if size < MAPPED_BYTES else _mapped(size)
     except (OSError, ValueError, OverflowError) as error:
         raise LinkRefused(f"no memory for {size} bytes that the other end announces: {error}") from error
     if size:
         read_into(memoryview(memory))
+    return memory
+
+
+def _mapped(size: int) -> mmap.mmap:
+    """Return new memory of this process alone: a child that it forks has a copy of its own."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them; pages of 4 KB cost as much as the transfer itself
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -76,7 +76,9 @@ class Clock:
             return number
 
     def forget(self, number: int) -> None:
-        """Take back a call that has not been made."""
+        """Take back a call that has not been made. number: of ``at``; -1: none"""
+        if number < 0:
+            return
         with self._changed:
             self._calls.pop(number, None)
             if not self._calls:

@@ -77,7 +77,7 @@ class Session:
             if frame.flags & frames.AT_ONCE:
                 self._server.serve(self, number)
                 return
-            self._server.arrive(self, number, TIMEOUT.unpack(bytes(memoryview(frame.body)[: TIMEOUT.size]))[0])
+            self._server.arrive(self, number, TIMEOUT.unpack_from(frame.body)[0])
         elif frame.kind == frames.CANCEL:
             self._server.cancel(self, number)
         elif frame.kind == frames.CREDIT and number in self.credits:

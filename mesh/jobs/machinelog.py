@@ -1,0 +1,49 @@
+"""The log ``tpu.log`` of a job: its requests for machines and what became of them, from the job's events."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Iterable, Iterator
+
+from mesh.jobs import events, orders
+
+
+class MachineLog:
+    """The lines about machines among the events of one job, which are given in their order."""
+
+    def __init__(self) -> None:
+        self._ops: dict[int, int] = {}  # generations by the number of an order that asks the maker for something
+        self._last = ""
+
+    def lines(self, new: Iterable[events.AnyEvent]) -> Iterator[str]:
+        """Yield a line with its time for each event about machines; a repetition has none."""
+        for event in new:
+            text = self._text(event)
+            if text and text != self._last:
+                self._last = text
+                yield f"{clock.strftime('%Y-%m-%d %H:%M:%S', clock.localtime(event.time))} {text}\n"
+
+    def _text(self, event: events.AnyEvent) -> str:
+        """Return the text for an event; "" for one that is not about machines."""
+        match event:
+            case events.Intended(op=op, order=orders.Make(generation=number, name=name)):
+                self._ops[op] = number
+                return f"generation {number}: request {name}"
+            case events.Intended(op=op, order=orders.Delete(generation=number, name=name)):
+                self._ops[op] = number
+                return f"generation {number}: delete {name}"
+            case events.Made(generation=number):
+                return f"generation {number}: the request is accepted"
+            case events.MachinesPending(generation=number, state=state):
+                return f"generation {number}: {state}"
+            case events.MachinesReady(generation=number, hosts=hosts):
+                return f"generation {number}: ready ({', '.join(hosts)})"
+            case events.MachinesLost(generation=number, evidence=evidence):
+                return f"generation {number}: lost ({evidence})"
+            case events.MachinesAbsent(generation=number, evidence=evidence):
+                return f"generation {number}: gone ({evidence})"
+            case events.Refused(op=op, why=why) if op in self._ops:
+                return f"generation {self._ops[op]}: refused ({why})"
+            case events.NotAsked(of_maker=True, what=what, why=why):
+                return f"no answer from {what} ({why})"
+        return ""

@@ -1,0 +1,76 @@
+"""Files in the directory of a job: its events and its log of machines, each line once, whoever writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mesh.core.tpu import TpuSpec
+from mesh.jobs import events, orders
+from mesh.jobs.events import MachinesAbsent, MachinesPending, MachinesReady, Made, NotAsked, Refusal, Refused
+from mesh.jobs.machinelog import MachineLog
+from mesh.jobs.mirror import EVENTS_FILE, MACHINES_FILE, Mirror
+from mesh.jobs.place import StorePlace
+from mesh.jobs.store import Store, open_store
+from tests.job_histories import job_spec
+
+MAKE = events.Intended(op=1, order=orders.Make(generation=1, name="me-abc123-1-g1"))
+LIFE = (
+    MAKE,
+    Made(op=1, generation=1),
+    MachinesPending(generation=1, state="WAITING_FOR_RESOURCES"),
+    NotAsked(what="us-east1-d", why="503", of_maker=True),
+    NotAsked(what="us-east1-d", why="503", of_maker=True),
+    NotAsked(what="mesh-hand", why="killed"),
+    MachinesReady(generation=1, hosts=("w0", "w1")),
+    Refused(op=7, kind=Refusal.BUSY, why="another run is there"),
+    events.Intended(op=2, order=orders.Delete(generation=1, name="me-abc123-1-g1")),
+    Refused(op=2, kind=Refusal.PERSON, why="no right to delete"),
+    MachinesAbsent(generation=1, evidence="not listed"),
+)
+
+
+def test_the_log_of_machines_has_a_line_for_each_change() -> None:
+    log = MachineLog()
+    lines = [*log.lines(LIFE[:5]), *log.lines(LIFE[5:])]
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    assert [line[20:-1] for line in lines] == [
+        "generation 1: request me-abc123-1-g1",
+        "generation 1: the request is accepted",
+        "generation 1: WAITING_FOR_RESOURCES",
+        "no answer from us-east1-d (503)",
+        "generation 1: ready (w0, w1)",
+        "generation 1: delete me-abc123-1-g1",
+        "generation 1: refused (no right to delete)",
+        "generation 1: gone (not listed)",
+    ]
+
+
+def happen(store: Store, mirror: Mirror, job: int, *facts: events.AnyEvent) -> None:
+    for fact in facts:
+        mirror.write([store.record(job, fact).job])
+
+
+def test_another_steward_writes_no_line_again(tmp_path: Path) -> None:
+    store = open_store(StorePlace(directory=tmp_path))
+    tpu = TpuSpec(accelerator="v4-8", runtime="v", project="p", zones=("z",))
+    spec = job_spec(made=True)
+    job = store.submit([replace(spec, machines=replace(spec.machines, tpu=tpu))], 1.0)[0].id
+    mirror = Mirror(store)
+    happen(store, mirror, job, events.Granted(time=2.0, pool="v4/z/spot"))  # there is no directory yet
+    place = store.place.of_job(job)
+    assert not place.exists()
+    place.mkdir(parents=True)
+    happen(store, mirror, job, Made(time=3.0, op=1, generation=1))
+    mirror = Mirror(store)
+    happen(store, mirror, job, MachinesPending(time=4.0, generation=1, state="CREATING"))
+    with (place / MACHINES_FILE).open("a") as file:
+        file.write("2026-01-01 half a li")  # its steward was killed
+    happen(store, Mirror(store), job, MachinesReady(time=5.0, generation=1, hosts=("w0",), keys=("k0",)))
+    found = [line[20:] for line in (place / MACHINES_FILE).read_text().splitlines()]
+    assert [line.partition(": ")[2].partition(" ")[0] for line in found] == ["request", "the", "CREATING", "ready"]
+    assert (place / MACHINES_FILE).stat().st_mode & 0o777 == 0o600
+    assert len((place / EVENTS_FILE).read_text().splitlines()) == len(store.events(job))
+    store.close()

@@ -1,0 +1,88 @@
+"""Frames of links between nodes, whatever the pieces in which their bytes arrive."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.program.runtime.errors import LinkRefused
+from mesh.program.runtime.frames import CREDIT, HEAD, MAPPED_BYTES, MARK, Frame, read_frame
+
+FRAMES = st.builds(
+    Frame,
+    kind=st.integers(0, CREDIT),
+    call=st.integers(0, (1 << 64) - 1),
+    body=st.binary(max_size=200),
+    buffers=st.lists(st.binary(max_size=100), max_size=4),
+    flags=st.integers(0, 255),
+)
+
+
+def bytes_of(frame: Frame) -> bytes:
+    return b"".join(bytes(memoryview(one).cast("B")) for one in frame.pieces())
+
+
+def reader(data: bytes, cuts: Sequence[int] = (1 << 30,)) -> Callable[[memoryview], None]:
+    """Return a function that fills memories from data, a cut at a time; it raises EOFError at the end."""
+    left, sizes = memoryview(data), itertools.cycle(cuts)
+
+    def read_into(view: memoryview) -> None:
+        nonlocal left
+        while view.nbytes:
+            count = min(view.nbytes, next(sizes), left.nbytes)
+            if not count:
+                raise EOFError
+            view[:count] = left[:count]
+            view, left = view[count:], left[count:]
+
+    return read_into
+
+
+def content(frame: Frame) -> tuple[object, ...]:
+    return frame.kind, frame.flags, frame.call, bytes(frame.body), [bytes(one) for one in frame.buffers]
+
+
+@given(frames=st.lists(FRAMES, max_size=4), cuts=st.lists(st.integers(1, 50), min_size=1))
+def test_frames_survive_any_cuts(frames: list[Frame], cuts: list[int]) -> None:
+    read_into = reader(b"".join(map(bytes_of, frames)), cuts)
+    found = [read_frame(read_into) for _ in frames]
+    assert [content(one) for one in found] == [content(one) for one in frames]
+    assert [one.size for one in found] == [one.size for one in frames]
+    with pytest.raises(EOFError):
+        read_frame(read_into)
+
+
+@pytest.mark.parametrize("size", [MAPPED_BYTES - 1, MAPPED_BYTES, 3 * MAPPED_BYTES + 1])
+def test_large_parts_arrive_whole_and_can_be_written(size: int) -> None:
+    data = os.urandom(1000) * (size // 1000 + 1)
+    sent = Frame(CREDIT, 7, data[:size], [memoryview(data)[1 : size + 1], b"", data[:1]])
+    found = read_frame(reader(bytes_of(sent)))
+    assert content(found) == content(sent)
+    memory = memoryview(found.buffers[0])  # type: ignore[arg-type]
+    memory[-1] = 7
+    assert memory[-1] == 7
+
+
+def test_a_forked_child_changes_its_own_copy_of_what_arrived() -> None:
+    found = read_frame(reader(bytes_of(Frame(CREDIT, body=b"", buffers=[bytes(MAPPED_BYTES)]))))
+    memory = found.buffers[0]
+    assert isinstance(memory, mmap.mmap)
+    child = os.fork()
+    if not child:
+        memory[0] = 1
+        os._exit(memory[0])
+    _, status = os.waitpid(child, 0)
+    assert (os.waitstatus_to_exitcode(status), memory[0]) == (1, 0)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_size_that_no_value_has_is_refused_before_any_memory_is_taken(count: int) -> None:
+    head = HEAD.pack(MARK, CREDIT, 0, 0, count, 0 if count else 1 << 60)
+    with pytest.raises(LinkRefused):
+        read_frame(reader(head + (1 << 60).to_bytes(8, "big")))
