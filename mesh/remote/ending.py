@@ -59,10 +59,10 @@ def lost_agent(farewell: Farewell) -> LostAgent:
     return LostAgent(reason=reason, is_clear=farewell.status == SWEPT_STATUS, killed_by=killed_by)
 
 
-def explained(reason: str, known: str) -> str:
-    """Return the reason of a loss, after the one that the backend has; known: "" for none
+def explained(reason: str, found: str) -> str:
+    """Return the reason of a loss, after the one that the backend has; found: "" for none
 
-    >>> explained("the connection ended", "the pod was deleted"), explained("the pod was deleted", "the pod was deleted")
-    ('the pod was deleted (the connection ended)', 'the pod was deleted')
+    >>> explained("the connection ended", "the pod was deleted"), explained("deleted", "deleted")
+    ('the pod was deleted (the connection ended)', 'deleted')
     """
-    return known if reason in known else f"{known} ({reason})" if known else reason
+    return found if reason in found else f"{found} ({reason})" if found else reason
