@@ -367,6 +367,12 @@ class PointedStore(Store):
         self.plan.point("after the commit")
         return decided
 
+    def hand_over(self, keeper: int, job: int, time: float, lease: object = None) -> list[Decided]:
+        self.plan.point("before the hand-over")
+        found = super().hand_over(keeper, job, time, lease)  # type: ignore[arg-type]
+        self.plan.point("after the hand-over")
+        return found
+
 
 def serve_world(root: Path, path: str = "", directory: str = "", url: str = "") -> None:
     """Be a steward of the world's store until a signal ends it."""

@@ -96,9 +96,14 @@ def serve_world(root: Path) -> None:
 
 
 def job_spec(
-    name: str, schedule: Sequence[str], provision: Provision, slices: int = 1, recreate: Recreate = Recreate.WAIT
+    name: str,
+    schedule: Sequence[str],
+    provision: Provision,
+    slices: int = 1,
+    recreate: Recreate = Recreate.WAIT,
+    keep: float = 0.0,
 ) -> JobSpec:
-    """Return a job on machines of two zones. schedule: of each attempt"""
+    """Return a job on machines of two zones. schedule: of each attempt; keep: seconds"""
     tpu = TpuSpec(
         accelerator="v4-8",
         runtime="tpu-ubuntu2204-base",
@@ -108,6 +113,7 @@ def job_spec(
         pricing=Pricing.SPOT,
         slices=slices,
         recreate=recreate,
+        keep=keep,
         make_for=30.0,  # a request that is ACTIVE, and whose node vanished before it was seen, is given back then
     )
     machines = MachinesSpec(maker="tpu", pool="v4", units=tpu.chips, tpu=tpu)

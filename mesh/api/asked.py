@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from mesh.config.project import Project
+from mesh.core.amounts import span
 from mesh.core.job import JobSpec
 from mesh.core.module import Gcsfuse
 from mesh.core.tpu import Provision, TpuSpec
@@ -50,6 +51,7 @@ def tpu_lines(tpu: TpuSpec) -> Iterator[str]:
         "tags": ", ".join(tpu.tags),
         "metadata": ", ".join(tpu.metadata),
         "disks": ", ".join(tpu.data_disks),
+        "keep": f"{span(tpu.keep)} for the next job of the same kind, at the same price" if tpu.keep else "",
         "script": f"{len(tpu.startup_script.splitlines())} lines at start-up" if tpu.startup_script else "",
     }
     yield from (f"{name:<10} {text}" for name, text in facts.items() if text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -11,9 +12,11 @@ from mesh.api.beginning import init as init
 from mesh.api.choosing import NOT_NAMED, cluster_file, selected
 from mesh.api.configuration import config as config
 from mesh.api.configuration import schema_text as schema_text
-from mesh.api.held import find_hosts
+from mesh.api.held import find_hosts, kept_rows
 from mesh.app.carriers import carrier_of
+from mesh.app.owner import user_name
 from mesh.config.clusters import LOCAL, find_cluster
+from mesh.config.jobname import BUILT_IN, built_in
 from mesh.config.podspec import MadePods
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
@@ -54,7 +57,17 @@ def list_clusters(clusters_file: str = "", *, refresh: bool = False) -> list[Clu
         else:
             hosts = tuple(host.name for host in found.hosts)
             listed.append(ClusterLine(name=name, hosts=hosts, problem="", slices=found.slices, note=found.note))
-    return listed
+    return [*listed, *_kept_lines()]
+
+
+def _kept_lines() -> list[ClusterLine]:
+    """Return a line for each set of machines that is kept after the end of a job."""
+    lines = []
+    for row in kept_rows(user_name()):
+        until = time.strftime("%H:%M", time.localtime(row.kept_until))
+        note = f"kept after job {row.kept_from} until {until}; `mesh down job:{row.id}` deletes them"
+        lines.append(ClusterLine(name=f"{BUILT_IN}{row.id}", hosts=row.machines, problem="", note=note))
+    return lines
 
 
 def cluster_names(clusters_file: str = "") -> list[str]:
@@ -111,11 +124,17 @@ def up(
 
 
 def down(cluster: str, clusters_file: str = "", *, is_forced: bool = False, notify: Notify = lambda text: None) -> None:
-    """Delete the hosts that ``up`` has made, and wait until they are gone.
+    """Delete the hosts that ``up`` has made, or that are kept for the next job, and wait until they are gone.
 
+    cluster: for kept ones job:ID, with the job that keeps them, or the one that has ended
     is_forced: also while a run is on, or hosts do not answer
     Raises UsageError if mesh does not make the hosts of the cluster, and MeshError, with status 75 if a run is on.
     """
+    if cluster.startswith(BUILT_IN):
+        from mesh.api.holding import kept_down
+
+        named = find_cluster(cluster, cluster_file(clusters_file))
+        return kept_down(named, built_in(cluster).job, notify, is_forced=is_forced)
     found = _made(cluster, clusters_file)
     if isinstance(found.source, MadePods):
         from mesh.api.podhold import down_pods

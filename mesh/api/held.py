@@ -11,11 +11,12 @@ from mesh.app.owner import user_name
 from mesh.config.tpusource import TpuMade
 from mesh.core.cluster import Cluster
 from mesh.core.errors import MeshError
+from mesh.core.paths import jobs_directory
 from mesh.hosts.interfaces import Purpose
 from mesh.hosts.sources import source_of
 
 if TYPE_CHECKING:
-    from mesh.jobs.values import Job
+    from mesh.jobs.values import Job, Row
 
 
 def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
@@ -32,6 +33,26 @@ def find_hosts(cluster: Cluster, purpose: Purpose) -> Cluster:
         )
     note = f"made by `mesh up`, held by job {job.id}"
     return replace(cluster, hosts=found.hosts, slices=found.slices, source=None, note=note)
+
+
+def kept_rows(user: str) -> list[Row]:
+    """Return the jobs that keep machines of a user for the next job. Raises MeshError."""
+    if not (os.environ.get("MESH_STORE") or jobs_directory(os.environ).exists()):
+        return []  # nothing of jobs is imported where there are none
+    from mesh.jobs.place import store_place
+    from mesh.jobs.reading import Selection, rows
+
+    place, selection = store_place(os.environ), Selection(states=("running",), user=user)
+    if not place.url:
+        return [row for row in rows(place.file, selection) if row.kept_until]
+    from mesh.jobs.store import open_store
+    from mesh.jobs.values import row_of
+
+    store = open_store(place)
+    try:
+        return [row_of(job) for job in store.jobs(active_only=True, user=user) if job.kept_until]
+    finally:
+        store.close()
 
 
 def held_job(cluster: str, user: str) -> Job | None:

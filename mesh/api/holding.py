@@ -30,7 +30,7 @@ from mesh.core.tpu import TpuSpec
 from mesh.hosts.interfaces import Purpose
 from mesh.jobs.events import Wished
 from mesh.jobs.reading import FINAL, Selection
-from mesh.jobs.values import State, Wanted
+from mesh.jobs.values import Job, State, Wanted
 
 POLL_S = 0.25  # between two looks at the job
 REPEAT_S = 60.0  # after which the same state is shown again, with the time that it has lasted
@@ -104,17 +104,38 @@ def hold_down(cluster: Cluster, notify: Notify, *, is_forced: bool = False) -> N
     if job is None:
         notify(f"{cluster.name} is not up: nothing to delete")
         return
+    _give_back(job, cluster, notify, is_forced=is_forced)
+
+
+def kept_down(cluster: Cluster, job: int, notify: Notify, *, is_forced: bool = False) -> None:
+    """Delete the machines that are kept after the end of a job, and wait until they are proved gone.
+
+    cluster: named job:ID; job: that has ended, or that keeps its machines
+    is_forced: even while a run is on, or if hosts do not answer
+    Raises InUse if a run is on, and MeshError.
+    """
+    kept = [one for one in JobStore().jobs() if one.kept_until and job in (one.id, one.kept_from)]
+    keeper = next((one for one in kept if not one.state.is_final), None)
+    if keeper is None:
+        notify(f"no machines of {cluster.name} are kept: nothing to delete")
+        return
+    _give_back(keeper, cluster, notify, is_forced=is_forced)
+
+
+def _give_back(job: Job, cluster: Cluster, notify: Notify, *, is_forced: bool) -> None:
+    """Have a job delete the machines that it holds, and wait for that. Raises InUse, MeshError."""
     if not is_forced and job.state is not State.ENDING:
         hosts = hosts_held(job)
         if hosts is not None:
             check_idle(replace(cluster, hosts=hosts.hosts, slices=hosts.slices, source=None))
     JobStore().record([job.id], Wished(time=time.time(), wanted=Wanted.STOP, by=user_name()))
     try:
-        _wait(job.id, cluster.name, notify, lambda row: row.state in FINAL)
+        row = _wait(job.id, cluster.name, notify, lambda row: row.state in FINAL)
     except KeyboardInterrupt:
         notify(f"{cluster.name}: its deletion goes on; `mesh down {cluster.name}` waits for it")
         raise
-    notify(f"{cluster.name}: its machines are deleted")
+    is_taken = row.state == State.SUCCEEDED.value and not row.overdue_since and job.kept_until
+    notify(f"{cluster.name}: {row.reason}" if is_taken else f"{cluster.name}: its machines are deleted")
 
 
 def check_idle(cluster: Cluster) -> None:

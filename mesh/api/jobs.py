@@ -200,8 +200,8 @@ def _record(jobs: Jobs, event: FromPeople) -> list[JobRow]:
 
 
 def stop(jobs: Jobs) -> list[JobRow]:
-    """End jobs: their ranks are ended and proved gone, and nothing restarts them."""
-    return _record(jobs, Wished(time=time.time(), wanted=Wish.STOP, by=user_name()))
+    """End jobs: their ranks are ended and proved gone, and nothing restarts them. Kept machines are deleted."""
+    return _ended(jobs, Wish.STOP)
 
 
 def resume(jobs: Jobs) -> list[JobRow]:
@@ -235,8 +235,18 @@ def prioritize(jobs: Jobs, priority: int) -> list[JobRow]:
 
 
 def delete(jobs: Jobs) -> list[JobRow]:
-    """Stop jobs and remove them from all lists, once nothing of them runs."""
-    return _record(jobs, Wished(time=time.time(), wanted=Wish.DELETE, by=user_name()))
+    """Stop jobs and remove them from all lists, once nothing of them runs. Kept machines are deleted."""
+    return _ended(jobs, Wish.DELETE)
+
+
+def _ended(jobs: Jobs, wish: Wish) -> list[JobRow]:
+    """End jobs, and those that keep machines of them."""
+    event = Wished(time=time.time(), wanted=wish, by=user_name())
+    rows = _record(jobs, event)
+    ids = {row.id for row in rows}
+    store = JobStore()
+    keepers = [row.id for row in store.rows(Selection(active_only=True)) if row.kept_from in ids and row.id not in ids]
+    return [*rows, *store.record(keepers, event)] if keepers else rows
 
 
 # ---- wait

@@ -197,7 +197,7 @@ def chosen(rows: Sequence[JobRow], words: Sequence[str]) -> list[JobRow]:
         if number.isdecimal():
             these = [row for row in rows if row.id == int(number)]
         elif word == "last":
-            these = list(rows[-1:])
+            these = [row for row in rows if row.kept_from is None][-1:]  # a keeper is nobody's last job
         else:
             these = [row for row in rows if fnmatch.fnmatchcase(row.name, word)]
         if not these:

@@ -32,7 +32,7 @@ from mesh.jobs.audit import (
 )
 from mesh.jobs.costs import Cost, Use, costs_by, uses_of, zone_of_generation
 from mesh.jobs.reading import Selection
-from mesh.jobs.values import Job, Phase
+from mesh.jobs.values import Generation, Job, Phase
 
 GROUPS = ("job", "user", "zone", "day")
 Look = Callable[[str, str], Seen]  # of a project and a zone
@@ -94,11 +94,11 @@ def list_machines(*, every: bool = False) -> list[HeldMachines]:
     for job, uses in _uses(JobStore()):
         tpu = job.spec.machines.tpu
         assert tpu is not None
-        by_name = {use.name: use for use in uses}
+        by_begin = {(use.name, use.begin): use for use in uses}
         for one in job.generations:
             if one.phase is Phase.RELEASED and not every:
                 continue
-            use = by_name.get(one.name)
+            use = by_begin.get((one.name, one.billed))
             hours = use.chip_hours(now) if use else 0.0
             price = prices.of(tpu.kind, use.zone, tpu.pricing.value) if use else 0.0
             found.append(
@@ -111,7 +111,7 @@ def list_machines(*, every: bool = False) -> list[HeldMachines]:
                     pricing=tpu.pricing.value,
                     project=tpu.project,
                     zone=zone_of_generation(job, one),
-                    phase=one.phase.value,
+                    phase=phase_of(job, one),
                     hosts=one.hosts,
                     since=one.granted,
                     chip_hours=hours,
@@ -120,6 +120,13 @@ def list_machines(*, every: bool = False) -> list[HeldMachines]:
                 )
             )
     return found
+
+
+def phase_of(job: Job, generation: Generation) -> str:
+    """Return the phase of machines, for people."""
+    if generation.is_handed:
+        return "handed on"
+    return "kept" if job.kept_until and generation.phase is Phase.READY else generation.phase.value
 
 
 def cost(words: Sequence[int | str] = (), *, by: str = "job") -> Bill:

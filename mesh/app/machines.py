@@ -19,6 +19,7 @@ from mesh.core.cluster import Cluster, Host
 from mesh.core.errors import MeshError
 from mesh.core.paths import job_directory
 from mesh.core.tpu import TpuSpec
+from mesh.hosts.job import MACHINES
 from mesh.hosts.tpu import gcloud, google
 from mesh.hosts.tpu.client import NotAsked
 from mesh.hosts.tpu.machines import Intent, Machine, Seen, labels_of
@@ -159,8 +160,14 @@ def intent_of(job: Job, generation: Generation) -> Intent:
     """Return the machines of a generation of a job."""
     spec = job.spec.machines.tpu
     assert spec is not None
-    labels = labels_of(job.store, str(job.id), generation.number, job.spec.user)
+    owner, number = made_for(job, generation)
+    labels = labels_of(job.store, str(owner), number, job.spec.user)
     return Intent(spec=spec, project=spec.project, zone=generation.zone, name=generation.name, labels=labels)
+
+
+def made_for(job: Job, generation: Generation) -> tuple[int, int]:
+    """Return the job for which machines were made, and their number there: their labels and their file name these."""
+    return generation.made_by or job.id, generation.made_number or generation.number
 
 
 class JobMaker:
@@ -273,7 +280,9 @@ class JobMaker:
         number = request.order.generation
         cluster = cluster_of_nodes(intent, found.nodes, f"job:{request.job.id}", self._environ)
         if _generation(request.job, number).phase is not Phase.READY:
-            _write(request.directory, number, cluster)
+            _write(request.directory / HOSTS_FILE.format(number), cluster)
+        elif request.job.kept_until and not (request.directory / MACHINES).exists():
+            _write(request.directory / MACHINES, cluster)  # for `mesh ssh job:ID`: no start writes it
         keys = tuple(
             f"{node.id}/{worker}" for node in found.nodes for worker in range(len(node.workers))
         )  # node ids are unique for all time
@@ -299,9 +308,10 @@ def hosts_of_generation(job: Job, hosts: Sequence[str], environ: Mapping[str, st
     generation = next((one for one in reversed(job.generations) if one.hosts == tuple(hosts)), None)
     if generation is None:
         raise NoAnswer(f"job {job.id} has no machines {', '.join(hosts)}")
-    path = job_directory(environ, job.id) / HOSTS_FILE.format(generation.number)
+    owner, number = made_for(job, generation)
+    path = job_directory(environ, owner) / HOSTS_FILE.format(number)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Cluster)
+        return replace(msgspec.json.decode(path.read_bytes(), type=Cluster), name=f"job:{job.id}")
     except (OSError, msgspec.MsgspecError):
         pass
     intent = intent_of(job, generation)
@@ -311,12 +321,11 @@ def hosts_of_generation(job: Job, hosts: Sequence[str], environ: Mapping[str, st
     return replace(cluster_of_nodes(intent, found.nodes, f"job:{job.id}", environ), source=None)
 
 
-def _write(directory: Path, generation: int, cluster: Cluster) -> None:
+def _write(path: Path, cluster: Cluster) -> None:
     """Write the hosts of a generation, in one step. Raises NoAnswer."""
-    path = directory / HOSTS_FILE.format(generation)
     new = path.with_suffix(".new")
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.json.encode(replace(cluster, source=None)))
         new.replace(path)

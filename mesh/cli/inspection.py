@@ -161,9 +161,17 @@ def up(given: Given) -> None:
     say(f"{made.name}: {counted(len(made.hosts), 'host')} up; `mesh down {made.name}` deletes them")
 
 
-@command("down", GROUP, "CLUSTER", examples=(("mesh down pod", "delete what `mesh up` has made"),))
+@command(
+    "down",
+    GROUP,
+    "CLUSTER",
+    examples=(
+        ("mesh down pod", "delete what `mesh up` has made"),
+        ("mesh down job:42", "delete machines that `keep:` lets stay after job 42"),
+    ),
+)
 def down(given: Given) -> None:
-    """Delete the hosts that `mesh up` has made."""
+    """Delete hosts that `mesh up` has made, or `keep:` has kept."""
     api.down(given[o.CLUSTER], given[o.CLUSTERS], is_forced=given[o.FORCE_DOWN], notify=say)
 
 

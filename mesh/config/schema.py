@@ -193,7 +193,7 @@ def made_schema() -> Schema:
         **dict.fromkeys(("labels", "metadata"), pairs),
         **dict.fromkeys(("reservation", "network", "subnetwork", "service_account", "description"), SCALAR),
         **dict.fromkeys(("user", "identity_file", "num_workers"), SCALAR),
-        **dict.fromkeys(("valid_for", "make_for", "keep", "unreachable_for", "repair_for"), time),
+        **dict.fromkeys(("valid_for", "make_for", "unreachable_for", "repair_for"), time),
         "recreate": about(
             "when other machines are requested after a loss (wait)", {"enum": [one.value for one in Recreate]}
         ),
@@ -201,7 +201,8 @@ def made_schema() -> Schema:
         "ips": {"type": "array"},
     }
     empty = {key: any_of(shape, NOTHING) for key, shape in shapes.items()}
-    return keyed(tpuspec.KEYS, {**empty, "accelerator": shapes["accelerator"]}, ["accelerator"])
+    keys = [key for key in tpuspec.KEYS if key != "keep"]  # which is for job files
+    return keyed(keys, {**empty, "accelerator": shapes["accelerator"]}, ["accelerator"])
 
 
 def host_schema() -> Schema:

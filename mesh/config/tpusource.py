@@ -37,6 +37,8 @@ def read(cluster: Mapping[str, tuple[Node, Node]], name: str, like: Host, proble
         if other in cluster:
             problems.add(node, where, f"has {other}: beside it; the hosts of a TPU are asked of its API")
     spec = read_tpu(node, where, problems)
+    if spec.keep:
+        problems.add(node, where, "has keep: in it, which is for job files; `mesh down` ends these machines")
     if spec.iap and "gateway" in cluster:
         problems.add(cluster["gateway"][1], f"{name}.gateway", "has tpu.iap: true beside it; connections go one way")
     user, key = spec.user or like.user, spec.identity_file or like.identity_file

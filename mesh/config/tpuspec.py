@@ -62,8 +62,6 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
     provision, reservation = _provision(keys), _name(keys, "reservation")
     pricing = _pricing(keys, provision, reservation)
     metadata = keys.environment("metadata")
-    if keys.seconds("keep", 0.0):
-        keys.add("keep", "not yet: machines are given back at the end of a job")
     return TpuSpec(
         accelerator=_accelerator(keys, node),
         runtime=_runtime(keys, node),
@@ -96,6 +94,7 @@ def read_tpu(node: Node, where: str, problems: Problems, *, also: tuple[str, ...
         unreachable_for=_unreachable_for(keys),
         probe=_probe(keys),
         repair_for=keys.seconds("repair_for", REPAIR_FOR_S) or REPAIR_FOR_S,
+        keep=keys.seconds("keep", 0.0),
     )
 
 

@@ -125,6 +125,7 @@ class TpuSpec(Struct, frozen=True, kw_only=True):
     unreachable_for: float = 0.0  # seconds of silence of hosts that are READY, after which they are lost; 0: never
     probe: str = ""  # HOST[:PORT] of an SSH server elsewhere, without whose answer silence does not count
     repair_for: float = REPAIR_FOR_S
+    keep: float = 0.0  # seconds that machines stay for the next job of the same kind at the end; 0: they are deleted
 
     @property
     def chips(self) -> int:

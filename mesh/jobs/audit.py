@@ -44,8 +44,15 @@ class Owned(Struct, frozen=True, kw_only=True):
     name: str
     phase: Phase
     is_over: bool  # its job has ended
+    made_by: int = 0  # the job that it was made for, whose labels it has; 0: its job
+    made_number: int = 0  # with made_by: its number there
     project: str
     zones: tuple[str, ...]  # in which it may be
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The labels of job and generation that its machines have."""
+        return str(self.made_by or self.job), str(self.made_number or self.generation)
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -73,13 +80,15 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def owned_by(jobs: Iterable[Job]) -> list[Owned]:
-    """Return the generations of machines that jobs have or had."""
+    """Return the generations of machines that jobs have or had, each with its last owner."""
     found = []
     for job in jobs:
         tpu = job.spec.machines.tpu
         if tpu is None:
             continue
         for one in job.generations:
+            if one.is_handed:
+                continue  # another job has it
             zone = zone_of_generation(job, one)
             found.append(
                 Owned(
@@ -89,6 +98,8 @@ def owned_by(jobs: Iterable[Job]) -> list[Owned]:
                     name=one.name,
                     phase=one.phase,
                     is_over=job.state.is_final,
+                    made_by=one.made_by,
+                    made_number=one.made_number,
                     project=tpu.project,
                     zones=tuple(zone.split("+")) if zone else tpu.zones,
                 )
@@ -124,7 +135,7 @@ def audit(store: str, rows: Iterable[Owned], seen: Mapping[Place, Sequence[Machi
     rows: as the store has them after the zones were asked; seen: complete answers alone
     """
     listed = list(rows)
-    by_label = {(str(row.job), str(row.generation)): row for row in listed}
+    by_label = {row.labels: row for row in listed}
     found: list[Found] = []
     there: set[tuple[int, int]] = set()
     for machines in seen.values():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import cleaning
+from mesh.jobs import cleaning, keeping
 from mesh.jobs.events import Granted, NotAsked
 from mesh.jobs.generations import ended, generation_name, place_of, with_generation
 from mesh.jobs.leaving import is_left, leave, postponed
@@ -208,6 +208,8 @@ def settle(job: Job, time: float) -> Job:
     if generation is not None and generation.maker and generation.phase is Phase.READY and _goes_on(job):
         job = replace(job, prepared=0, retry_at=job.not_before, not_before=0.0, is_restarting=False)
         return _held_up(move(job, State.PREPARING, time, job.reason), time)
+    if keeping.may_keep(job):
+        job, generation = keeping.kept(job), None
     if generation is not None and generation.phase is not Phase.RELEASING:
         may_go_on = job.state is State.HELD and not job.is_over_limit and time < job.since + HELD_MACHINES_S
         if generation.maker and may_go_on:

@@ -17,6 +17,7 @@ from mesh.jobs.change import HELD_MACHINES_S, fetch_until, to_fetch
 from mesh.jobs.cleaning import setup_due, undo_order
 from mesh.jobs.events import AnyEvent, Intended, NotAsked, RunSeen, TakenOver, Timer
 from mesh.jobs.fold import fold
+from mesh.jobs.keeping import end_at
 from mesh.jobs.orders import AnyLook, AnyOrder, Delete, Fetch, LookAtMachines, LookAtRun, Make, Prepare, Start, Stop
 from mesh.jobs.overdue import report_at
 from mesh.jobs.values import Job, OpenOrder, Phase, Stage, State
@@ -147,7 +148,7 @@ def wake_at(job: Job) -> float:
         moments.append(job.since + HELD_MACHINES_S)
     if job.state in (State.RECOVERING, State.ENDING, State.HELD) and job.current is None:
         moments += [until for one in job.attempts if 0.0 < (until := fetch_until(job, one)) < math.inf]
-    return min([*moments, report_at(job), *working.wake_times(job), *leaving.wake_times(job)])
+    return min([*moments, report_at(job), end_at(job), *working.wake_times(job), *leaving.wake_times(job)])
 
 
 def is_news(job: Job, event: AnyEvent) -> bool:

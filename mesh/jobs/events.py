@@ -12,7 +12,7 @@ from msgspec import Struct
 from mesh.core.job import JobSpec
 from mesh.jobs.orders import AnyOrder
 from mesh.jobs.turns import Turn
-from mesh.jobs.values import Setup, Wanted
+from mesh.jobs.values import Generation, Setup, Wanted
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -98,6 +98,20 @@ class Granted(Event, frozen=True, kw_only=True, tag="granted"):
     hosts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     pool: str = ""  # the quota, which belongs to a zone; "": that of the first zone
+
+
+class MachinesGiven(Event, frozen=True, kw_only=True, tag="machines-given"):
+    """The job has machines that another job had until now. The same transaction notes it there."""
+
+    generation: Generation  # as the other job passes them on
+    by: int  # the other job
+    until: float = 0.0  # they are kept until then for the next job; 0: the job uses them
+
+
+class MachinesTaken(Event, frozen=True, kw_only=True, tag="machines-taken"):
+    """Another job has the machines that this one kept. The same transaction notes it there."""
+
+    by: int  # the other job
 
 
 class Intended(Event, frozen=True, kw_only=True, tag="intended"):
@@ -269,7 +283,9 @@ class Fetched(Answer, frozen=True, kw_only=True, tag="fetched"):
 
 
 FromPeople = Submitted | Wished | RestartAsked | HoldChanged | PriorityChanged | TaskReturnAsked | UndoneByHand
-FromSteward = DependencyEnded | Granted | Intended | CostSeen | StraysSeen | Timer | TakenOver
+FromSteward = (
+    DependencyEnded | Granted | MachinesGiven | MachinesTaken | Intended | CostSeen | StraysSeen | Timer | TakenOver
+)
 FromFiles = TaskGiven | TasksSeen
 FromHands = NotAsked | Refused | Prepared | Undone | RunStarted | RunSeen | RunEnded | RunUnknown | Fetched
 FromMakers = Made | MachinesReady | MachinesPending | MachinesAbsent | MachinesLost

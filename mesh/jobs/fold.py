@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mesh.core.job import RestartOn
 from mesh.core.outcome import EXIT_LOST, Cause
-from mesh.jobs import cleaning, doubts, events, leaving, orders, spending, wishes, working
+from mesh.jobs import cleaning, doubts, events, handing, leaving, orders, spending, wishes, working
 from mesh.jobs.change import (
     HELD_BY_PERSON,
     HELD_MACHINES_S,
@@ -51,6 +51,7 @@ def fold(job: Job | None, event: AnyEvent) -> Job:
     if isinstance(event, events.NotAsked):
         return silenced(job, event)  # the state stays, whatever it is
     job = _answered(job, event) if isinstance(event, Answer) else _asked(job, event)
+    job = handing.expired(job, event.time)
     return spending.metered(before, working.settle_work(settle(job, event.time), event.time), event)
 
 
@@ -83,6 +84,8 @@ def submitted(event: events.Submitted) -> Job:
 
 def _asked(job: Job, event: AnyEvent) -> Job:
     """Fold an event that answers no order."""
+    if handing.is_refused(job, event):
+        return job
     match event:
         case events.Wished():
             return wishes.wished(job, event)
@@ -99,6 +102,10 @@ def _asked(job: Job, event: AnyEvent) -> Job:
             return wishes.dependency(job, event)
         case events.Granted():
             return granted(job, event)
+        case events.MachinesGiven():
+            return handing.given(job, event)
+        case events.MachinesTaken():
+            return handing.taken(job, event)
         case events.Intended(op=op, order=order):
             return intended(job, op, order)
         case events.UndoneByHand(hosts=hosts):
@@ -341,6 +348,8 @@ def _gone(job: Job, time: float, evidence: str, phase: Phase) -> Job:
         return recover(job, time, evidence, backoff(job, job.streak))
     if job.state not in (State.PREPARING, State.RUNNING):
         return job
+    if job.kept_until:
+        return handing.lost(job, time, evidence)
     if attempt is None or attempt.stage is not Stage.LIVE:
         job = replace(job, preemptions=job.preemptions + doubts.is_first_loss(before))
         return recover(job, time, f"its machines are gone ({evidence})", 0.0)

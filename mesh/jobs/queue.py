@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mesh.core.job import MachinesSpec
 from mesh.jobs.generations import pools_of
+from mesh.jobs.keeping import kept_kind, usable_kinds
 from mesh.jobs.values import Job, Stage, State
 
 USAGE_HALF_LIFE_S = 7 * 86400.0
@@ -51,6 +52,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     avoided: tuple[str, ...] = ()  # machines that its attempts could not use, the latest last: the last to be tried
     array: int = 0  # the id of the array's first member; 0: none
     array_limit: int = 0  # members that may have machines at a time; 0: any number
+    kinds: tuple[str, ...] = ()  # of kept machines that it can use, the preferred one first
 
 
 class Hold(Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Hold(Struct, frozen=True, kw_only=True):
     units: int = 0
     until: float = math.inf  # when they are free at the latest
     array: int = 0
+    kind: str = ""  # of machines that it keeps for the next job; "": it uses them
 
 
 class Pools(Struct, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # names, in cluster order
     keys: tuple[str, ...] = ()
     pool: str = ""  # of a maker
+    keeper: int = 0  # the job that keeps the machines that it gets; 0: none
 
 
 class Turns(Struct, frozen=True, kw_only=True):
@@ -129,6 +133,7 @@ def ask_of(job: Job) -> Ask | None:
         avoided=job.avoided,
         array=array.first if array else 0,
         array_limit=array.limit if array else 0,
+        kinds=usable_kinds(job),
     )
 
 
@@ -140,13 +145,15 @@ def hold_of(job: Job) -> Hold | None:
     attempt = job.current
     started = attempt.started if attempt is not None and attempt.stage is Stage.LIVE else 0.0
     until = started + job.spec.time_limit + RELEASE_S if started and job.state is State.RUNNING else math.inf
+    kind = kept_kind(job)
     return Hold(
         job=job.id,
         keys=() if generation.maker else generation.keys,
         pool=(generation.pool or generation.maker) if generation.maker else "",
         units=generation.units,
-        until=until,
+        until=job.kept_until + RELEASE_S if kind else until,
         array=job.spec.array.first if job.spec.array else 0,
+        kind=kind,
     )
 
 
@@ -175,6 +182,9 @@ def next_jobs(now: float, asks: Iterable[Ask], holds: Iterable[Hold], pools: Poo
     for _, _, _, job, ask in ready:
         sort = ask.demand.kind, ask.limit
         is_full = bool(ask.array_limit) and machines.members[ask.array] >= ask.array_limit
+        if not is_full and (keeper := machines.keeper_for(ask)) is not None:
+            grants.append(machines.take_kept(ask, keeper))
+            continue
         if not is_full and sort not in blocked:
             picked = machines.pick(ask)
             if picked is not None:
@@ -196,6 +206,7 @@ class _Machines:
         self._units: dict[str, list[tuple[float, float]]] = defaultdict(list)  # by pool: until when how many are in use
         self._heads: list[_Head] = []
         self.members: Counter[int] = Counter()  # of arrays, that have machines
+        self._kept = [hold for hold in holds if hold.kind]
         for hold in holds:
             # A job that is past its limit is not gone before it is seen to be: it may be free at any moment from now.
             self._occupy(hold.keys, hold.pool, hold.units, max(hold.until, now))
@@ -246,6 +257,20 @@ class _Machines:
         self.members[ask.array] += 1
         names = dict(zip(demand.keys, demand.names, strict=True))
         return Grant(job=ask.job, hosts=tuple(names[key] for key in keys), keys=keys, pool=pool)
+
+    def keeper_for(self, ask: Ask) -> Hold | None:
+        """Return the kept machines that a job gets; None without any, or if an earlier job waits for their quota."""
+        heads = {head.pool for head in self._heads}
+        fit = [hold for hold in self._kept if hold.kind in ask.kinds and hold.pool not in heads]
+        return min(fit, key=lambda hold: (ask.kinds.index(hold.kind), hold.until, hold.job), default=None)
+
+    def take_kept(self, ask: Ask, keeper: Hold) -> Grant:
+        """Give a job the machines that another one keeps. They go on using their part of the quota."""
+        self._kept.remove(keeper)
+        self._units[keeper.pool].remove((max(keeper.until, self._now), keeper.units))
+        self._occupy((), keeper.pool, keeper.units, self._now + ask.limit)
+        self.members[ask.array] += 1
+        return Grant(job=ask.job, pool=keeper.pool, keeper=keeper.job)
 
     def block(self, ask: Ask) -> None:
         """Note a job that does not fit: the first one of a pool becomes its head. It may head several quotas."""

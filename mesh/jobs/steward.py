@@ -138,11 +138,9 @@ class Steward:
         for job in self._store.jobs(active_only=True):
             self._books.put(job, is_ours=self._is_ours(job))
         for job in list(self._books.jobs.values()):
-            if not self._is_ours(job):
-                continue
-            if job.open or job.retry_at:
+            if self._is_ours(job) and (job.open or job.retry_at):
                 decided = self._store.record(job.id, self._taken_over(), self._lease)
-                self._took(decided.job, decided.job.open)
+                self._follow(replace(decided, orders=decided.job.open))
         self._check_dependencies()
 
     def _take_lease(self) -> None:
@@ -219,11 +217,10 @@ class Steward:
             before = known.get(number)
             if before is not None and before.seq == seqs.get(number, -1):
                 continue
-            job = self._store.job(number)
-            if job is None:
+            if (job := self._store.job(number)) is None:
                 self._books.drop(number)
-                continue
-            self._took(job)
+            else:
+                self._took(job)
         self._check_dependencies()
 
     def _start_jobs(self, now: float) -> None:
@@ -244,13 +241,16 @@ class Steward:
     def _grant(self, grant: Grant, now: float) -> None:
         if not self._is_ours(self._books.jobs[grant.job]):
             return  # its own steward grants it
+        if grant.keeper:
+            for decided in self._store.hand_over(grant.keeper, grant.job, now, self._lease):
+                self._follow(decided)
+            return
         self._record(grant.job, Granted(time=now, hosts=grant.hosts, keys=grant.keys, pool=grant.pool))
 
     def _look(self, now: float) -> None:
         """Ask how runs and machines are, all that are due at once."""
         for kind in (LookAtRun, LookAtMachines):
-            is_busy = self._children.has(operation_of(kind))
-            due = self._books.due_looks(now, kind, is_busy=is_busy)
+            due = self._books.due_looks(now, kind, is_busy=self._children.has(operation_of(kind)))
             if due:
                 self._children.give([self._request(job, 0, look) for job, look in due])
 
@@ -268,8 +268,14 @@ class Steward:
                 self._unwritten.append((number, event))
                 self._unwritten_at = time.monotonic() + UNWRITTEN_RETRY_S
             return None
-        self._took(decided.job, decided.orders)
+        self._follow(decided)
         return decided
+
+    def _follow(self, decided: Decided) -> None:
+        """Take a job after its event, and the job that keeps its machines from now on."""
+        self._took(decided.job, decided.orders)
+        if decided.keeper is not None:
+            self._took(decided.keeper)
 
     def _write_rest(self) -> None:
         """Write answers that the store could not take before."""
@@ -349,7 +355,7 @@ class Steward:
             case requests.Record(jobs=numbers, event=event):
                 found = self._store.record_all([(number, event) for number in sorted(set(numbers))], self._lease)
                 for decided in found:
-                    self._took(decided.job, decided.orders)
+                    self._follow(decided)
                 return Reply(rows=[self._row(decided.job) for decided in found])
             case requests.StopSteward():
                 self._ends = True

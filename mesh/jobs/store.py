@@ -18,15 +18,16 @@ from mesh.jobs import tables
 from mesh.jobs.coding import decode, decode_events, decode_job, decode_jobs, encode
 from mesh.jobs.database import Database, open_database
 from mesh.jobs.decide import decide, is_news, written
-from mesh.jobs.events import AnyEvent, Submitted, TaskGiven
+from mesh.jobs.events import AnyEvent, MachinesGiven, MachinesTaken, Submitted, TaskGiven
 from mesh.jobs.fold import fold_all
+from mesh.jobs.keeping import handed_now, keeper_spec, may_take, passed_on
 from mesh.jobs.leases import Lease, Leases, check
 from mesh.jobs.notices import Notice, notices
 from mesh.jobs.place import StorePlace
 from mesh.jobs.queue import aged
 from mesh.jobs.reading import FINAL, Selection
 from mesh.jobs.tasktables import TaskTables, claim, note_turn
-from mesh.jobs.values import Job, OpenOrder, State, row_of
+from mesh.jobs.values import Generation, Job, OpenOrder, State, row_of
 from mesh.jobs.working import wants_task
 
 
@@ -36,6 +37,7 @@ class Decided(Struct, frozen=True, kw_only=True):
     job: Job
     orders: tuple[OpenOrder, ...] = ()
     events: tuple[AnyEvent, ...] = ()  # that were written; (): the event was no news
+    keeper: Job | None = None  # a new job, which has the machines that the job had until now
 
 
 class Store:
@@ -105,6 +107,25 @@ class Store:
                 return None
             turn = claim(connection, worker, time)
             return self._record(connection, job, TaskGiven(time=time, turn=turn), lease) if turn else None
+
+    def hand_over(self, keeper: int, job: int, time: float, lease: Lease | None = None) -> list[Decided]:
+        """Give a queued job the machines that another one keeps, in one transaction; return both, [] if it cannot be.
+
+        Raises LeaseLost, StoreFailed.
+        """
+        query = select(tables.jobs.c.body).where(tables.jobs.c.id.in_((keeper, job))).order_by(tables.jobs.c.id)
+        with self._database.writing() as connection:
+            found = {one.id: one for one in decode_jobs(connection.execute(query.with_for_update()).scalars().all())}
+            before = found.get(keeper)
+            if len(found) < 2 or before is None or not may_take(before, found[job], time):
+                return []
+            assert before.generation is not None
+            machines = passed_on(keeper, before.generation)
+            facts = (
+                (keeper, MachinesTaken(time=time, by=job)),
+                (job, MachinesGiven(time=time, generation=machines, by=keeper)),
+            )
+            return [self._record(connection, number, fact, lease) for number, fact in facts]
 
     def record_all(self, facts: Iterable[tuple[int, AnyEvent]], lease: Lease | None = None) -> list[Decided]:
         """Write events of several jobs in one transaction, as `record` does."""
@@ -249,7 +270,23 @@ class Store:
             body = encode(notice)
             values = {"job": number, "tries": 0, "is_done": False, "problem": "", "body": body}
             connection.execute(insert(tables.notices).values(values))
-        return Decided(job=job, orders=given, events=tuple(facts))
+        machines = handed_now(before, job)
+        keeper = self._keep(connection, job, machines, fact.time) if machines is not None else None
+        return Decided(job=job, orders=given, events=tuple(facts), keeper=keeper)
+
+    def _keep(self, connection: Connection, job: Job, machines: Generation, time: float) -> Job:
+        """Write the job that keeps the machines of another one, and return it."""
+        tpu, number = job.spec.machines.tpu, self._ids(connection, 1)
+        assert tpu is not None
+        facts = (
+            Submitted(time=time, job=number, store=job.store, spec=keeper_spec(job.spec)),
+            MachinesGiven(time=time, generation=passed_on(job.id, machines), by=job.id, until=time + tpu.keep),
+        )
+        keeper = fold_all(facts)
+        lines = [{"job": number, "seq": seq, "body": encode(fact)} for seq, fact in enumerate(facts, 1)]
+        connection.execute(insert(tables.jobs).values(_row(keeper)))
+        connection.execute(insert(tables.events), lines)
+        return keeper
 
     def _write_orders(self, connection: Connection, before: Job, job: Job, epoch: int) -> None:
         """Write orders that are new, and close those that are open no more."""

@@ -89,6 +89,9 @@ class Generation(Struct, frozen=True, kw_only=True):
     deleting_since: float = 0.0  # while condemned: the API shows all of it as being deleted since then
     is_left: bool = False  # condemned, and the job does not wait until it is gone
     delete_at: float = 0.0  # with is_left: an order to delete it is due then
+    is_handed: bool = False  # another job has the machines from then on; this one has released them
+    made_by: int = 0  # the job that they were made for, whose labels they have; 0: this one
+    made_number: int = 0  # with made_by: the number that they had there
     unclean: tuple[str, ...] = ()  # hosts that stay, on which modules may have left keys or mounts
     unclean_why: str = ""  # the last try to undo them failed there; "": it was not tried
     undo_since: float = 0.0  # the first of these tries
@@ -179,6 +182,8 @@ class Job(Struct, frozen=True, kw_only=True):
     allowances: int = 1  # how often it may spend the limit: 1, and 1 more for each resume
     strays: tuple[str, ...] = ()  # names of machines that were made for it, and that the last audit found ownerless
     work: Work | None = None  # of a worker
+    kept_until: float = 0.0  # a keeper: it has machines of an ended job until then, for the next one; 0: it is none
+    kept_from: int = 0  # with kept_until: the job that has ended
 
     @property
     def generation(self) -> Generation | None:
@@ -277,6 +282,8 @@ class Row(Struct, frozen=True, kw_only=True):
     strays: tuple[str, ...] = ()
     left_on: tuple[str, ...] = ()  # hosts that it has given back with keys or mounts of its modules on them
     overdue_since: float | None = None  # machines were to be deleted then, and are not gone
+    kept_until: float | None = None  # it keeps machines of an ended job until then
+    kept_from: int | None = None  # with kept_until: that job
 
 
 def row_of(job: Job) -> Row:
@@ -317,6 +324,8 @@ def row_of(job: Job) -> Row:
         strays=job.strays,
         left_on=job.left_on,
         overdue_since=min((one.condemned for one in job.generations if _is_overdue(one)), default=None),
+        kept_until=job.kept_until or None,
+        kept_from=job.kept_from or None,
     )
 
 

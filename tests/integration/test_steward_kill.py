@@ -54,6 +54,7 @@ class Life:
         self.store: Store = open_store(StorePlace(directory=root / "jobs"))
         self.jobs = [job.id for job in self.store.submit([spec for spec, _, _ in self.expected], time.time())]
         self.environ: dict[str, str] = {}  # more variables of stewards
+        self.process: subprocess.Popen[bytes] | None = None  # the present steward
 
     def live(self) -> None:
         """Run stewards that die, and one that does not."""
@@ -87,7 +88,7 @@ class Life:
         }
         argv = [sys.executable, "-m", self.module, "steward", str(self.root)]
         with (self.root / "serve.log").open("ab") as log:
-            process = subprocess.Popen(argv, env=environ, cwd=REPOSITORY, stderr=log)
+            self.process = process = subprocess.Popen(argv, env=environ, cwd=REPOSITORY, stderr=log)
         try:
             self._watch(process, number, after)
         finally:
@@ -106,7 +107,7 @@ class Life:
                 time.sleep(1.5)
                 process.send_signal(signal.SIGCONT)
                 limit = min(limit, time.monotonic() - begun + 1.0)
-            if all(job.state.is_final for job in self.found()):
+            if self.is_over():
                 return
             self.happen()
             time.sleep(0.05)
@@ -115,6 +116,10 @@ class Life:
 
     def happen(self) -> None:
         """Have something happen to the world while it is watched."""
+
+    def is_over(self) -> bool:
+        """Return True once every job has ended."""
+        return all(job.state.is_final for job in self.store.jobs())
 
     def found(self) -> list[Job]:
         """Return the jobs as the store has them."""

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from mesh.core.tpu import Provision, TpuSpec
+from mesh.hosts.job import MACHINES
 from mesh.hosts.tpu import google
 from mesh.hosts.tpu.gcloud import Zone
 from mesh.hosts.tpu.machines import Intent, labels_of
 from tests.conftest import Home
 from tests.desk import Desk, desk_of
-from tests.integration.test_tpu_jobs import desk, job_file, running, tpus, user  # noqa: F401 - fixtures
+from tests.integration.test_tpu_jobs import desk, end_of, job_file, running, tpus, user  # noqa: F401 - fixtures
 from tests.lab import eventually
 from tests.tpu_steward import steward
 from tests.tpuemulator.client import PROJECT, ZONES, Emulator, double
@@ -184,6 +185,36 @@ def collect(desk: Desk, *names: str) -> None:  # noqa: F811
         argv, env=desk.home.environ, cwd=desk.home.project, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_machines_of_an_ended_job_stay_for_people_and_for_the_next_job(desk: Desk, tpus: Emulator) -> None:  # noqa: F811
+    write_cluster(desk)
+    first = desk.submit(job_file("touch ~/here", allocation_mode="tpu-vm", keep="1h"))
+    assert end_of(desk, first)["state"] == "succeeded"
+    made = tpus.effects("create-node")
+    (keeper,) = [one for one in desk.rows() if one["kept_from"] == first]
+    name = f"job:{keeper['id']}"
+    (line,) = [one for one in json.loads(desk.mesh("clusters", "--json").out) if one["name"] == name]
+    assert line["hosts"] == keeper["machines"]
+    assert f"kept after job {first}" in line["note"]
+    (held,) = [json.loads(one) for one in desk.mesh("job", "machines", "--json").out.splitlines()]
+    assert (held["job"], held["phase"]) == (keeper["id"], "kept")
+    assert set(found_by_audit(desk).values()) == {"owned"}
+    # They can be used by the name of either job.
+    look = "sh", "-c", "ls ~/here"
+    assert eventually(lambda: (desk.place / str(keeper["id"]) / MACHINES).exists(), UP_S)
+    for selector in (name, f"job:{first}"):
+        done = desk.mesh("exec", selector, *look, within=UP_S)
+        assert done.status == 0, done.err
+    # The next job starts on them, and nothing is made.
+    second = desk.submit(job_file("ls ~/here", allocation_mode="tpu-vm", keep="1h"))
+    assert end_of(desk, second)["exit_code"] == 0
+    assert tpus.effects("create-node") == made
+    assert "nothing to delete" in desk.mesh("down", name).err
+    (tpu,) = tpus.nodes
+    done = desk.mesh("down", f"job:{second}", within=UP_S)
+    assert (done.status, tpus.nodes) == (0, {}), done.err
+    assert tpu.endswith(held["name"])
 
 
 def test_the_selftest(user: Home, tpus: Emulator) -> None:  # noqa: F811

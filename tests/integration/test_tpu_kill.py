@@ -34,9 +34,13 @@ JOBS = [
         0,
     ),
     (job_spec("fails", ["0.1:5"], Provision.TPU_VM), State.FAILED, 5),
+    (job_spec("is-kept", ["0.2:ok"], Provision.QUEUED_RESOURCES, keep=2.0), State.SUCCEEDED, 0),
 ]
+# Submitted once the machines of another job are kept, which it may get or not; they stay after it too.
+NEXT = job_spec("next", ["0.2:ok"], Provision.QUEUED_RESOURCES, keep=1.0), State.SUCCEEDED, 0
 WAYS = ("PREEMPTED", "TERMINATED", "vanished", "suspended")
 PREEMPTIONS_MAX = 3  # in each life
+STRIKE_SHARE = 0.5  # of the moments at which a job begins to keep machines, or to delete them
 ORPHAN_LIMIT_S = 60.0
 # Machines of others: of nobody, of another store, with a name as ours, and with our label for another job.
 FOREIGN = {
@@ -56,6 +60,8 @@ class TpuLife(Life):
         super().__init__(root, seed, 0.0)
         self.tpus, self.environ = tpus, tpus.environ
         self.preemptions = 0
+        self.expected = list(JOBS)
+        self.struck: set[tuple[int, State]] = set()
         for name, labels in FOREIGN.items():
             fields = {"accelerator_type": "v4-8", "runtime_version": "x", "labels": labels}
             tpus.control("create_node", zone=ZONES[0], name=name, fields=fields, request_id="")
@@ -63,7 +69,14 @@ class TpuLife(Life):
         if faults:
             tpus.faults({"verb": "*", "status": "random", "share": faults, "seed": seed})
 
+    def live(self) -> None:
+        super().live()
+        while not self.is_over():  # the last one was killed while machines were kept
+            self._steward(None)
+
     def happen(self) -> None:
+        self._submit_next()
+        self._strike()
         if self.preemptions >= PREEMPTIONS_MAX or self.random.random() > 0.02:
             return
         ready = [name for name, one in self.tpus.nodes.items() if one["state"] == "READY"]
@@ -76,6 +89,26 @@ class TpuLife(Life):
             self.preemptions += 1
         except HTTPError:  # it has no queued resource, or is gone
             pass
+
+    def _submit_next(self) -> None:
+        keeps = any(job.kept_until and job.state is State.RUNNING for job in self.store.jobs(active_only=True))
+        if keeps and len(self.jobs) == len(JOBS):
+            self.jobs += [job.id for job in self.store.submit([NEXT[0]], time.time())]
+            self.expected.append(NEXT)
+
+    def _strike(self) -> None:
+        """Kill the steward once in a while as machines begin to be kept, or are deleted after their time."""
+        states = {(job.id, job.state) for job in self.store.jobs(active_only=True) if job.kept_until}
+        for moment in sorted(states - self.struck, key=str):
+            self.struck.add(moment)
+            if self.process is not None and self.random.random() < STRIKE_SHARE:
+                self.process.kill()
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """How often machines were kept, and how often the next job got them."""
+        keepers = [job for job in self.store.jobs() if job.kept_until]
+        return len(keepers), sum(one.is_handed for job in keepers for one in job.generations)
 
     def check(self) -> list[str]:
         wrong = self.wrong_ends()
@@ -94,7 +127,16 @@ class TpuLife(Life):
                 if not owner or entry["time"] < condemned[owner]:
                     wrong.append(f"{name}: deleted, and not condemned")
         wrong += [f"{name}: of others, and gone" for name in FOREIGN if f"{ZONES[0]}/{name}" not in self.tpus.nodes]
-        return [*wrong, *self._double_starts(), *self._unlike()]
+        return [*wrong, *self._left_early(), *self._double_starts(), *self._unlike()]
+
+    def _left_early(self) -> list[str]:
+        """Return keepers that have deleted machines before their time, without a loss."""
+        wrong = []
+        for job in self.store.jobs():
+            condemned = [one.condemned for one in job.generations if one.condemned]
+            if job.kept_until and "gone" not in job.reason and condemned and condemned[0] < job.kept_until:
+                wrong.append(f"job {job.id}: its machines went {job.kept_until - condemned[0]:.2f} s early")
+        return wrong
 
     def _left(self) -> list[str]:
         state = self.tpus.state
@@ -107,8 +149,8 @@ class TpuLife(Life):
     def _condemned(self) -> dict[str, float]:
         """Return when each generation was condemned, by its name."""
         found: dict[str, float] = {}
-        for job in self.jobs:
-            for event in self.store.events(job):
+        for job in self.store.jobs():
+            for event in self.store.events(job.id):
                 if isinstance(event, Intended) and isinstance(event.order, Delete):
                     found.setdefault(event.order.name, event.time)
         return found
@@ -164,7 +206,7 @@ def live(root: Path, seed: int, faults: float = 0.0) -> tuple[list[str], TpuLife
 @pytest.mark.parametrize(("seed", "faults"), [(301, 0.0), (302, 0.3)])
 def test_no_machine_is_made_twice_forgotten_or_deleted_for_nothing(tmp_path: Path, seed: int, faults: float) -> None:
     wrong, life = live(tmp_path, seed, faults)
-    print(f"seed {seed}: {life.deaths}, {life.preemptions} preemptions")
+    print(f"seed {seed}: {life.deaths}, {life.preemptions} preemptions, kept and handed on {life.kept}")
     assert not wrong
 
 
@@ -180,6 +222,7 @@ def main(points: int, seed: int, faults: float) -> int:
             made += len([entry for entry in life.tpus.journal() if entry["what"] in ("create-node", "create-request")])
             print(
                 f"seed {seed}: {len(life.deaths)} deaths, {life.preemptions} preemptions, "
+                f"{life.kept[0]} kept, {life.kept[1]} handed on, "
                 f"{time.monotonic() - begun:.1f} s: {wrong or 'as it should'}",
                 flush=True,
             )

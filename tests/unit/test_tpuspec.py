@@ -83,7 +83,7 @@ def test_keys_of_mesh(tmp_path: Path) -> None:
         tmp_path,
         "accelerator: v5litepod-16, runtime: v2-alpha, zones: [us-east1-d, us-east5-b], slices: 2, reservation: r1, "
         "labels: {team: a}, network: n, subnetwork: s, external_ips: false, service_account: a@b, scopes: [x], "
-        "data_disks: [d1, 'd2:read-only'], valid_for: 6h, make_for: 30m, keep: 0, autocheckpoint: true, "
+        "data_disks: [d1, 'd2:read-only'], valid_for: 6h, make_for: 30m, keep: 10m, autocheckpoint: true, "
         "startup_script: '#!/bin/sh'",
     )
     assert found == TpuSpec(
@@ -102,6 +102,7 @@ def test_keys_of_mesh(tmp_path: Path) -> None:
         data_disks=("d1", "d2:read-only"),
         valid_for=21600.0,
         make_for=1800.0,
+        keep=600.0,
         autocheckpoint=True,
         startup_script="#!/bin/sh",
     )
@@ -170,7 +171,10 @@ BAD = {
             "flags: say zone: us-east5-b, and the key zone: says us-east1-d",
         ],
     ),
-    "machines that stay": (f"{LEAST}, keep: 1h", ["keep: not yet: machines are given back at the end of a job"]),
+    "machines that stay": (
+        f"{LEAST}, keep: long",
+        ["keep: expected seconds, or a time such as 30s, 5m or 2h, found 'long'"],
+    ),
     "a reservation": (f"{LEAST}, reservation: r, pricing: spot", ["pricing: is spot, and reservation: needs reserved"]),
 }
 
